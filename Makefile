@@ -71,7 +71,7 @@ docs: $(READY) ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html
 
 fuzz: $(READY) ## optimize many random graphs, and what the suite has a sample of (EXAMPLES=20000)
-	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py tests/cases/test_odd_operands.py tests/test_operators.py -q
+	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py tests/cases/test_odd_operands.py tests/cases/test_levels.py tests/test_operators.py -q
 	@ONNXOPT_FUZZ=1 $(BIN)/python -m pytest tests/cli/test_optimize.py -k packaged -q
 
 fuzz-hostile: $(READY) ## run 5,800 hostile files and calls, and end commands at 100 moments (JOBS=2 SEED=0)

@@ -18,6 +18,7 @@ from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.record import record
+from onnxopt.rewriting.forms import FORMS
 
 # Each element of the result depends on the element in the same place, and on nothing else.
 _UNARY = (
@@ -91,6 +92,14 @@ def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, size
     for i, part in enumerate(parts):
         graph.take_over(part, node, i)
     return node
+
+
+def of_axes(graph: Graph, op: str, x: Value | None, axes: list[int], before: Node) -> Node:
+    """A Squeeze or Unsqueeze of `x`, as the opset has it, that is not inserted yet and has no outputs."""
+    if graph.opset() < FORMS[op].since:
+        return Node(make_node(op, "", "", {"axes": axes}), [x], [])
+    constant = graph.constant(np.array(axes, np.int64), f"{x.name if x is not None else op}_axes", before)
+    return Node(make_node(op, "", "", {}), [x, constant], [])
 
 
 def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:

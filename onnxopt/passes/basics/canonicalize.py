@@ -97,6 +97,7 @@ def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
     if len(node.outputs) < 2 or node.outputs[1] is None or not node.outputs[1].is_used:
         return x, None
     m.require(m.opset >= 12, "the mask is used, and before opset 12 runtimes do not fill it")
+    m.require(not all(v is not None and v.is_output for v in node.outputs), "each output would be a node of its own")
     dims = m.shape(x)
     m.require(dims is not None and all(isinstance(d, int) for d in dims), "the mask is used, its shape dynamic")
     m.require(math.prod(numbers(m, dims or ())) <= 1 << 16, "the mask is used, and large")

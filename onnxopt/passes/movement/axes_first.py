@@ -11,9 +11,9 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import make_node, tensor_bytes
-from onnxopt.rewriting.forms import FORMS, REDUCE, listed_axes
-from onnxopt.rewriting.parts import BINARY, UNARY, insert_new
+from onnxopt.protos import tensor_bytes
+from onnxopt.rewriting.forms import REDUCE, listed_axes
+from onnxopt.rewriting.parts import BINARY, UNARY, insert_new, of_axes
 
 _PUT_IN: Final = ("Unsqueeze", "Reshape")
 _LARGEST: Final = ("Max", "Min")
@@ -250,10 +250,6 @@ class _Region:
                 return value
             wide[value] = graph.constant(array, value.name, reader)
             return wide[value]
-        if graph.opset() < FORMS["Unsqueeze"].since:
-            proto, inputs = make_node("Unsqueeze", "", "", {"axes": self.axes}), [value]
-        else:
-            axes = graph.constant(np.array(self.axes, np.int64), f"{value.name}_axes", reader)
-            proto, inputs = make_node("Unsqueeze", "", "", {}), [value, axes]
-        wide[value] = insert_new(graph, Node(proto, [*inputs], []), value, reader)
+        made = of_axes(graph, "Unsqueeze", value, self.axes, reader)
+        wide[value] = insert_new(graph, made, value, reader)
         return wide[value]

@@ -11,8 +11,9 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.parts import of_axes
 
-_CUTTING: Final = ("Split", "Slice")
+_CUTTING: Final = ("Split", "Slice", "Gather")
 
 Part = tuple[Value, int, int]  # what is cut out, and from which to which input of the Concat
 
@@ -21,9 +22,12 @@ Part = tuple[Value, int, int]  # what is cut out, and from which to which input 
 class PartsOfConcat(GraphPass):
     """Split(Concat(a, b, c)) = a, Concat(b, c); Slice(Concat(a, b), from where b begins) = b.
 
+    Gather(Concat(a, b), 0) = Squeeze(a), if a has one element along the axis.
+
     Applies when: it is along the same axis, each part begins and ends where something joined does, by lengths that are
-    known, and fewer nodes are left. Embeddings of time, of which sines and cosines change places, are joined twice like
-    that, and tokens that are put in front are cut off again.
+    known, and fewer nodes are left, or a Squeeze, which copies nothing, in place of a Gather. Embeddings of time, of
+    which sines and cosines change places, are joined twice like that, tokens that are put in front are cut off again,
+    and codes of a codec that are stacked are picked one by one.
     """
 
     # After: Slices are a Split, and several Concats in a row are one.
@@ -45,7 +49,7 @@ class PartsOfConcat(GraphPass):
                 continue  # nobody reads any
             goes = x.only_user is node
             made = sum(v.is_output or end - start > 1 for v, start, end in parts)
-            if goes + 1 - made < 1:
+            if goes + 1 - made < 1 and node.op != "Gather":
                 ctx.decline("taken", "it would not leave fewer nodes", repr(node))
             elif ctx.spend("taken", at=node):
                 _take(graph, node, concat, parts)
@@ -59,7 +63,10 @@ def _parts(node: Node, concat: Node) -> list[Part] | None:
     joined = [(types.shape(v) or ())[axis : axis + 1] if v is not None else () for v in concat.inputs]
     lengths = [s[0] if s and isinstance(s[0], int) and s[0] >= 0 else None for s in joined]
     front, back = _sums(lengths), _sums(lengths[::-1])[::-1]
-    ranges = _of_split(node, axis, len(dims)) if node.op == "Split" else _of_slice(node, axis, dims)
+    if node.op == "Split":
+        ranges = _of_split(node, axis, len(dims))
+    else:
+        ranges = _of_slice(node, axis, dims) if node.op == "Slice" else _of_gather(node, axis, len(dims))
     if ranges is None:
         return None
     found: list[Part] = []
@@ -120,9 +127,24 @@ def _of_slice(node: Node, axis: int, dims: Sequence[object]) -> list[tuple[Value
     return [(node.output, start, None if end in LARGEST else end)]
 
 
+def _of_gather(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | None]] | None:
+    """One place along the axis: a cut of length one, without the axis."""
+    index = node.inputs[1]
+    if int(node.attr("axis") or 0) % rank != axis or index is None or not index.constant or index.constant_type()[1]:
+        return None
+    place = int(index.array)
+    return [(node.output, place, place + 1 or None)]
+
+
 def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
     for v, start, end in parts:
         inputs = concat.inputs[start:end]
+        if node.op == "Gather":
+            squeeze = of_axes(graph, "Squeeze", inputs[0], [int(node.attr("axis") or 0)], node)
+            squeeze.proto.name = node.name
+            squeeze.proto.metadata_props.extend(node.proto.metadata_props)
+            graph.take_over(v, graph.insert(squeeze, node))
+            continue
         if len(inputs) > 1:
             graph.take_over(v, graph.insert(concat.copy(inputs, [None]), node))
         elif v.is_output:

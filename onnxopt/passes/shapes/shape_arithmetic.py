@@ -24,6 +24,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node, numpy_dtype
 from onnxopt.record import record
+from onnxopt.rewriting.hold import cannot_hold, hold
 from onnxopt.rewriting.replace import remove_dead
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
@@ -104,10 +105,11 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
-    """Readers of integers that are known read a constant, or the first value that holds the same."""
+    """Readers of integers that are known read a constant, or the first value that holds the same; callers are given a
+    constant, too."""
     content = data.contents.get(value)
     dtype = value.dtype or types.dtype(value)
-    if content is None or value.constant or dtype not in _INTEGERS or not value.users:
+    if content is None or value.constant or dtype not in _INTEGERS or not value.is_used:
         return False
     elements = content.reshape(-1).tolist()
     if None in elements:
@@ -116,13 +118,22 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
         if not _fits(elements, dtype):
             return False
         array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
+        held = value.is_output and len(node.outputs) == 1 and not cannot_hold(value, array)
+        if not held and not value.users:
+            return False
         if is_refused(value, array):
             ctx.decline("constant", REFUSED, repr(node))
             return False
         if not ctx.spend("constant", at=value):
             return False
-        _redirect(value, _graph_of(node).constant(array, value.name, node))
+        if held:
+            hold(value, array)
+            remove_dead(node)
+        else:
+            _redirect(value, _graph_of(node).constant(array, value.name, node))
         return True
+    if not value.users:
+        return False
     key = (dtype, content.shape, tuple(elements))
     first = seen.setdefault(key, value)
     if first is value:
