@@ -16,10 +16,11 @@ from onnxopt.graph.dim_names import as_symbol, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema
+from onnxopt.graph.schema import find_schema, typed_like
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos, write_functions
 from onnxopt.inferring import infer_call, infer_shapes, inferable, open_sizes
+from onnxopt.operators import LIKE_FIRST
 from onnxopt.protos import (
     array_to_tensor,
     body_graphs,
@@ -31,12 +32,6 @@ from onnxopt.protos import (
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
-# What these make, if it is one value, has the type of what they read first.
-_ALIKE: Final = frozenset({
-    "Abs", "BatchNormalization", "Ceil", "Clip", "Cos", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "Identity", "LayerNormalization", "LeakyRelu", "Log", "Neg", "Reciprocal", "Relu", "Round", "Selu",
-    "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt", "Tanh",
-})  # fmt: skip
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 
 
@@ -46,7 +41,7 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
     if graph.owners:  # a body reads what is around it
         return {}
     opset, has_function = graph.opset(), graph.model.has_function
-    ops = {op for op in _ALIKE & graph.by_op.keys() if find_schema(op, opset) is not None and not has_function(op)}
+    ops = {op for op in LIKE_FIRST & graph.by_op.keys() if typed_like(op, opset)[:1] == (0,) and not has_function(op)}
     found: dict[Value, Value] = {}
     for node in nodes:
         if node.op in ops and len(node.outputs) == 1:

@@ -8,10 +8,11 @@ from typing import Final
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.narrowing import KEEPS_RANGE, RESULT_TYPE, Narrowed, fill
+from onnxopt.analysis.narrowing import RESULT_TYPE, Narrowed, fill
 from onnxopt.graph import Graph, Model, Value
+from onnxopt.operators import IN_RANGE
 
-HANDS_ON: Final = KEEPS_RANGE | {"Mul", "Gemm", "Trilu"}  # a number for infinity: a factor, what is added to a product
+HANDS_ON: Final = IN_RANGE | {"Mul", "Gemm"}  # a number for infinity: a factor, what is added to a product
 
 
 def masks_given_out(

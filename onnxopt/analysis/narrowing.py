@@ -46,12 +46,6 @@ _WIDE_INPUTS: Final = {"Resize": (1, 2)}
 HEAVY: Final = frozenset(
     ("Conv", "ConvTranspose", "DeformConv", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
 )
-# Operators whose results are about as large as what they read.
-KEEPS_RANGE: Final = frozenset((
-    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
-    "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "LeakyRelu", "Neg", "Abs", "Max", "Min", "Where",
-    "MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "DepthToSpace", "SpaceToDepth", "Add", "Sub", "Sum",
-))  # fmt: skip
 # Attributes that say of which type the result is.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}

@@ -10,13 +10,13 @@ from onnxopt.analysis import types
 from onnxopt.analysis.recurrence import Recurrence
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import PICKS
 
 _INTEGERS: Final = (TensorProto.INT32, TensorProto.INT64)
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)
 _EXACT: Final = 1 << 24  # up to here float32 has all integers, and what one axis of a tensor may have elements
 _ENDLESS: Final = (1 << 31) - 1  # trips that no loop makes
 _MOST: Final = 8  # conditions that one is made of
-_HANDS_ON: Final = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
 _LONGEST: Final = 16  # steps from a Shape to a number
 
 
@@ -148,7 +148,7 @@ def _is_small(limit: Value) -> bool:
     value: Value | None = limit
     for _ in range(_LONGEST):
         node = value.producer if value is not None else None
-        if node is None or node.op not in _HANDS_ON or (node.op == "Cast" and node.attr("to") not in _INTEGERS):
+        if node is None or not (node.op in PICKS or (node.op == "Cast" and node.attr("to") in _INTEGERS)):
             return node is not None and node.op == "Shape"
         value = node.inputs[0]
     return False

@@ -8,17 +8,14 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.indexing import BROADCASTING
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.rewriting.forms import REDUCE, listed_axes
-from onnxopt.rewriting.parts import UNARY
+from onnxopt.operators import BROADCASTING, REDUCTIONS, UNARY
+from onnxopt.rewriting.forms import listed_axes
 
-_ALIKE: Final = BROADCASTING | {"Max", "Min"}
 _ALONG_ONE: Final = frozenset({"Concat", "Gather", "GatherElements", "LogSoftmax", "Softmax", "Split"})
-_REDUCE: Final = frozenset(REDUCE)
-_ON_BATCHES: Final = UNARY | _ALIKE | _ALONG_ONE | _REDUCE | {"Clip", "MatMul", "Transpose", "Trilu"}
+_ON_BATCHES: Final = UNARY.union(BROADCASTING, _ALONG_ONE, REDUCTIONS, ("Clip", "MatMul", "Transpose", "Trilu"))
 
 
 def batch_in(known: Container[Shape], node: Node) -> Shape | None:
@@ -34,7 +31,7 @@ def batch_in(known: Container[Shape], node: Node) -> Shape | None:
 
 def batched(node: Node, first: Shape) -> list[Value]:
     """The inputs, constants too, whose first axis is that of the result."""
-    all_alike = node.op in _ALIKE or node.op in ("Concat", "GatherElements", "MatMul")
+    all_alike = node.op in BROADCASTING or node.op in ("Concat", "GatherElements", "MatMul")
     rank = types.rank(node.outputs[0]) if all_alike else None  # type: ignore[arg-type]
     found = []
     for v in node.inputs if all_alike else node.inputs[:1]:
@@ -53,7 +50,7 @@ def _is_apart(node: Node, found: list[Value]) -> bool:
     """Of what is `found` to have the first axis of the result: is each of its elements along that treated alone?"""
     op, rank = node.op, types.rank(found[0]) or 0
     others = [v for v in node.inputs if v is not None and v not in found]
-    if op in _ALIKE:
+    if op in BROADCASTING:
         return all(_is_for_all(v, rank, 0) for v in others)
     if op == "MatMul":
         return rank > 2 and all(_is_for_all(v, rank, 2) for v in others)
@@ -64,7 +61,7 @@ def _is_apart(node: Node, found: list[Value]) -> bool:
     if op == "Transpose":
         perm = order_of(node, rank)
         return perm[0] == 0 and sorted(perm) == list(range(rank))
-    if op in _REDUCE:
+    if op in REDUCTIONS:
         axes = listed_axes(node)
         return bool(axes) and all(a % rank for a in axes or ())
     if op in ("Gather", "Split"):
@@ -98,7 +95,7 @@ def put_axes_in_front(node: Node, old: Node, more: int) -> None:
         node.set_attr("perm", list(order_apart(order_of(old, rank or 0), 0, more)))
     elif node.op in _ALONG_ONE and (axis := int(old.attr("axis"))) >= 0:
         node.set_attr("axis", axis + more)
-    elif node.op in _REDUCE and any(a >= 0 for a in listed_axes(old) or ()):
+    elif node.op in REDUCTIONS and any(a >= 0 for a in listed_axes(old) or ()):
         axes = [a + more * (a >= 0) for a in listed_axes(old) or ()]
         if len(old.inputs) > 1 and old.inputs[1] is not None:
             assert node.graph is not None

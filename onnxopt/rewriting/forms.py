@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnxopt.analysis.types import dtype
 from onnxopt.graph.node import UNKNOWN, Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import REDUCTIONS
 from onnxopt.protos import Array, numpy_dtype
 
 
@@ -21,10 +22,6 @@ class Form(NamedTuple):
     names: tuple[str, ...]
 
 
-REDUCE: Final = (
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
-    *("ReduceSum", "ReduceSumSquare"),
-)
 FORMS: Final = {
     "Clip": Form(6, 11, ("min", "max")),
     "Pad": Form(2, 11, ("pads", "value")),
@@ -32,7 +29,7 @@ FORMS: Final = {
     "Split": Form(2, 13, ("split",)),
     "Squeeze": Form(1, 13, ("axes",)),
     "Unsqueeze": Form(1, 13, ("axes",)),
-    **dict.fromkeys(REDUCE, Form(1, 18, ("axes",))),
+    **dict.fromkeys(REDUCTIONS, Form(1, 18, ("axes",))),
     "ReduceSum": Form(1, 13, ("axes",)),
 }
 _NUMBERS: Final = frozenset({"max", "min", "value"})  # of the type of the data; the others are lists of integers

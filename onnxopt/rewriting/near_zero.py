@@ -14,34 +14,13 @@ import numpy as np
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting.forms import operands
 
 _REACH: Final = 100  # reads that are looked at: what is handed on farther may be told from zero there
 _NEAR: Final = 2.0**-20  # above it nothing but rounding is different
 _LARGE: Final = 2.0**10  # a factor that makes small numbers large
-_TELLING: Final = frozenset(
-    {
-        *("ArgMax", "ArgMin", "Ceil", "Floor", "Hardmax", "Log", "LpNormalization", "NonMaxSuppression", "NonZero"),
-        *("Reciprocal", "ReduceLogSum", "Round", "Sign", "TopK", "Unique"),
-    }
-)
-_COMPARISONS: Final = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_HANDING_ON: Final = frozenset(
-    {
-        # the elements, or some of them
-        *("Compress", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
-        *("Identity", "Pad", "Reshape", "Resize", "ReverseSequence", "ScatterElements", "ScatterND", "Slice"),
-        *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
-        # what is about as small
-        *("Abs", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Mish"),
-        *("Neg", "PRelu", "Relu", "Selu", "Shrink", "Sin", "Sinh", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
-        # one of several, or their sum
-        *("AveragePool", "CumSum", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "Max", "MaxPool"),
-        *("Min", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"),
-        *("ReduceSumSquare",),
-    }
-)
 
 
 def told_from_zero(value: Value) -> bool:
@@ -65,9 +44,9 @@ def told_from_zero(value: Value) -> bool:
 
 
 def _tells(node: Node, v: Value) -> bool:
-    if node.op in _TELLING or node.has_references or v.graph.model.has_function(node.op):
+    if node.op in TELLS_ZERO or node.has_references or v.graph.model.has_function(node.op):
         return True
-    if node.op in _COMPARISONS:
+    if node.op in COMPARISONS:
         return _least(node, v) < _NEAR
     if node.op == "Cast":
         return node.attr("to") not in FLOATS
@@ -107,7 +86,7 @@ def _hands_on(node: Node, v: Value) -> bool:
         return not any(b is not None and b is not v and b.constant and (_float(b) >= _NEAR).all() for b in bounds)
     if node.op in ("Add", "Mean", "Sub", "Sum"):
         return all(u is v or (u is not None and u.constant) for u in node.inputs) and _least(node, v) < _NEAR
-    return node.op in _HANDING_ON or node.op in ("Cast", "Div", "Mul") or (node.op == "Pow" and 0 in node.places(v))
+    return node.op in NEAR_ZERO or node.op in ("Cast", "Div", "Mul") or (node.op == "Pow" and 0 in node.places(v))
 
 
 def _keeps_zero(power: Node) -> bool:

@@ -16,20 +16,11 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.protos import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.record import record
 from onnxopt.rewriting.forms import FORMS
 
-# Each element of the result depends on the element in the same place, and on nothing else.
-_UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
-    "HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus "
-    "Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
-)
-UNARY: Final = frozenset(_UNARY.split(" "))
-BINARY: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod"})
-# The elements stay in their order: two of these in a row are one Reshape.
-KEEP_ORDER: Final = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 # A constant that all parts share is repeated for each of them only up to this many bytes.
 _MAX_REPEATED: Final = 1 << 16
 _MANY: Final = 100  # parts of one tensor, each of which may ask for all
@@ -72,7 +63,7 @@ def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan 
         return Plan(followers, axis, tuple(sizes), _joined(shape, axis, sizes))
     if shape is None:
         return None
-    if op in BINARY:
+    if op in ARITHMETIC:
         return _binary(followers, parts, shape, axis, sizes)
     if op == "Reshape":
         return _reshape(followers, shape, axis, sizes)
@@ -158,7 +149,7 @@ def parts_beside(x: Value) -> Iterator[Value]:
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
     """Does a Transpose of such a value keep the order of its elements, and is what makes it, or reads it, a Reshape?"""
-    if beside is None or beside.op not in KEEP_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
+    if beside is None or beside.op not in SAME_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
         return False

@@ -19,12 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.graph.text import float_text
+from onnxopt.operators import COMMUTATIVE
 from onnxopt.protos import Array
 from onnxopt.record import record
 
-COMMUTATIVE: Final = frozenset(
-    {"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "BitwiseAnd", "BitwiseOr"}
-)
 _MAX_VARIANTS: Final = 256
 
 

@@ -7,13 +7,12 @@ from typing import Final
 from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.rewriting.forms import REDUCE, listed_axes
-from onnxopt.rewriting.parts import BINARY, UNARY
+from onnxopt.operators import ARITHMETIC, COMPARISONS, REDUCTIONS, UNARY
+from onnxopt.rewriting.forms import listed_axes
 
 ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split", "TopK"})
-BROADCASTING: Final = BINARY | {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-_REDUCE: Final = frozenset(REDUCE)
-_ON_ROWS: Final = UNARY | BROADCASTING | ALONG_LAST | _REDUCE | {"Clip", "MatMul"}
+BROADCASTING: Final = ARITHMETIC.union(COMPARISONS)
+_ON_ROWS: Final = UNARY.union(BROADCASTING, ALONG_LAST, REDUCTIONS, ("Clip", "MatMul"))
 
 
 def leading_dims(node: Node) -> Shape | None:
@@ -46,7 +45,7 @@ def _is_apart(node: Node, rows: list[Value], rank: int) -> bool:
         return bool(others) and types.rank(others[0]) == 2
     if node.op in ALONG_LAST:
         return node.attr("axis") in (-1, rank - 1) and all(types.rank(v) == 1 for v in others)
-    if node.op in _REDUCE:
+    if node.op in REDUCTIONS:
         return bool(node.attr("keepdims", 1)) and listed_axes(node) in ([-1], [rank - 1])
     return all(types.rank(v) == 0 for v in others)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.analysis.narrowing import KEEPS_RANGE
 from onnxopt.errors import OnnxOptError
+from onnxopt.operators import IN_RANGE
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.pipeline.site import UNLOADED, WRONG
 from onnxopt.plaintext import counted
@@ -201,7 +201,7 @@ def _goes_along(place: Place, too_large: Set[str]) -> bool:
     return (
         place.value in too_large
         and maker is not None
-        and maker.op in KEEPS_RANGE
+        and maker.op in IN_RANGE
         and not too_large.isdisjoint(maker.inputs)
     )
 

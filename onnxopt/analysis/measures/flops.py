@@ -20,15 +20,10 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import BROADCASTING, REDUCTIONS, UNARY, VARIADIC
 
-# Scalar operations for each element of the first output.
-_ONE = (
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Cos Cosh "
-    "Div Equal Erf Exp Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Mod Mul Neg Not Or Pow "
-    "Reciprocal Relu Round Sign Sin Sinh Sqrt Sub Tan Tanh Where Xor"
-)
 _PER_ELEMENT: Final = {
-    **dict.fromkeys(_ONE.split(" "), 1),
+    **dict.fromkeys((UNARY - {"Cast"}) | (BROADCASTING - VARIADIC), 1),
     **dict.fromkeys(["Clip", "LeakyRelu", "PRelu", "ThresholdedRelu", "BatchNormalization"], 2),
     **dict.fromkeys(["DequantizeLinear", "Elu", "Softsign"], 2),
     **dict.fromkeys(["Celu", "HardSigmoid", "QuantizeLinear", "Selu", "Softplus"], 3),
@@ -38,13 +33,6 @@ _PER_ELEMENT: Final = {
     **dict.fromkeys(["RMSNormalization", "SimplifiedLayerNormalization"], 4),
     "RotaryEmbedding": 3,
 }
-_VARIADIC: Final = frozenset({"Max", "Mean", "Min", "Sum"})
-_REDUCE: Final = frozenset(
-    {
-        *("ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum"),
-        *("ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -203,9 +191,9 @@ def _flops(node: Node, size: _Size) -> int:
     op = node.op
     if op in _PER_ELEMENT:
         return _PER_ELEMENT[op] * size.elements(_first(node))
-    if op in _VARIADIC:
+    if op in VARIADIC:
         return max(0, len(node.inputs) - 1 + (op == "Mean")) * size.elements(_first(node))
-    if op in _REDUCE:
+    if op in REDUCTIONS or op in ("ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool"):
         return size.elements(node.inputs[0])
     if op in ("AveragePool", "LpPool", "MaxPool"):
         return size.elements(_first(node)) * prod(node.attr("kernel_shape") or (1,))

@@ -13,24 +13,10 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import LIKE_FIRST, MULTIDIRECTIONAL, POOLS, RECURRENT
 
 _FAR: Final = 32  # readers, one behind another or side by side, that are asked; axes
-_RECURRENT: Final = ("GRU", "LSTM", "RNN")
 _STATES: Final = (5, 6)  # inputs of these: what they begin with
-_POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
-_UNARY: Final = (
-    *("Abs", "Cast", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Neg"),
-    *("Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh"),
-)
-# What makes of its first input one with as many axes.
-_ALIKE: Final = frozenset(
-    {
-        *_UNARY,
-        *("BatchNormalization", "Clip", "CumSum", "Dropout", "InstanceNormalization", "LayerNormalization"),
-        *("LogSoftmax", "Pad", "Slice", "Softmax", "Trilu"),
-    }
-)
-_BINARY: Final = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
 
 
 class Running:
@@ -77,7 +63,7 @@ def demanded_rank(value: Value, among: Running) -> int | None:
 def _read_by(node: Node, value: Value) -> int | None:
     """How many axes this node asks of what it reads, where it asks for one number of them."""
     op, places = node.op, node.places(value)
-    if op in _RECURRENT and not node.domain and (places[0] == 0 or places[0] in _STATES):
+    if op in RECURRENT and not node.domain and (places[0] == 0 or places[0] in _STATES):
         return 3
     if places[0] != 0:
         return None
@@ -85,20 +71,20 @@ def _read_by(node: Node, value: Value) -> int | None:
         weights = node.input(1)
         rank = types.rank(weights) if weights is not None else None
         return rank if rank is not None and rank > 2 else None
-    said = node.attr("perm" if op == "Transpose" else "kernel_shape") if op == "Transpose" or op in _POOLS else None
+    said = node.attr("perm" if op == "Transpose" else "kernel_shape") if op == "Transpose" or op in POOLS else None
     return len(said) + (op != "Transpose") * 2 if said else None
 
 
 def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
     """How many axes more than `value` its result has, if `value` has more than so many; None where that depends."""
     op, places = node.op, node.places(value)
-    if op in _BINARY:
+    if op in MULTIDIRECTIONAL:
         others = [types.rank(v) for v in node.inputs if v is not None and v is not value]
         known = [r for r in others if r is not None]
         return (0, max(known, default=-1)) if len(known) == len(others) else None
     if places != [0]:
         return None
-    if op in _ALIKE:
+    if op in LIKE_FIRST or op in ("Pad", "Slice"):
         return 0, -1
     if op == "MatMul":
         other = node.inputs[1]

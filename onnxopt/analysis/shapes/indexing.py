@@ -30,15 +30,12 @@ from onnxopt.analysis.shapes.symbolic import (
     vanishes_with,
 )
 from onnxopt.graph.node import Node
+from onnxopt.operators import REDUCTIONS
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
 Rule = Callable[["ShapeData", Node], "Found | None"]
-
-
-def _same(s: ShapeData, n: Node) -> Found | None:
-    return s.shape(n.inputs[0])
 
 
 def _matmul(s: ShapeData, n: Node) -> Found | None:
@@ -234,26 +231,8 @@ def _space_to_depth(s: ShapeData, n: Node) -> Found | None:
     return x[0], x[1] * (b * b), divide(x[2], b), divide(x[3], b)
 
 
-# The shapes of what these read are broadcast to that of what they make.
-BROADCASTING: Final = frozenset(
-    {
-        *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual"),
-        *("Greater", "GreaterOrEqual", "Where", "PRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum"),
-    }
-)
 SHAPES: Final[dict[str, Rule]] = {
-    **dict.fromkeys(
-        (
-            *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Clip"),
-            *("Cos", "Cosh", "CumSum", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
-            *("IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal"),
-            *("Relu", "Round", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus"),
-            *("Sqrt", "Tan", "Tanh", "Trilu"),
-        ),
-        _same,
-    ),
-    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), _reduce),
-    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), _reduce),
+    **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(("ArgMax", "ArgMin"), _place_of_largest),
     "Concat": _concat,
     "ConstantOfShape": _filled,

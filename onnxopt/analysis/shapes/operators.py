@@ -15,6 +15,7 @@ from onnxopt.analysis.shapes.loops import carried
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
+from onnxopt.operators import LIKE_FIRST, RECURRENT
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
@@ -273,21 +274,15 @@ def _columns(s: ShapeData, n: Node) -> list[Found | None] | None:
     return [(*x[:-1], columns)] if x and columns else None
 
 
-_SAME: Final = (
-    *("BatchNormalization", "DequantizeLinear", "Dropout", "DynamicQuantizeLinear", "GroupNormalization", "Hardmax"),
-    "InstanceNormalization",
-    *("LRN", "LpNormalization", "MeanVarianceNormalization", "Mish", "QuantizeLinear", "RMSNormalization"),
-    *("Selu", "Shrink", "Softsign", "Swish", "ThresholdedRelu", "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler"),
-)
 # Of onnxruntime's own operators, those whose first output is like their first input.
 _SAME_THERE: Final = (
     *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"),
     *("SkipSimplifiedLayerNormalization", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
 )
 RULES: Final[dict[str, Rule]] = {
-    **dict.fromkeys(_SAME, _first),
+    **dict.fromkeys((*LIKE_FIRST, "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler"), _first),
     **{f"com.microsoft::{op}": _first for op in _SAME_THERE},
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
     **quantized.RULES,

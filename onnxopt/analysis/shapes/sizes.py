@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.analysis.shapes.symbolic import Size, is_least
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import PICKS
 from onnxopt.protos import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_PICKS: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"})
 _STEPS: Final = 32  # nodes
 Dims = tuple[Size, ...]
 Found = tuple[Size | None, ...]  # None: a dim that is not known
@@ -56,7 +56,7 @@ def is_picked(value: Value) -> bool:
         node = v.producer
         if v.constant or (node is not None and node.op == "Shape"):
             continue
-        if node is None or len(seen) > _STEPS or not (node.op in _PICKS or node.op == "Concat"):
+        if node is None or len(seen) > _STEPS or not (node.op in PICKS or node.op == "Concat"):
             return False
         new = {i for i in (node.inputs if node.op == "Concat" else node.inputs[:1]) if i is not None} - seen
         seen |= new

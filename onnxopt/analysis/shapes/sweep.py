@@ -19,7 +19,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.facts import learn
-from onnxopt.analysis.shapes.indexing import BROADCASTING, SHAPES
+from onnxopt.analysis.shapes.indexing import SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES, least_read
 from onnxopt.analysis.shapes.quantized import typed
@@ -30,6 +30,7 @@ from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
+from onnxopt.operators import BROADCASTING
 from onnxopt.protos import Array
 from onnxopt.record import record
 

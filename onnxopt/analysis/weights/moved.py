@@ -10,9 +10,9 @@ import numpy as np
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape
+from onnxopt.operators import SAME_ORDER
 from onnxopt.protos import Array
 
-_KEEP_ORDER: Final = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 LARGE: Final = 1 << 20  # elements of a factor
 
 
@@ -39,7 +39,7 @@ def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array |
     if node.op == "Transpose":
         back = np.argsort(order_of(node, len(given)))
         return factor.reshape((1,) * (len(given) - factor.ndim) + factor.shape).transpose(back)
-    return _regrouped(factor, given, made) if node.op in _KEEP_ORDER else None
+    return _regrouped(factor, given, made) if node.op in SAME_ORDER else None
 
 
 def _regrouped(factor: Array, given: Shape, made: Shape) -> Array | None:

@@ -14,7 +14,6 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.upwards import (
-    ELEMENTWISE,
     REACH,
     READERS,
     Edit,
@@ -27,6 +26,7 @@ from onnxopt.analysis.weights.upwards import (
 )
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import HOMOGENEOUS, IN_PLACE
 from onnxopt.protos import Array
 
 _LEAST: Final = 2.0**-10  # of a factor that passes a product: without it that overflows about where it did
@@ -137,7 +137,7 @@ def _keeps_axis(node: Node, axis: int, rank: int) -> bool:
     """Does the result, along `axis` of `rank`, come from the same elements, and keep a positive factor?"""
     if pads_zeros(node):
         return axis not in _padded_axes(node, rank)
-    return node.op in ELEMENTWISE or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
+    return (node.op in IN_PLACE and node.op in HOMOGENEOUS) or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
 
 
 def _padded_axes(node: Node, rank: int) -> set[int]:

@@ -20,18 +20,10 @@ from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.weights.underflow import underflows
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
 from onnxopt.protos import Array
 from onnxopt.record import record
 
-# f(c x) = c f(x) for every c, and for every positive c.
-_LINEAR: Final = frozenset(
-    {
-        *("AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Identity", "Neg"),
-        *("ReduceMean", "ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-    }
-)
-_POSITIVE: Final = frozenset({"Abs", "GlobalMaxPool", "LeakyRelu", "MaxPool", "ReduceMax", "ReduceMin", "Relu"})
-ELEMENTWISE: Final = frozenset({"Abs", "Identity", "LeakyRelu", "Neg", "Relu"})
 REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soon
 READERS: Final = 3  # of one value on the way
 _MEETINGS: Final = 8  # such values
@@ -168,7 +160,7 @@ def _before(node: Node, factor: Array) -> Array | None:
     """What has to scale the first input, so that `factor` scales the result; None where nothing does."""
     if not commutes(node, factor):
         return None
-    if not factor.ndim or node.op in ELEMENTWISE:
+    if not factor.ndim or node.op in IN_PLACE:
         return factor
     given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
     made = types.shape(node.output)
@@ -177,7 +169,7 @@ def _before(node: Node, factor: Array) -> Array | None:
 
 def commutes(node: Node, factor: Array) -> bool:
     """Is f(c x) = c f(x), for this c?"""
-    return node.op in _LINEAR or pads_zeros(node) or (node.op in _POSITIVE and bool((factor > 0).all()))
+    return node.op in LINEAR or pads_zeros(node) or (node.op in HOMOGENEOUS and bool((factor > 0).all()))
 
 
 def pads_zeros(node: Node) -> bool:

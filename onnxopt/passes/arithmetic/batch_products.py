@@ -8,13 +8,13 @@ import numpy as np
 
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, Pattern, either, one_of, op, quantized, rewrite, var
-from onnxopt.rewriting.parts import KEEP_ORDER
 
 
 def reshaped(x: Pattern, name: str) -> Pattern:
-    return one_of(*KEEP_ORDER)(x, ..., name=name)
+    return one_of(*SAME_ORDER)(x, ..., name=name)
 
 
 _PRODUCT = op.MatMul(var("p"), var("q"), name="product")
@@ -78,7 +78,7 @@ def _reshaped_from(product: Node, transpose: Node | None, operand: Value) -> Ite
     reader, value = product, operand
     if transpose is not None and transpose.inputs[0] is not None and operand.only_user is product:
         reader, value = transpose, transpose.inputs[0]
-    while value.only_user is reader and value.producer is not None and value.producer.op in KEEP_ORDER:
+    while value.only_user is reader and value.producer is not None and value.producer.op in SAME_ORDER:
         reader, source = value.producer, value.producer.inputs[0]
         if source is None or reader.graph is not product.graph:
             return

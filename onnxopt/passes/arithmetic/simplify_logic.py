@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import COMPARISONS, PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array, is_float
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
@@ -24,7 +25,6 @@ _OPPOSITE: Final = {
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMBERS: Final = FLOATS | INTEGERS
-_MOVES: Final = frozenset({"Expand", "Flatten", "Gather", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _POSITIONS: Final = frozenset({"ArgMax", "ArgMin", "NonZero"})
 _STEPS: Final = 4
 _EXACT: Final = 1 << 24  # below this float32 tells all integers apart
@@ -132,12 +132,11 @@ def _is_not(q: Value, p: Value) -> bool:
     return q.producer is not None and q.producer.op == "Not" and q.producer.inputs[0] is p
 
 
-_COMPARISONS: Final = ("Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal")
 _WIDENED: Final = op.Cast(var("i"), name="cast", shared=True)
 
 
 @rewrite(
-    either(*(one_of(*_COMPARISONS)(*pair, name="node") for pair in ((_WIDENED, const("c")), (const("c"), _WIDENED))))
+    either(*(one_of(*COMPARISONS)(*pair, name="node") for pair in ((_WIDENED, const("c")), (const("c"), _WIDENED))))
 )
 def compared_as_floats(m: Match, i: Value, c: Array) -> Value:
     """(Cast(i) < c) = (i < c), of integers."""
@@ -228,7 +227,7 @@ def _least(x: Value) -> int | None:
             return int(start.array.item()) if known else None
         if node.op in _POSITIONS or (node.op == "TopK" and value is node.outputs[1]):
             return 0
-        if node.op not in _MOVES:
+        if node.op not in PICKS:
             return None
         value = node.inputs[0]
     return None

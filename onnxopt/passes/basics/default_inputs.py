@@ -6,12 +6,10 @@ from typing import Final
 
 from onnxopt.analysis.broadcasting import distinct
 from onnxopt.graph import Graph, Value
+from onnxopt.operators import PICKS
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
 _RECURRENT: Final = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
-_HANDING_ON: Final = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
 _FAR: Final = 32  # values that are looked at
 
 
@@ -51,7 +49,7 @@ def _is_zero(value: Value) -> bool:
             fill = node.attr("value")
             if fill is not None and fill.tobytes().strip(b"\0"):
                 return False
-        elif node.op == "Concat" or node.op in _HANDING_ON:
+        elif node.op in ("Cast", "Concat") or node.op in PICKS:
             handed_on = node.inputs if node.op == "Concat" else node.inputs[:1]
             asked += [v for v in handed_on if v is not None and v not in asked]
         else:

@@ -12,7 +12,6 @@ from onnxopt.analysis.masks import HANDS_ON, masks_given_out
 from onnxopt.analysis.mincut import ALWAYS, Network
 from onnxopt.analysis.narrowing import (
     HEAVY,
-    KEEPS_RANGE,
     NARROW,
     NONE,
     NOT_STANDARD,
@@ -28,6 +27,7 @@ from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
+from onnxopt.operators import IN_RANGE
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node, tensor_bytes
 from onnxopt.record import record
@@ -143,7 +143,7 @@ class _Plan:
         """What went wrong here was too large, most likely: so it is for what reads it, and hands it on."""
         why = self.ctx.leaves_out(node)
         reads_large = any(v in self.large for v in node.inputs)
-        if why or (reads_large and node.op in KEEPS_RANGE):
+        if why or (reads_large and node.op in IN_RANGE):
             self.large.update(v for v in node.outputs if v is not None)
         return why or ("it reads what is left out" if reads_large else "")
 

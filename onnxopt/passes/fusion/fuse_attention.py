@@ -9,17 +9,12 @@ from onnx import TensorProto
 
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim
+from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 
 _REACH: Final = 12
-_HANDING_ON: Final = frozenset(
-    {
-        *("Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Tile", "Transpose"),
-        *("Trilu", "Unsqueeze"),
-    }
-)
 
 
 def scores(product: Pattern) -> Pattern:
@@ -106,7 +101,7 @@ def largest(value: Value, reach: int = _REACH) -> float | None:
 
         source = node.inputs[0]
         return 1.0 if source is not None and types.dtype(source) == TensorProto.BOOL else _of(source, reach)
-    if node.op in _HANDING_ON:
+    if node.op in PICKS or node.op in ("Neg", "Trilu"):
         return _of(node.inputs[0], reach)
     if node.op in ("Where", "Add", "Sub", "Mul"):
         a, b = (_of(v, reach) for v in node.inputs[-2:])

@@ -6,16 +6,16 @@ from typing import Any, Final
 
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Node, Value
+from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
 from onnxopt.rewriting.forms import operands
-from onnxopt.rewriting.parts import BINARY, UNARY
 
 _AXES: Final = const("put")
 _CONV: Final = (const("w"), var("b").opt())
 _WINDOWS: Final = frozenset({"AveragePool", "Conv", "MaxPool"})
-_STEPS: Final = _WINDOWS | UNARY | BINARY
+_STEPS: Final = _WINDOWS | UNARY | ARITHMETIC
 _LONG: Final = 64  # nodes in a row
 _BESIDE: Final = "something else reads what is in between, or is beside it"
 
@@ -52,7 +52,8 @@ def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
     m.require(rank is not None and taken.size == 1, "several axes are taken out, or the rank is unknown")
     axis = int(taken.item()) % (rank or 1)
     while (node := value.producer) is not None and node.op in _STEPS and len(steps) < _LONG:
-        data = node.inputs[0] if node.op not in BINARY or node.inputs[1] is None or node.inputs[1].constant else None
+        beside = node.inputs[1] if node.op in ARITHMETIC else None
+        data = node.inputs[0] if beside is None or beside.constant else None
         alone = value.only_user is not None and not value.is_output and node.graph is m.graph
         alone = alone and len(node.outputs) == 1 and not node.has_references
         m.require(alone and data is not None and m.rank(data) == rank, _BESIDE)

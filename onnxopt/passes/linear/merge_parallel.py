@@ -13,10 +13,11 @@ from onnxopt.analysis import types
 from onnxopt.analysis.weights import linear
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import Array, attribute_bytes, tensor_bytes
 from onnxopt.record import record
-from onnxopt.rewriting.parts import BINARY, UNARY, hoist, insert_new, insert_split, plan_hoist
+from onnxopt.rewriting.parts import hoist, insert_new, insert_split, plan_hoist
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 
@@ -200,7 +201,7 @@ def _lane(value: Value) -> Hashable:
         if node.op == "Reshape":
             width = _length(node.output, -1)
             return None if width is None else width
-        if node.op not in UNARY and not (node.op in BINARY and _constants(node) == 1):
+        if node.op not in UNARY and not (node.op in ARITHMETIC and _constants(node) == 1):
             return None
         value = node.output
     return None

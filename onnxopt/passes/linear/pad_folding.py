@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import NONNEGATIVE
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
-
-_NONNEGATIVE: Final = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus")
 
 
 def padded() -> Call:
@@ -97,7 +94,7 @@ def _is_nonnegative(x: Value) -> bool:
     if maker.op == "Clip":
         low, high = [*operands(maker), None, None][1:3]
         return _is_bound(low) and (high is None or _is_bound(high))  # what is below both is the higher one
-    return maker.op in _NONNEGATIVE
+    return maker.op in NONNEGATIVE
 
 
 def _is_bound(bound: Value | None) -> bool:

@@ -10,10 +10,11 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import ARITHMETIC, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import tensor_bytes
-from onnxopt.rewriting.forms import REDUCE, listed_axes
-from onnxopt.rewriting.parts import BINARY, UNARY, insert_new, of_axes
+from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.parts import insert_new, of_axes
 
 _PUT_IN: Final = ("Unsqueeze", "Reshape")
 _LARGEST: Final = ("Max", "Min")
@@ -121,7 +122,7 @@ class _Region:
         maker = source.producer
         if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
             return False
-        if maker.op in REDUCE:
+        if maker.op in REDUCTIONS:
             return self._reduces(maker)
         return self._picks(maker) or (maker.op == "Unsqueeze" and listed_axes(maker) is not None)
 
@@ -198,7 +199,7 @@ class _Region:
         if node.graph is not self.graph or node.has_references or len(node.outputs) != 1 or node.outputs[0] is None:
             return False
         read = [v for v in node.inputs if v is not None and not v.constant]
-        if node.op in BINARY or (node.op in _LARGEST and self.graph.opset() >= 8):  # before, none broadcasts
+        if node.op in ARITHMETIC or (node.op in _LARGEST and self.graph.opset() >= 8):  # before, none broadcasts
             numbers = [v for v in node.inputs if v is not None and v.constant]
             small = all(self._may_be_made_anew(v, node) for v in numbers)
             here = all(v.graph is self.graph and types.rank(v) == self.rank for v in read)

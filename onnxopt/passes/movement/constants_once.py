@@ -11,16 +11,12 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import MULTIDIRECTIONAL, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 
-_BROADCASTING: Final = frozenset((
-    "Add", "And", "Div", "Equal", "Gemm", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod",
-    "Mul", "Or", "Pow", "Sub", "Where", "Xor",
-))  # fmt: skip
 _LARGEST: Final = 1 << 20  # elements of a constant that is looked at
 _TERM: Final = 2  # where a Gemm reads what it adds
-_OPSET: Final = 7  # before it operands do not broadcast by themselves
 
 
 @register
@@ -34,12 +30,10 @@ class ConstantsOnce(GraphPass):
     """
 
     # At -O2 because of Where: runtimes choose by multiplying, so that the sign of a zero depends on the shapes.
-    info = PassInfo("constants-once", opt_level=2, ops=tuple(sorted(_BROADCASTING)))
+    info = PassInfo("constants-once", opt_level=2, ops=("Gemm", *sorted(MULTIDIRECTIONAL)))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         looked: dict[Value, list[int]] = ctx.memo.setdefault("constants-once: looked at", {})
-        if graph.opset() < _OPSET:
-            return
         for value in list(graph.initializers.values()):
             axes = looked.get(value)
             if axes is None and any(_may_narrow(node, value) for node in value.users):
@@ -50,7 +44,11 @@ class ConstantsOnce(GraphPass):
 
 def _may_narrow(node: Node, c: Value) -> bool:
     """Does it broadcast this operand? Of a Gemm that is the term, and not the weights."""
-    return node.op in _BROADCASTING and (node.op != "Gemm" or node.places(c) == [_TERM])
+    assert node.graph is not None
+    opset = node.graph.opset()
+    if node.op == "Gemm":
+        return opset >= 7 and node.places(c) == [_TERM]
+    return node.op in MULTIDIRECTIONAL and broadcasts(node.op, opset)
 
 
 def _axes_of_copies(c: Value) -> list[int]:

@@ -15,9 +15,9 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import REDUCTIONS
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
-from onnxopt.rewriting.forms import REDUCE
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.rewriting.rows import ALONG_LAST, BROADCASTING, leading_dims, rows_of
@@ -249,7 +249,7 @@ class _Region:
                 inputs.append(None if v is None else matrix[v])
             elif node.op in BROADCASTING and v.constant and len(v.constant_type()[1]) > 2:
                 inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
-            elif node.op in REDUCE:
+            elif node.op in REDUCTIONS:
                 inputs.append(self.graph.constant(np.array([1], np.int64), v.name, node))
             else:
                 inputs.append(v)

@@ -13,11 +13,11 @@ import numpy as np
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import Moved, after, before_transpose, constant_target, product
-from onnxopt.rewriting.parts import KEEP_ORDER
 
 _BATCH: Final = "places in each of a batch"
 _BLOCK: Final = 32  # elements that are copied at once: of 16, onnxruntime's Gather takes as long as Split and Concat
@@ -103,7 +103,7 @@ def transposes_around_gather(m: Match, x: Value, index: Value) -> Value:
 @rewrite(
     op.Transpose(
         op.Gather(
-            one_of(*KEEP_ORDER)(op.Transpose(var("x"), name="first"), ..., name="inner"), var("index"), name="gather"
+            one_of(*SAME_ORDER)(op.Transpose(var("x"), name="first"), ..., name="inner"), var("index"), name="gather"
         ),
         name="last",
     )
@@ -173,8 +173,8 @@ def _picked_of(m: Match, x: Value, index: Value, moved: Moved | None, axis: int,
 
 
 @rewrite(
-    one_of(*KEEP_ORDER)(
-        op.Gather(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), var("index"), name="gather"), ..., name="outer"
+    one_of(*SAME_ORDER)(
+        op.Gather(one_of(*SAME_ORDER)(var("x"), ..., name="inner"), var("index"), name="gather"), ..., name="outer"
     )
 )
 def reshapes_around_gather(m: Match, x: Value, index: Value) -> Value:
@@ -212,9 +212,9 @@ def transpose_of_gather(m: Match, x: Value, index: Array) -> Value:
 
 
 @rewrite(
-    one_of(*KEEP_ORDER)(
+    one_of(*SAME_ORDER)(
         op.Gather(
-            op.Gather(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), const("i"), name="first"),
+            op.Gather(one_of(*SAME_ORDER)(var("x"), ..., name="inner"), const("i"), name="first"),
             const("j"),
             name="second",
         ),

@@ -11,17 +11,12 @@ import numpy as np
 from onnxopt.analysis.broadcasting import distinct, one_element
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import MULTIDIRECTIONAL, PICKS, broadcasts
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
-_BROADCASTING: Final = (
-    *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul"),
-    *("Or", "Pow", "Sub", "Xor"),
-)
-
-_MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
-_COPIES: Final = _MOVES | {"ConstantOfShape", "Gather"}  # what may hold the same again and again
+_COPIES: Final = PICKS | {"ConstantOfShape"}  # what may hold the same again and again
 _EACH: Final = frozenset({"Cast", "Mul", "Neg", "Not"})  # what masks go through, element by element
 _STEPS: Final = 8
 _FEW: Final = 4
@@ -60,7 +55,7 @@ def repeated(value: Value | None) -> Array | None:
         if node.op == "ConstantOfShape":
             fill: Array = node.attr("value", np.zeros(1, np.float32))
             return fill.reshape(()) if fill.size == 1 else None
-        if node.op not in _MOVES:
+        if node.op not in PICKS:
             return None
         value = node.inputs[0]
     if value is None or not value.constant:
@@ -127,7 +122,7 @@ def _beside(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array
 def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
     """Has what this reader makes the same shape if `value` has that one? It will be asked, too, and the steps are one
     again."""
-    if user.op not in (*_BROADCASTING, "Where") or user.graph is not m.node.graph:
+    if user.op not in MULTIDIRECTIONAL or user.graph is not m.node.graph:
         return False
     made = m.shape(user.output)
     return (
@@ -136,7 +131,7 @@ def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
     )
 
 
-@rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node", reads=_COPIES | _EACH))
+@rewrite(one_of(*sorted(MULTIDIRECTIONAL))(var("first"), ..., name="node", reads=_COPIES | _EACH))
 def expand_of_operand(m: Match, first: Value) -> Value:
     """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others, for what
     an Expand becomes element by element, and for one number, or row of a table, that is repeated."""
@@ -150,6 +145,7 @@ def expand_of_operand(m: Match, first: Value) -> Value:
         if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None
     ]
     m.require(fit, "the result may lose its shape" if found else "")
+    m.require(broadcasts(m.node.op, m.opset), "operands of another shape do not broadcast before opset 8")
     i, x, steps = fit[0]
     narrow = x if isinstance(x, Value) else m.const(x)
     for step in reversed(steps):

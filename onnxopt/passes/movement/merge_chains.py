@@ -10,10 +10,11 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import REDUCTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, only_read_by, op, rewrite, var
-from onnxopt.rewriting.forms import REDUCE, listed_axes
+from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import reduced_axes
 
 
@@ -221,7 +222,7 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
 
 
 _ARG: Final = ("ArgMax", "ArgMin")
-_REDUCE = one_of(*_ARG, *REDUCE)(var("x"), ..., name="reduce")
+_REDUCE = one_of(*_ARG, *REDUCTIONS)(var("x"), ..., name="reduce")
 
 
 @rewrite(op.Unsqueeze(_REDUCE, const("back")))

@@ -8,20 +8,21 @@ import numpy as np
 
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Node, Shape, Value
+from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import Moved, after, before_transpose, behind_transpose, constant_target
 from onnxopt.rewriting.forms import operands
-from onnxopt.rewriting.parts import KEEP_ORDER, parts_beside
+from onnxopt.rewriting.parts import parts_beside
 
 
 @rewrite(op.Transpose(var("x"), name="transpose"))
 def transpose_of_ones(m: Match, x: Value) -> Value:
     """Transpose(x) = Reshape(x), or x, where all axes that move past each other, but one, have one element."""
     before, after = x.producer, m.transpose.output.only_user
-    merges = before is not None and before.op in KEEP_ORDER and x.only_user is m.transpose
-    if after is not None and after.op in KEEP_ORDER and after.inputs[0] is m.transpose.output:
+    merges = before is not None and before.op in SAME_ORDER and x.only_user is m.transpose
+    if after is not None and after.op in SAME_ORDER and after.inputs[0] is m.transpose.output:
         merges = True
     dims = m.shape(x)
     perm = order_of(m.transpose, len(dims or ()))
@@ -44,7 +45,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
 
 @rewrite(
     op.Reshape(
-        one_of(*KEEP_ORDER)(var("x"), ..., name="inner"),
+        one_of(*SAME_ORDER)(var("x"), ..., name="inner"),
         const("shape"),
         name="outer",
     )
@@ -126,7 +127,7 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
     return m.op.Reshape(x, m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0], like=m.reshape)
 
 
-@rewrite(op.Flatten(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
+@rewrite(op.Flatten(one_of(*SAME_ORDER)(var("x"), ..., name="inner"), name="flatten"))
 def flatten_of_reshape(m: Match, x: Value) -> Value:
     """Flatten(Reshape(x)) = Reshape(x, rows, columns)."""
     return _reshaped_like(m, x, m.flatten.output)
@@ -245,8 +246,8 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
 
 
 @rewrite(
-    one_of(*KEEP_ORDER)(
-        op.Transpose(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="transpose"), ..., name="outer"
+    one_of(*SAME_ORDER)(
+        op.Transpose(one_of(*SAME_ORDER)(var("x"), ..., name="inner"), name="transpose"), ..., name="outer"
     )
 )
 def reshapes_around_transpose(m: Match, x: Value) -> Value:
@@ -269,7 +270,7 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose, given)
 
 
-@rewrite(op.Transpose(one_of(*KEEP_ORDER)(op.Transpose(var("x"), name="first"), ..., name="middle"), name="last"))
+@rewrite(op.Transpose(one_of(*SAME_ORDER)(op.Transpose(var("x"), name="first"), ..., name="middle"), name="last"))
 def transposes_around_reshape(m: Match, x: Value) -> Value:
     """Transpose(Reshape(Transpose(x, p), t), q) = Transpose(Reshape(x, u), r), or Reshape(Transpose(x, r), u)."""
     dims, between, wanted = (m.shape(v) for v in (x, m.middle.output, m.last.output))
@@ -301,7 +302,7 @@ def _copies(m: Match, target: Value) -> list[int] | None:
 
 
 def _is_reshape(x: Value) -> bool:
-    return x.producer is not None and x.producer.op in KEEP_ORDER
+    return x.producer is not None and x.producer.op in SAME_ORDER
 
 
 def _is_beside_alike(m: Match, x: Value) -> bool:
@@ -312,7 +313,7 @@ def _is_beside_alike(m: Match, x: Value) -> bool:
         turned = reshape.output.only_user if reshape is not None and reshape.op == "Reshape" else None
         if turned is not None and turned.op == "Transpose" and turned.attr("perm") == m.transpose.attr("perm"):
             reader = turned.output.only_user
-            if reader is None or reader.op not in KEEP_ORDER:
+            if reader is None or reader.op not in SAME_ORDER:
                 return True
     return False
 

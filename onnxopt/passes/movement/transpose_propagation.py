@@ -14,26 +14,25 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.indexing import BROADCASTING
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import BROADCASTING, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import after, inverse
-from onnxopt.rewriting.forms import REDUCE, listed_axes, operands
-from onnxopt.rewriting.parts import UNARY, is_reshape
+from onnxopt.rewriting.forms import listed_axes, operands
+from onnxopt.rewriting.parts import is_reshape
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
 Perm = tuple[int, ...]
 
-_BROADCASTING: Final = BROADCASTING | {"BitShift", "Clip"}
+_BROADCASTING: Final = BROADCASTING | {"Clip"}
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _ONE_AXIS: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
-_REDUCE: Final = frozenset(REDUCE)
 _SHARED_BYTES: Final = 1 << 16  # a constant that others read, or that is not stored, is copied in another order
-_TURNABLE: Final = UNARY | _BROADCASTING | _ONE_AXIS | _REDUCE | _QUANTIZERS | {"Pad", "Slice"}
+_TURNABLE: Final = UNARY.union(_BROADCASTING, _ONE_AXIS, REDUCTIONS, _QUANTIZERS, ("Pad", "Slice"))
 
 
 @register
@@ -84,13 +83,13 @@ def _turnable_rank(node: Node) -> int | None:
     if op in ("LogSoftmax", "Softmax") and node.graph is not None and node.graph.opset() < 13:
         return None
     first = node.inputs[0]
-    value = first if op in _REDUCE and first is not None else node.outputs[0]
+    value = first if op in REDUCTIONS and first is not None else node.outputs[0]
     rank = types.rank(value) if value is not None else None
     if rank is None or rank < 2 or (len(node.outputs) > 1 and op != "Split"):
         return None
     if op in _BROADCASTING:
         return rank if all(v is None or _fits(v, rank) for v in node.inputs) else None
-    if op in _REDUCE:
+    if op in REDUCTIONS:
         return rank if listed_axes(node) else None
     if op == "Pad":
         _, pads, _, axes = _given(node)
@@ -133,7 +132,7 @@ def _is_single(v: Value) -> bool:
 
 
 def _drops_axes(node: Node) -> bool:
-    return node.op in _REDUCE and not node.attr("keepdims")
+    return node.op in REDUCTIONS and not node.attr("keepdims")
 
 
 def _data(node: Node, rank: int) -> Iterator[Value]:
@@ -328,7 +327,7 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
 
     if node.op in _ONE_AXIS or (node.op in _QUANTIZERS and _is_scale_per_axis(old)):
         node.set_attr("axis", back[int(old.attr("axis")) % rank])
-    elif node.op in _REDUCE:
+    elif node.op in REDUCTIONS:
         write(1, "axes", np.array(sorted(back[i % rank] for i in listed_axes(old) or ())))
     elif node.op == "Pad":
         pads = _given(old)[1].array.reshape(2, rank)  # type: ignore[union-attr]

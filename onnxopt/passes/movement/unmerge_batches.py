@@ -17,12 +17,13 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
 from onnxopt.record import record
 from onnxopt.rewriting.axis_runs import constant_target, product
 from onnxopt.rewriting.batches import batch_in, batched, order_apart, put_axes_in_front, varying
-from onnxopt.rewriting.parts import KEEP_ORDER, parts_beside
+from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
@@ -182,7 +183,7 @@ class _Plan:
             shared = len(v.users) > 1 and v.array.nbytes > _SHARED_BYTES
             return None if not v.is_stored or shared or not all(isinstance(d, int) for d in wanted) else _End(0, v)
         alone = not v.is_output and self.inside.issuperset(v.users)
-        x = node.inputs[0] if node is not None and node.op in KEEP_ORDER and node.graph is self.graph else None
+        x = node.inputs[0] if node is not None and node.op in SAME_ORDER and node.graph is self.graph else None
         if x is not None:
             if _is_quantizer(x.producer) or x.producer in self.inside:
                 return None
@@ -202,7 +203,7 @@ class _Plan:
         """The first axis comes from behind, where a Reshape makes it."""
         y = transpose.inputs[0]
         node = y.producer if y is not None and y.only_user is transpose and not y.is_output else None
-        if y is None or node is None or node.op not in KEEP_ORDER or node.graph is not self.graph:
+        if y is None or node is None or node.op not in SAME_ORDER or node.graph is not self.graph:
             return None
         x, perm = node.inputs[0], order_of(transpose, types.rank(y) or 0)
         if (
@@ -232,7 +233,7 @@ class _Plan:
                 return None
             order = order_apart(perm, 0, self.more)
             transpose, user, dims = user, reader, tuple(dims[i] for i in order)
-        if user.op not in KEEP_ORDER or any(_is_quantizer(u) for u in islice(user.output.users, _MOST)):
+        if user.op not in SAME_ORDER or any(_is_quantizer(u) for u in islice(user.output.users, _MOST)):
             return None
         made = types.shape(user.output)
         if _same(dims, made) and not (user.output.is_output and v.is_output):

@@ -10,6 +10,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import EXACT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import INTEGERS, attribute_bytes
 from onnxopt.record import record
@@ -17,8 +18,6 @@ from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
 
-# Exact, whatever is beside an element.
-_ELEMENTWISE: Final = frozenset({"Abs", "Add", "Cast", "Ceil", "Div", "Floor", "Mod", "Mul", "Neg", "Round", "Sub"})
 _OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels hand on the one or the other
 _WIDE: Final = 16  # numbers in a row
 _DEEP: Final = 64  # operators in a row
@@ -193,4 +192,4 @@ class _Packing:
 
 
 def _may_pack(op: str, data_type: int) -> bool:
-    return op in _ELEMENTWISE or op == "Gather" or (op in _OF_INTEGERS and data_type in INTEGERS)
+    return op in EXACT or op == "Gather" or (op in _OF_INTEGERS and data_type in INTEGERS)

@@ -1,0 +1,78 @@
+"""What the optimizer knows of ONNX operators, said once: `table.py` has a line for each, the sets here are questions.
+
+A rule that would list operators asks for a property instead, and so learns of an operator that is added to the table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnxopt.operators.table import FORMS, TRAITS
+
+
+def of_form(*forms: str) -> frozenset[str]:
+    """The operators of one of these forms (see `table.py`)."""
+    return frozenset(op for op, form in FORMS.items() if form in forms)
+
+
+def with_trait(trait: str) -> frozenset[str]:
+    """The operators that have a trait (see `table.py`)."""
+    return frozenset(op for op, traits in TRAITS.items() if trait in traits)
+
+
+ARITHMETIC: Final = with_trait("arithmetic")
+UNARY: Final = of_form("unary")
+IN_PLACE: Final = of_form("unary", "same")
+BROADCASTING: Final = of_form("broadcast")
+MULTIDIRECTIONAL: Final = BROADCASTING - with_trait("unidirectional")
+SAME_ORDER: Final = tuple(sorted(of_form("order")))  # a pattern has its choices in this order
+PICKS: Final = of_form("same", "order", "pick", "permute")
+REDUCTIONS: Final = tuple(sorted(of_form("reduce")))
+POOLS: Final = of_form("pool")
+RECURRENT: Final = of_form("recurrent")
+COMMUTATIVE: Final = with_trait("commutative")
+COMPARISONS: Final = tuple(sorted(with_trait("comparison")))
+VARIADIC: Final = with_trait("variadic")
+EXACT: Final = with_trait("exact")
+LIKE_FIRST: Final = UNARY | of_form("same") | with_trait("like")
+LINEAR: Final = with_trait("linear")
+HOMOGENEOUS: Final = with_trait("positive")
+NONNEGATIVE: Final = with_trait("nonnegative")
+NEAR_ZERO: Final = with_trait("small")
+TELLS_ZERO: Final = with_trait("telling")
+IN_RANGE: Final = with_trait("ranged")
+
+
+def broadcasts(op: str, opset: int) -> bool:
+    """Do operands of `op` broadcast by themselves, without an attribute that says how?"""
+    return op in BROADCASTING and opset >= (8 if op in VARIADIC else 7)
+
+
+__all__ = [
+    "ARITHMETIC",
+    "BROADCASTING",
+    "COMMUTATIVE",
+    "COMPARISONS",
+    "EXACT",
+    "FORMS",
+    "HOMOGENEOUS",
+    "IN_PLACE",
+    "IN_RANGE",
+    "LIKE_FIRST",
+    "LINEAR",
+    "MULTIDIRECTIONAL",
+    "NEAR_ZERO",
+    "NONNEGATIVE",
+    "PICKS",
+    "POOLS",
+    "RECURRENT",
+    "REDUCTIONS",
+    "SAME_ORDER",
+    "TELLS_ZERO",
+    "TRAITS",
+    "UNARY",
+    "VARIADIC",
+    "broadcasts",
+    "of_form",
+    "with_trait",
+]
