@@ -26,6 +26,7 @@ from onnx import (
 )
 from onnx.defs import OpSchema
 
+from onnxopt.operators import CONTROL_FLOW
 from onnxopt.protos import body_graphs
 from onnxopt.wire import call_of
 
@@ -45,7 +46,7 @@ def infer_shapes(model: Inferable, values: bool = False, strict: bool = False) -
     if model.find(_LOOKS) >= 0:
         from onnxopt.below_zero import restore
 
-        restore(inferred, _ENTERED)
+        restore(inferred, CONTROL_FLOW)
     return inferred
 
 
@@ -90,7 +91,7 @@ def inferable(model: ModelProto) -> Inferable:
     if any(call in data for call in _MINDFUL_CALLS):
         from onnxopt.below_zero import looking_first
 
-        with looking_first(model, _ENTERED) as changed:
+        with looking_first(model, CONTROL_FLOW) as changed:
             if changed:
                 del data  # before it is written again: memory is highest here
                 data = model.SerializeToString()
@@ -170,7 +171,7 @@ def _asked(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
         op = node.op_type
         if op in _SOUND:
             yield node
-        elif op in _ENTERED:
+        elif op in CONTROL_FLOW:
             for _, body in body_graphs(node):
                 yield from _asked(body.node)
 
@@ -215,7 +216,6 @@ _SOUND: Final[dict[str, Callable[[NodeProto], bool]]] = {
     "LayerNormalization": _has_axis,
     "GatherND": _shares_axes,
 }
-_ENTERED: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 _MINDFUL: Final = frozenset({"GatherND", "Slice"})  # which die of sizes below zero
 

@@ -31,6 +31,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto
 
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
+from onnxopt.operators import POOLS
 from onnxopt.protos import FLOATS, body_graphs
 
 _SLICE: Final = 10
@@ -38,7 +39,6 @@ _SQUEEZE: Final = 11
 _DFT: Final = 20
 _INT32_MAX: Final = 2**31 - 1
 _POOLS_SINCE: Final = 22
-_POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
 
 Typed: TypeAlias = "TypeProto | TensorProto"
 
@@ -145,7 +145,7 @@ _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
     "Range": _counts_floats,
     "Resize": _keeps_aspect,
     "ConvTranspose": _is_long_otherwise,
-    **dict.fromkeys(_POOLS, _may_leave_out),
+    **dict.fromkeys(POOLS, _may_leave_out),
     "STFT": _leaves_sides_open,
     "DFT": _has_computed_length,
     "Attention": _gives_scores,

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
+from onnxopt.operators import of_form
 from onnxopt.protos import Array, numpy_dtype
 
 NARROW: Final = {"float16": int(TensorProto.FLOAT16), "bfloat16": int(TensorProto.BFLOAT16)}
@@ -43,9 +44,7 @@ NOT_STANDARD: Final = "the standard does not have it in this type"
 # Inputs that stay wide where the rest of the operator does not: Resize's region of interest.
 _WIDE_INPUTS: Final = {"Resize": (1, 2)}
 # Operators that compute most: they are why somebody converts a model.
-HEAVY: Final = frozenset(
-    ("Conv", "ConvTranspose", "DeformConv", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
-)
+HEAVY: Final = of_form("window", "contract", "recurrent")
 # Attributes that say of which type the result is.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}

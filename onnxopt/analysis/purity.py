@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
+from onnxopt.graph.schema import is_deterministic, is_known
+from onnxopt.operators import CONTROL_FLOW
 
 # Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
 _KEPT: Final = CONTROL_FLOW | {"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"}

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import onnx
 
+from onnxopt.operators import RANDOM
 from onnxopt.protos import attribute_value, qualified
 from onnxopt.record import record
-
-# Results differ from run to run, or depend on state: never folded, never merged.
-NONDETERMINISTIC: Final = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @cache
@@ -143,4 +131,4 @@ def is_alike(op: str, opset: int, other: int) -> bool:
 
 
 def is_deterministic(op: str) -> bool:
-    return op not in NONDETERMINISTIC
+    return op not in RANDOM

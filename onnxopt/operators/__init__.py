@@ -29,11 +29,16 @@ SAME_ORDER: Final = tuple(sorted(of_form("order")))  # a pattern has its choices
 PICKS: Final = of_form("same", "order", "pick", "permute")
 REDUCTIONS: Final = tuple(sorted(of_form("reduce")))
 POOLS: Final = of_form("pool")
+GLOBAL_POOLS: Final = of_form("whole")
+PLACES: Final = of_form("places")
+CONTROL_FLOW: Final = of_form("body")
+RANDOM: Final = of_form("draw")
 RECURRENT: Final = of_form("recurrent")
 COMMUTATIVE: Final = with_trait("commutative")
 COMPARISONS: Final = tuple(sorted(with_trait("comparison")))
 VARIADIC: Final = with_trait("variadic")
 EXACT: Final = with_trait("exact")
+HARMLESS: Final = with_trait("harmless")
 LIKE_FIRST: Final = UNARY | of_form("same") | with_trait("like")
 LINEAR: Final = with_trait("linear")
 HOMOGENEOUS: Final = with_trait("positive")
@@ -53,8 +58,11 @@ __all__ = [
     "BROADCASTING",
     "COMMUTATIVE",
     "COMPARISONS",
+    "CONTROL_FLOW",
     "EXACT",
     "FORMS",
+    "GLOBAL_POOLS",
+    "HARMLESS",
     "HOMOGENEOUS",
     "IN_PLACE",
     "IN_RANGE",
@@ -64,7 +72,9 @@ __all__ = [
     "NEAR_ZERO",
     "NONNEGATIVE",
     "PICKS",
+    "PLACES",
     "POOLS",
+    "RANDOM",
     "RECURRENT",
     "REDUCTIONS",
     "SAME_ORDER",

@@ -14,7 +14,8 @@ Form: what an element of the first result is computed of.
     axis        the elements of the first operand along the axis (or axes) that an attribute or an operand names
     reduce      the same; the axes go, or have one element
     pool        a window of the first operand that moves over the axes behind batch and channels
-    window      the same, and weights: contracts channels
+    whole       all of the first operand behind batch and channels
+    window      as pool, and weights: contracts channels
     contract    products of elements, summed over an axis of two operands
     normalize   the elements of the first operand that share statistics, scale and shift
     recurrent   all steps of the first operand before it, and states
@@ -33,6 +34,7 @@ Traits, of the first operand x and the first result f(x):
     variadic     any number of operands, which broadcast from opset 8 on (all other `broadcast` ones from 7 on)
     unidirectional  the first operand has the shape of the result, and the others broadcast to that
     commutative  the order of two operands does not matter
+    harmless     kernels of onnxruntime return or raise, whatever the operands hold
     exact        every runtime makes the same bits
     linear       f(c x) = c f(x) for every number c
     positive     f(c x) = c f(x) for every c > 0, and no power of x overflows on the way (all `linear` have it, too)
@@ -47,137 +49,137 @@ from __future__ import annotations
 from typing import Final
 
 _TABLE: Final = """
-Abs                 unary      exact positive nonnegative small ranged
-Acos                unary
-Acosh               unary
-Asin                unary      small
-Asinh               unary      small
-Atan                unary      small
-Atanh               unary      small
+Abs                 unary      harmless exact positive nonnegative small ranged
+Acos                unary      harmless
+Acosh               unary      harmless
+Asin                unary      harmless small
+Asinh               unary      harmless small
+Atan                unary      harmless small
+Atanh               unary      harmless small
 BitwiseNot          unary      exact
-Cast                unary      exact
-Ceil                unary      exact telling
+Cast                unary      harmless exact
+Ceil                unary      harmless exact telling
 Celu                unary      small
-Cos                 unary
-Cosh                unary
-Elu                 unary      small
-Erf                 unary      small
-Exp                 unary      nonnegative
-Floor               unary      exact telling
-Gelu                unary      small
-HardSigmoid         unary      nonnegative
+Cos                 unary      harmless
+Cosh                unary      harmless
+Elu                 unary      harmless small
+Erf                 unary      harmless small
+Exp                 unary      harmless nonnegative
+Floor               unary      harmless exact telling
+Gelu                unary      harmless small
+HardSigmoid         unary      harmless nonnegative
 HardSwish           unary      small
-IsInf               unary
-IsNaN               unary
-LeakyRelu           unary      positive small ranged
-Log                 unary      telling
+IsInf               unary      harmless
+IsNaN               unary      harmless
+LeakyRelu           unary      harmless positive small ranged
+Log                 unary      harmless telling
 Mish                unary      small
-Neg                 unary      exact linear small ranged
-Not                 unary      exact
-Reciprocal          unary      telling
-Relu                unary      positive nonnegative small ranged
-Round               unary      exact telling
+Neg                 unary      harmless exact linear small ranged
+Not                 unary      harmless exact
+Reciprocal          unary      harmless telling
+Relu                unary      harmless positive nonnegative small ranged
+Round               unary      harmless exact telling
 Selu                unary      small
 Shrink              unary      small
-Sigmoid             unary      nonnegative
-Sign                unary      exact telling
-Sin                 unary      small
-Sinh                unary      small
-Softplus            unary      nonnegative
-Softsign            unary      small
-Sqrt                unary      small
+Sigmoid             unary      harmless nonnegative
+Sign                unary      harmless exact telling
+Sin                 unary      harmless small
+Sinh                unary      harmless small
+Softplus            unary      harmless nonnegative
+Softsign            unary      harmless small
+Sqrt                unary      harmless small
 Swish               unary      small
-Tan                 unary      small
-Tanh                unary      small
+Tan                 unary      harmless small
+Tanh                unary      harmless small
 ThresholdedRelu     unary
 
-Clip                bounded    like
+Clip                bounded    harmless like
 
-Add                 broadcast  arithmetic exact commutative ranged
-And                 broadcast  commutative
+Add                 broadcast  harmless arithmetic exact commutative ranged
+And                 broadcast  harmless commutative
 BitShift            broadcast
 BitwiseAnd          broadcast  commutative
 BitwiseOr           broadcast  commutative
 BitwiseXor          broadcast  commutative
-Div                 broadcast  arithmetic exact
-Equal               broadcast  commutative comparison
-Greater             broadcast  comparison
-GreaterOrEqual      broadcast  comparison
-Less                broadcast  comparison
-LessOrEqual         broadcast  comparison
-Max                 broadcast  variadic commutative small ranged
-Mean                broadcast  variadic commutative
-Min                 broadcast  variadic commutative small ranged
+Div                 broadcast  harmless arithmetic exact
+Equal               broadcast  harmless commutative comparison
+Greater             broadcast  harmless comparison
+GreaterOrEqual      broadcast  harmless comparison
+Less                broadcast  harmless comparison
+LessOrEqual         broadcast  harmless comparison
+Max                 broadcast  harmless variadic commutative small ranged
+Mean                broadcast  harmless variadic commutative
+Min                 broadcast  harmless variadic commutative small ranged
 Mod                 broadcast  arithmetic exact
-Mul                 broadcast  arithmetic exact commutative
-Or                  broadcast  commutative
-PRelu               broadcast  unidirectional small
-Pow                 broadcast  arithmetic
-Sub                 broadcast  arithmetic exact ranged
-Sum                 broadcast  variadic commutative ranged
-Where               broadcast  small ranged
-Xor                 broadcast  commutative
+Mul                 broadcast  harmless arithmetic exact commutative
+Or                  broadcast  harmless commutative
+PRelu               broadcast  harmless unidirectional small
+Pow                 broadcast  harmless arithmetic
+Sub                 broadcast  harmless arithmetic exact ranged
+Sum                 broadcast  harmless variadic commutative ranged
+Where               broadcast  harmless small ranged
+Xor                 broadcast  harmless commutative
 
-Identity            same       linear small ranged
+Identity            same       harmless linear small ranged
 Flatten             order      linear small ranged
-Reshape             order      linear small ranged
-Squeeze             order      linear small ranged
-Unsqueeze           order      linear small ranged
-Transpose           permute    linear small ranged
+Reshape             order      harmless linear small ranged
+Squeeze             order      harmless linear small ranged
+Unsqueeze           order      harmless linear small ranged
+Transpose           permute    harmless linear small ranged
 Compress            pick       linear small ranged
 DepthToSpace        pick       linear small ranged
-Expand              pick       linear small ranged
-Gather              pick       linear small ranged
+Expand              pick       harmless linear small ranged
+Gather              pick       harmless linear small ranged
 GatherElements      pick       linear small ranged
 GatherND            pick       linear small ranged
 ReverseSequence     pick       linear small ranged like
-Slice               pick       linear small ranged
+Slice               pick       harmless linear small ranged
 SpaceToDepth        pick       linear small ranged
 Split               pick       linear small ranged
-Tile                pick       linear small ranged
+Tile                pick       harmless linear small ranged
 CenterCropPad       other
-Concat              join       small ranged
+Concat              join       harmless small ranged
 Pad                 other      small ranged
 ScatterElements     update     small like
 ScatterND           update     small like
 TensorScatter       update     small like
-Trilu               other      linear small ranged like
+Trilu               other      harmless linear small ranged like
 
 CumSum              axis       linear small like
 CumProd             axis       like
 Hardmax             axis       telling like
-LogSoftmax          axis       like
+LogSoftmax          axis       harmless like
 LpNormalization     axis       telling like
-Softmax             axis       nonnegative like
+Softmax             axis       harmless nonnegative like
 TopK                axis       telling
 
 ArgMax              places     telling
 ArgMin              places     telling
 NonMaxSuppression   other      telling
 NonZero             places     telling
-Shape               places
+Shape               places     harmless
 Size                places
 Unique              other      telling
 
-ReduceL1            reduce     positive nonnegative small
-ReduceL2            reduce     nonnegative small
+ReduceL1            reduce     harmless positive nonnegative small
+ReduceL2            reduce     harmless nonnegative small
 ReduceLogSum        reduce     telling
 ReduceLogSumExp     reduce
-ReduceMax           reduce     positive small ranged
-ReduceMean          reduce     linear small ranged
-ReduceMin           reduce     positive small ranged
+ReduceMax           reduce     harmless positive small ranged
+ReduceMean          reduce     harmless linear small ranged
+ReduceMin           reduce     harmless positive small ranged
 ReduceProd          reduce     small
-ReduceSum           reduce     linear small
-ReduceSumSquare     reduce     nonnegative small
+ReduceSum           reduce     harmless linear small
+ReduceSumSquare     reduce     harmless nonnegative small
 
 AveragePool         pool       linear small ranged
-GlobalAveragePool   pool       linear small ranged
-GlobalLpPool        pool       nonnegative small
-GlobalMaxPool       pool       positive small ranged
+GlobalAveragePool   whole      linear small ranged
+GlobalLpPool        whole      nonnegative small
+GlobalMaxPool       whole      positive small ranged
 LpPool              pool       nonnegative small
 MaxPool             pool       positive small ranged
 MaxUnpool           other
-Resize              other      small
+Resize              other      harmless small
 Upsample            other      small
 
 Conv                window
@@ -187,16 +189,16 @@ DeformConv          window
 QLinearConv         window
 Attention           contract
 Einsum              contract
-Gemm                contract
-MatMul              contract
+Gemm                contract   harmless
+MatMul              contract   harmless
 MatMulInteger       contract
 QLinearMatMul       contract
 
-BatchNormalization  normalize  like
+BatchNormalization  normalize  harmless like
 GroupNormalization  normalize  like
 InstanceNormalization normalize like
 LRN                 normalize  like
-LayerNormalization  normalize  like
+LayerNormalization  normalize  harmless like
 MeanVarianceNormalization normalize like
 RMSNormalization    normalize  like
 Dropout             other      small like

@@ -10,14 +10,13 @@ from onnxopt.analysis.submodel import boundary, reads
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import of_form
 from onnxopt.pipeline.boundary import check_graph
 from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.support import Support, predicate
 
 # Operators that only hand on, rename or reshape: no part is worth having for them alone.
-NON_COMPUTE: Final = frozenset(
-    {"Cast", "Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"}
-)
+NON_COMPUTE: Final = of_form("same", "order", "permute") | {"Cast", "Constant", "Shape"}
 
 
 @dataclass(frozen=True)

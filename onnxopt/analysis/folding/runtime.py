@@ -19,6 +19,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
+from onnxopt.operators import HARMLESS
 from onnxopt.protos import FLOATS, Array, array_to_tensor
 from onnxopt.worker.native import Native, run_session
 from onnxopt.worker.room import Declined, Room
@@ -30,17 +31,6 @@ _HERE: Final = 1 << 30  # operations at once: about a second, in which no signal
 _ALONE: Final = 1 << 20  # that are done by the time in which threads would have started
 _FEW: Final = 1 << 14  # that an evaluator in Python does in the time in which a process starts
 _DEATHS: Final = 4  # of one cone, before the rest of it is left alone
-# Whatever their operands hold, onnxruntime's kernels of these return or raise.
-_HARMLESS: Final = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Cast", "Ceil",
-    "Clip", "Concat", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Floor", "Gather", "Gelu",
-    "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "IsInf", "IsNaN", "LayerNormalization",
-    "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mul", "Neg", "Not",
-    "Or", "PRelu", "Pow", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
-    "ReduceSumSquare", "Relu", "Reshape", "Resize", "Round", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Slice",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Trilu",
-    "Unsqueeze", "Where", "Xor",
-))  # fmt: skip
 _OF_FLOATS: Final = frozenset({"Div", "Pow"})  # of integers they divide by zero
 
 
@@ -77,7 +67,7 @@ def run_cone(
 
 def is_harmless(node: Node) -> bool:
     """Can it be run in this process, whatever its operands hold? Its size is known then, and small."""
-    if node.op not in _HARMLESS or (node.op in _OF_FLOATS and types.dtype(node.output) not in FLOATS):
+    if node.op not in HARMLESS or (node.op in _OF_FLOATS and types.dtype(node.output) not in FLOATS):
         return False
     found = work(node)
     return found is not None and found.operations <= _HERE

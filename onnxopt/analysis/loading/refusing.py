@@ -23,11 +23,11 @@ from onnxopt.analysis.loading.made import is_misled, made_of
 from onnxopt.analysis.types import NOTHING, Known
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
+from onnxopt.operators import CONTROL_FLOW
 from onnxopt.protos import Array, tensor_type_proto
 
 _FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these,
 _WARY: Final = 1000  # and so many where one would be refused
-_OWNERS: Final = ("If", "Loop", "Scan")
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
 
@@ -165,7 +165,7 @@ class Loading:
 def _takers(value: Value) -> list[Node]:
     """What reads it, and the If, Loop or Scan that it is given out to."""
     owner = value.graph.owner if value.is_output else None
-    return [*value.users, owner] if owner is not None and owner.op in _OWNERS else list(value.users)
+    return [*value.users, owner] if owner is not None and owner.op in CONTROL_FLOW else list(value.users)
 
 
 def _unshaped(node: Node) -> dict[Value, Known]:

@@ -20,7 +20,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.operators import BROADCASTING, REDUCTIONS, UNARY, VARIADIC
+from onnxopt.operators import BROADCASTING, GLOBAL_POOLS, POOLS, REDUCTIONS, UNARY, VARIADIC
 
 _PER_ELEMENT: Final = {
     **dict.fromkeys((UNARY - {"Cast"}) | (BROADCASTING - VARIADIC), 1),
@@ -193,8 +193,8 @@ def _flops(node: Node, size: _Size) -> int:
         return _PER_ELEMENT[op] * size.elements(_first(node))
     if op in VARIADIC:
         return max(0, len(node.inputs) - 1 + (op == "Mean")) * size.elements(_first(node))
-    if op in REDUCTIONS or op in ("ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool"):
+    if op in REDUCTIONS or op in GLOBAL_POOLS or op in ("ArgMax", "ArgMin", "CumSum"):
         return size.elements(node.inputs[0])
-    if op in ("AveragePool", "LpPool", "MaxPool"):
+    if op in POOLS:
         return size.elements(_first(node)) * prod(node.attr("kernel_shape") or (1,))
     return 0

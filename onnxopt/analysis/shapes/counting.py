@@ -11,12 +11,12 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
+from onnxopt.operators import SAME_ORDER
 from onnxopt.protos import Array
 
 _REACH: Final = 12
 _LARGE: Final = 1 << 16  # elements of a constant
 _INTEGERS: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
-_ONES: Final = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class Count(NamedTuple):
@@ -38,13 +38,13 @@ def counts(value: Value | None, reach: int = _REACH) -> Count | None:
     if node.op == "Range":
         start, end, step = node.inputs
         return Count(-1, end) if _is_number(start, 0) and _is_number(step, 1) else None
-    if node.op not in (*_ONES, "Cast", "Expand", "Identity"):
+    if node.op not in (*SAME_ORDER, "Cast", "Expand", "Identity"):
         return None
     found = counts(node.inputs[0], reach - 1)
     given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
     if found is None or not given or given[found.axis] is None:
         return None
-    if node.op not in _ONES:  # axes may come in front, and others widen
+    if node.op not in SAME_ORDER:  # axes may come in front, and others widen
         return found if shape[found.axis] == given[found.axis] else None
     if node.op == "Unsqueeze" and (places := _places(node, len(shape))) is not None:
         kept = [i for i in range(len(shape)) if i not in places]
@@ -85,7 +85,7 @@ def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
     node = value.producer
     if node is None or node.has_references:
         return None
-    if node.op in (*_ONES, "Cast", "Identity") and types.dtype(value) in _INTEGERS:
+    if node.op in (*SAME_ORDER, "Cast", "Identity") and types.dtype(value) in _INTEGERS:
         return dim_of(node.inputs[0], reach - 1)
     source = node.inputs[0]
     if node.op == "Gather" and source is not None and source.producer is not None and source.producer.op == "Shape":
@@ -110,7 +110,7 @@ def is_size(value: Value | None, reach: int = _REACH) -> bool:
     if node is not None and reach and not node.has_references:
         if node.op == "Add":
             return all(is_size(v, reach - 1) for v in node.inputs)
-        if node.op in (*_ONES, "Identity"):
+        if node.op in (*SAME_ORDER, "Identity"):
             return is_size(node.inputs[0], reach - 1)
         if node.op == "Gather":
             source = node.inputs[0].producer if node.inputs[0] is not None else None

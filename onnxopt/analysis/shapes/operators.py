@@ -15,7 +15,7 @@ from onnxopt.analysis.shapes.loops import carried
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
-from onnxopt.operators import LIKE_FIRST, RECURRENT
+from onnxopt.operators import GLOBAL_POOLS, LIKE_FIRST, POOLS, RECURRENT
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
@@ -283,8 +283,8 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys((*LIKE_FIRST, "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler"), _first),
     **{f"com.microsoft::{op}": _first for op in _SAME_THERE},
     **dict.fromkeys(RECURRENT, _recurrent),
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(GLOBAL_POOLS, _global_pool),
     **quantized.RULES,
     "com.microsoft::MatMulNBits": _columns,
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),

@@ -26,13 +26,13 @@ from onnxopt.analysis.weights.upwards import (
 )
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.operators import HOMOGENEOUS, IN_PLACE
+from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR, of_form
 from onnxopt.protos import Array
 
 _LEAST: Final = 2.0**-10  # of a factor that passes a product: without it that overflows about where it did
 _MOST: Final = 2.0**10
 # Of many elements: what a gate makes of their sum may cancel, and of other roundings be something else.
-_SUMS: Final = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
+_SUMS: Final = LINEAR & of_form("pool", "whole", "reduce")
 
 
 def downwards(node: Node, factor: Array) -> list[Edit] | None:

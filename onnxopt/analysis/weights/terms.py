@@ -16,10 +16,11 @@ from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.weights.upwards import is_quantized, readers_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import of_form
 from onnxopt.protos import Array
 
-MOVES: Final = frozenset({"Flatten", "Identity", "Reshape", "Split", "Squeeze", "Transpose", "Unsqueeze"})
 _REACH: Final = 8  # nodes looked at for one term
+MOVES: Final = of_form("same", "order", "permute") | {"Split"}
 
 _READ: Final = "something else reads what it is added to"
 _NOWHERE: Final = "no bias to go to"

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import COMPARISONS, PICKS
+from onnxopt.operators import COMPARISONS, PICKS, PLACES
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array, is_float
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
@@ -25,7 +25,6 @@ _OPPOSITE: Final = {
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMBERS: Final = FLOATS | INTEGERS
-_POSITIONS: Final = frozenset({"ArgMax", "ArgMin", "NonZero"})
 _STEPS: Final = 4
 _EXACT: Final = 1 << 24  # below this float32 tells all integers apart
 
@@ -225,7 +224,7 @@ def _least(x: Value) -> int | None:
                 return None
             known = start.array.size == step.array.size == 1 and step.array.item() >= 1
             return int(start.array.item()) if known else None
-        if node.op in _POSITIONS or (node.op == "TopK" and value is node.outputs[1]):
+        if node.op in PLACES or (node.op == "TopK" and value is node.outputs[1]):
             return 0
         if node.op not in PICKS:
             return None

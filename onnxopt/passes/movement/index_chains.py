@@ -11,6 +11,7 @@ from onnxopt.analysis.kernels import evaluate
 from onnxopt.analysis.shapes.sizes import listed_by, order_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
@@ -18,7 +19,6 @@ from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import operands
 
 _PICKS: Final = 1 << 12  # indices that are stored
-_MOVING: Final = frozenset({"Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _STEPS: Final = 8
 _LONG: Final = 64  # elements of a part
 _ENDS: Final = (1 << 31) - 1  # the end of a Slice that goes all the way
@@ -334,7 +334,7 @@ def _every(
 def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
     """What moves the elements of a vector about, the last first, and the Concat that makes the vector."""
     chain: list[Node] = []
-    while node is not None and node.op in _MOVING and len(chain) < _STEPS:
+    while node is not None and node.op in PICKS and len(node.outputs) == 1 and len(chain) < _STEPS:
         x = node.inputs[0]
         fixed = all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
         if x is None or not fixed or (chain and node.output.only_user is not chain[-1]):

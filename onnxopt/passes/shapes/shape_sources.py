@@ -12,6 +12,7 @@ from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.analysis.shapes.sizes import listed_by, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting.forms import operands
@@ -21,7 +22,6 @@ Dims = list[int | str | None]
 _MOST: Final = 8  # Shapes that are looked at for one that lists the same
 _LONGEST: Final = 64  # elements of a vector of dims
 _TURNING: Final = ("Transpose", "Unsqueeze")  # of which dims are those of what they read, in other places
-_MERGING: Final = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")  # which may be one with these, but for a Shape
 
 
 @register
@@ -60,7 +60,7 @@ def _climb(node: Node, ctx: PassContext) -> None:
             return
         if len(maker.used_outputs()) > 1:
             return
-        beside = _MERGING if maker.op in _TURNING else ()
+        beside = (*SAME_ORDER, "Transpose") if maker.op in _TURNING else ()
         if any(u.op != "Shape" and u.op not in beside for u in value.users):
             return
         same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
