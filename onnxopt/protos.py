@@ -18,24 +18,15 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
+from onnxopt import element_types
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 DEFAULT_DOMAINS: Final = ("", "ai.onnx")
 
 # Types whose raw_data is the array itself; the rest (packed 4-bit, strings) take onnx's slower path.
 _RAW: Final[dict[int, np.dtype[Any]]] = {
-    TensorProto.FLOAT: np.dtype("<f4"),
-    TensorProto.UINT8: np.dtype("u1"),
-    TensorProto.INT8: np.dtype("i1"),
-    TensorProto.UINT16: np.dtype("<u2"),
-    TensorProto.INT16: np.dtype("<i2"),
-    TensorProto.INT32: np.dtype("<i4"),
-    TensorProto.INT64: np.dtype("<i8"),
-    TensorProto.BOOL: np.dtype("?"),
-    TensorProto.FLOAT16: np.dtype("<f2"),
-    TensorProto.DOUBLE: np.dtype("<f8"),
-    TensorProto.UINT32: np.dtype("<u4"),
-    TensorProto.UINT64: np.dtype("<u8"),
+    t.code: t.dtype.newbyteorder("<") for t in element_types.TYPES if t.kind in "fiub" and not t.is_foreign
 }
 _TYPES: Final = {dtype: data_type for data_type, dtype in _RAW.items()}
 # Where elements are that are not in raw_data, and as what; the rest takes onnx's slower path.
@@ -47,29 +38,13 @@ _FIELDS: Final[dict[int, tuple[str, type[np.number[Any]]]]] = {
     **dict.fromkeys((TensorProto.INT32, TensorProto.INT16, TensorProto.UINT16), ("int32_data", np.int32)),
     **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), ("int32_data", np.int32)),
 }
-_BITS: Final[dict[int, int]] = {
-    TensorProto.UINT4: 4,
-    TensorProto.INT4: 4,
-    TensorProto.FLOAT4E2M1: 4,
-    **{getattr(TensorProto, name): 2 for name in ("UINT2", "INT2") if hasattr(TensorProto, name)},
-}
-
 _BODIES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
-# Types of whole bytes for which numpy has no name of its own: their raw_data is the array, too.
-_NAMELESS: Final = frozenset(n for name, n in TensorProto.DataType.items() if name.startswith(("BFLOAT16", "FLOAT8")))
+# Types of whole bytes that numpy does not have: their raw_data is the array, too.
+_NAMELESS: Final = frozenset(t.code for t in element_types.TYPES if t.is_foreign and t.bits >= 8)
 is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
 
 _QUALIFIED: Final[dict[tuple[str, str], str]] = {}
 _OPERATORS: Final = 1 << 10  # of which the names are kept
-
-# Element types whose arithmetic rounds.
-FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
-INTEGERS: Final = frozenset(
-    {
-        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
-        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-    }
-)
 
 
 def leads_away(location: str) -> bool:
@@ -105,22 +80,16 @@ def type_name(data_type: int) -> str:
 
 def numpy_dtype(data_type: int) -> np.dtype[Any]:
     """The numpy dtype of an ONNX element type (ml_dtypes for bfloat16, float8 and int4)."""
-    return _RAW.get(data_type) or np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+    found = _RAW.get(data_type) or element_types.BY_CODE.get(data_type)
+    if isinstance(found, np.dtype):
+        return found
+    return found.dtype if found is not None else np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
 
 
 def element_type(array: Array) -> int:
     """The ONNX element type of a numpy array."""
     known = _TYPES.get(array.dtype)
-    if known is not None:
-        return known
-    if array.dtype.kind in "OUS":
-        return int(TensorProto.STRING)
-    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-
-
-def is_float(array: Array) -> bool:
-    """By its element type: numpy calls the kind of bfloat16 none of floats."""
-    return element_type(array) in FLOATS
+    return known if known is not None else element_types.of(array.dtype).code
 
 
 def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
@@ -128,12 +97,8 @@ def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
     count = math.prod(dims)
     if data_type in _RAW:
         return count * _RAW[data_type].itemsize
-    if data_type in _BITS:
-        return (count * _BITS[data_type] + 7) // 8
-    try:
-        return count * numpy_dtype(data_type).itemsize
-    except (KeyError, TypeError):
-        return count * 8
+    known = element_types.BY_CODE.get(data_type)
+    return (count * known.bits + 7) // 8 if known is not None else count * 8
 
 
 def read_only(array: Array) -> Array:

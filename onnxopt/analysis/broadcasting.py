@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.protos import Array
 
 
@@ -44,7 +45,7 @@ def is_repeated(array: Array) -> bool:
 def one_element(array: Array) -> Array | None:
     """The element, of rank 0, that all elements of `array` equal bit by bit; None if there is none, and for objects."""
     held = distinct(array)
-    if not held.size or held.dtype.kind in "OSU":
+    if not held.size or element_kind(held) == "S":
         return None
     bits = np.ascontiguousarray(held).reshape(-1).view(np.uint8).reshape(held.size, -1)
     return held[(0,) * held.ndim].reshape(()) if (bits == bits[0]).all() else None

@@ -7,14 +7,14 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from onnx import TensorProto
 
+from onnxopt.element_types import BY_NAME
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.operators import of_form
 from onnxopt.protos import Array, numpy_dtype
 
-NARROW: Final = {"float16": int(TensorProto.FLOAT16), "bfloat16": int(TensorProto.BFLOAT16)}
+NARROW: Final = {name: BY_NAME[name].code for name in ("float16", "bfloat16")}
 
 _SUM: Final = "it sums over many elements"
 _RANGE: Final = "its results leave the range, or lose their digits"
@@ -47,9 +47,7 @@ _WIDE_INPUTS: Final = {"Resize": (1, 2)}
 HEAVY: Final = of_form("window", "contract", "recurrent")
 # Attributes that say of which type the result is.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
-_LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
 _FILL: Final = 1e9  # what is larger stands for infinity: a mask's -1e9, or the smallest float32
-_SUBNORMAL: Final = 2.0**-14
 
 
 def stays_wide(node: Node) -> str:
@@ -122,9 +120,9 @@ def narrowed(array: Array, dtype: str) -> Narrowed:
         if lost.any():
             if sizes[lost].min() < _FILL:
                 return Narrowed(None, f"its largest number, {sizes[lost].max():.1e}, is beyond {dtype}'s range")
-            found = np.where(lost, np.copysign(_LARGEST[dtype], array), found).astype(target)
+            found = np.where(lost, np.copysign(BY_NAME[dtype].high, array), found).astype(target)
         largest = sizes[np.isfinite(sizes)].max(initial=0)
-        if dtype == "float16" and 0 < largest < _SUBNORMAL:  # bfloat16 has float32's range
+        if 0 < largest < BY_NAME[dtype].tiny and BY_NAME[dtype].tiny > BY_NAME["float32"].tiny:
             return Narrowed(None, f"its largest number, {largest:.1e}, is too small for {dtype}")
     return Narrowed(found, masks=bool(lost.any()))
 

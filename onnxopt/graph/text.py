@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import is_float
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
@@ -70,7 +71,7 @@ def constant_text(value: Value) -> str:
 
 
 def _numbers(array: Array) -> str:
-    floats = array.dtype.type if array.dtype.kind == "f" else np.float32
+    floats = array.dtype.type if is_float(array) else np.float32
     numbers = [float_text(x, floats) if isinstance(x, float) else str(x) for x in array.reshape(-1).tolist()]
     return numbers[0] if not array.shape else f"{{{','.join(numbers)}}}"
 

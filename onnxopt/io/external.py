@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxopt.element_types import BY_CODE
 from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
 from onnxopt.protos import Array, is_external, leads_away, numpy_dtype, read_only, tensor_bytes
@@ -21,7 +22,6 @@ from onnxopt.record import record
 from onnxopt.wire import map_file
 
 _DIGITS: Final = 40  # of an offset; Python refuses to read thousands
-_PACKED_BELOW_BYTE = ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
 
 
 @record(frozen=True)
@@ -147,7 +147,7 @@ class ExternalData:
 
     def decode(self, tensor: TensorProto) -> Array:
         view = self.bytes_of(tensor)
-        if TensorProto.DataType.Name(tensor.data_type) in _PACKED_BELOW_BYTE:
+        if tensor.data_type in BY_CODE and BY_CODE[tensor.data_type].bits < 8:
             inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(view))
             return read_only(np.asarray(onnx.numpy_helper.to_array(inline)))
         dtype = numpy_dtype(tensor.data_type)

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
+from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.writer import node_protos
@@ -174,7 +175,7 @@ def _constant(value: Any) -> Pattern:
     if isinstance(value, (int, float)):
         return value
     array: Array = value
-    if array.size != 1 or array.dtype.kind not in "fiub":
+    if array.size != 1 or element_kind(array) not in "fiub":
         return Literal(array)
     number: float = array.item()
     return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnxopt.element_types import is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, make_node
@@ -27,7 +28,7 @@ def cannot_hold(value: Value, array: Array) -> str:
     """Why nothing can; empty if something does. Before opset 9 a Constant is of floats."""
     assert value.graph is not None
     opset = value.graph.opset()
-    if _is_initializer(value) or opset >= 9 or (opset > 0 and array.dtype.kind == "f"):
+    if _is_initializer(value) or opset >= 9 or (opset > 0 and is_float(array)):
         return ""
     told = "opset 9 has the first such" if opset else "the default domain is not imported"
     return f"the result would be a Constant, and {told}"

@@ -14,11 +14,12 @@ from onnxopt.analysis.broadcasting import one_element
 from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.element_types import is_float
 from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, is_float, numpy_dtype, tensor_bytes
+from onnxopt.protos import Array, numpy_dtype, tensor_bytes
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
@@ -128,7 +129,7 @@ class Match:
             wide, data = data, data.astype(dtype, copy=False)
             if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
                 raise Declined("the folded constant overflows its type")
-            if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
+            if data is not wide and is_float(data) and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
         bound, many, has_unstored = self._bound()
         if many:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxopt.analysis.types import rank
+from onnxopt.element_types import element_kind, is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
@@ -178,7 +179,7 @@ def same(a: object, b: object) -> bool:
 
 def holds(value: Value, p: Literal) -> bool:
     """Has a constant, of the literal's type and shape, its elements?"""
-    if p.tolerance and p.array.dtype.kind == "f":
+    if p.tolerance and is_float(p.array):
         return bool(np.allclose(value.array, p.array, p.tolerance, 0.0, equal_nan=True))
     return value.array.tobytes() == p.array.tobytes()
 
@@ -201,10 +202,10 @@ def value_equals(value: Value, literal: object) -> bool:
         return False
     element = value.array.reshape(-1)[0]
     if isinstance(literal, About):
-        return value.array.dtype.kind not in "OUSb" and literal(float(element))
-    if isinstance(literal, bool) or value.array.dtype.kind == "b":
-        return isinstance(literal, bool) and value.array.dtype.kind == "b" and bool(element) == literal
-    return value.array.dtype.kind not in "OUS" and bool(element == literal)
+        return element_kind(value.array) not in "Sb" and literal(float(element))
+    if isinstance(literal, bool) or element_kind(value.array) == "b":
+        return isinstance(literal, bool) and element_kind(value.array) == "b" and bool(element) == literal
+    return element_kind(value.array) != "S" and bool(element == literal)
 
 
 def kind_of_initializer(value: Value) -> str:

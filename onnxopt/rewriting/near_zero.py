@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting.forms import operands
 
 _REACH: Final = 100  # reads that are looked at: what is handed on farther may be told from zero there

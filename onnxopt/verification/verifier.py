@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import UsageError, file_path, unreadable
+from onnxopt.errors import OnnxOptError, UsageError, file_path, unreadable
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.session import START, Read, Session
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _REAL: Final = "give real data with --input NAME=FILE.npy"
 _OF_A_CHANNEL: Final = 16  # numbers, of which the noise is a bound
 _PLAN: Final = "raise --verify-memory"
+_REPORT: Final = "please report it, with both models; `onnxopt verify` with ONNXOPT_DEBUG=1 shows where"
 
 
 class Verifier:
@@ -157,16 +159,20 @@ class Verifier:
                 self._stop(verdict, DIFFERENT, str(e), "it ran with the original; report it")
             else:
                 self._stop(verdict, UNVERIFIED, str(e), "give it data that the model is made for")
-        except Exception as e:  # of the system: whoever looked at a result found no memory
+        except OnnxOptError:
+            raise
+        except Exception as e:  # of the system, which had no memory, or a fault of ours: neither says that it is wrong
             from onnxopt.verification.run import is_starved, reason
 
-            if not is_starved(e):
+            starved = is_starved(e)
+            if not starved and os.environ.get("ONNXOPT_DEBUG"):
                 raise
             self._session.drain()
-            why = f"comparing {self.labels[1]} with {self.labels[0]}: {reason(e)}"
+            what = reason(e) if starved else f"internal error: {type(e).__name__}: {reason(e)}"
+            why = f"comparing {self.labels[1]} with {self.labels[0]}: {what}"
             if not self._session.has_answers:
                 self._refusal = why
-            self._stop(verdict, UNVERIFIED, why, "raise --memory, or leave it out")
+            self._stop(verdict, UNVERIFIED, why, "raise --memory, or leave it out" if starved else _REPORT)
         verdict.seconds = time.monotonic() - self._began
         return verdict
 

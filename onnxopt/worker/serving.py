@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -52,5 +53,6 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
                 else:
                     answer = ("done", getattr(served, method)(*args))
             except Exception as e:
+                e.add_note(f"in the worker:\n{traceback.format_exc()}")  # which stays behind when it is sent
                 answer = ("raised", e)
             send(target, answer)

@@ -35,6 +35,27 @@ def test_a_crash_is_a_verdict(when: str, status: str, says: str, tmp_path: Path)
     assert says in v.message
 
 
+@pytest.mark.parametrize("when", ["original", "result", "compare"])
+def test_a_fault_of_the_judge_is_no_verdict(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is there, whatever whoever looks at it does."""
+    path = tmp_path / "a.onnx"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    start = WORKER + f"def fail(*a):\n    return opened\njudge.Judge.{when} = fail\njudge.main()"
+    with Verifier(path, start=start) as verifier:
+        for _ in range(2):
+            verifier.submit(path)
+            v = verifier.finish()
+            assert v.status == "not verified"
+            assert "internal error: NameError: name 'opened' is not defined" in v.message
+            assert "report it" in v.hint or when == "original", "which is not asked again"
+    monkeypatch.setenv("ONNXOPT_DEBUG", "1")
+    with Verifier(path, start=start) as verifier:
+        verifier.submit(path)
+        with pytest.raises(NameError) as raised:
+            verifier.finish()
+    assert "in fail" in raised.value.__notes__[0], "where it was in the worker"
+
+
 def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(RELU).SerializeToString())

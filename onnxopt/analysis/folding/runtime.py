@@ -15,12 +15,13 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.folding.work import work
+from onnxopt.element_types import FLOATS
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
 from onnxopt.operators import HARMLESS
-from onnxopt.protos import FLOATS, Array, array_to_tensor
+from onnxopt.protos import Array, array_to_tensor
 from onnxopt.worker.native import Native, run_session
 from onnxopt.worker.room import Declined, Room
 

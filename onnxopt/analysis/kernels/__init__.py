@@ -19,6 +19,7 @@ import numpy as np
 from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.kernels import arithmetic, movement  # noqa: F401 - they register theirs
 from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid
+from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, tensor_bytes
 
@@ -40,7 +41,7 @@ def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     Raises Invalid where the node would fail at run time: it stays as it was, and fails where it always did.
     """
     kernel = KERNELS.get(node.op)
-    if kernel is None or any(x is not None and x.dtype.kind not in NUMBERS for x in inputs):
+    if kernel is None or any(x is not None and element_kind(x) not in NUMBERS for x in inputs):
         return None
     try:
         with np.errstate(all="ignore"):
@@ -76,7 +77,7 @@ def result_bytes(node: Node, inputs: Inputs) -> int:
 
 def _range_bytes(operands: Sequence[Array]) -> int:
     """What Range makes of (start, limit, delta); 0 where they are no integers."""
-    if len(operands) != 3 or any(x.size != 1 or x.dtype.kind not in "iuf" for x in operands):
+    if len(operands) != 3 or any(x.size != 1 or element_kind(x) not in "iuf" for x in operands):
         return 0
     if not all(float(x.item()).is_integer() for x in operands):
         return 0

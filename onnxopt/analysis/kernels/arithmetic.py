@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid, Kernel, axes_of, kernel
+from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, numpy_dtype
 
@@ -18,7 +19,7 @@ _EXACT: Final = (1 << 53) - 1  # up to this float64 tells all integers apart
 def _elementwise(function: Callable[..., Any], kinds: str = NUMBERS) -> Kernel:
     def run(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         operands = [x for x in inputs if x is not None]
-        if (opset < 7 and len(operands) > 1) or any(x.dtype.kind not in kinds for x in operands):
+        if (opset < 7 and len(operands) > 1) or any(element_kind(x) not in kinds for x in operands):
             return None
         return [function(*operands)]
 
@@ -52,7 +53,7 @@ def _where(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     c, x, y = inputs
     assert c is not None and x is not None and y is not None
     result = np.where(c, x, y)
-    if result.dtype.kind == "f" and ((result == 0) & np.signbit(result)).any():
+    if is_float(result) and ((result == 0) & np.signbit(result)).any():
         return None  # in runtimes that choose by adding, -0.0 and the other's 0.0 are 0.0
     return [result]
 
@@ -66,7 +67,7 @@ def _reciprocal(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 
 def _overflows(a: Array, b: Array) -> bool:
     """Is the quotient of two integers somewhere larger than any? Processors trap, runtimes die."""
-    return a.dtype.kind == "i" and bool((b == -1).any() and ((a == np.iinfo(a.dtype).min) & (b == -1)).any())
+    return element_kind(a) == "i" and bool((b == -1).any() and ((a == of(a.dtype).low) & (b == -1)).any())
 
 
 @kernel("Div")
@@ -75,7 +76,7 @@ def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     assert a is not None and b is not None
     if opset < 7:
         return None
-    if a.dtype.kind == "f":
+    if is_float(a):
         return [np.divide(a, b)]
     if not b.all():
         raise Invalid("division by zero")
@@ -89,11 +90,11 @@ def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _mod(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     a, b = inputs
     assert a is not None and b is not None
-    if a.dtype.kind in "iu" and not b.all():
+    if element_kind(a) in "iu" and not b.all():
         raise Invalid("division by zero")
     if _overflows(a, b):
         raise Invalid("the smallest integer divided by -1")
-    if a.dtype.kind not in "iu" or node.attr("fmod", 0):
+    if element_kind(a) not in "iu" or node.attr("fmod", 0):
         return None
     return [np.remainder(a, b)]
 
@@ -101,7 +102,7 @@ def _mod(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 @kernel("Max", "Min")
 def _extremum(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     operands = [x for x in inputs if x is not None]
-    if any(x.dtype.kind not in "iu" for x in operands):
+    if any(element_kind(x) not in "iu" for x in operands):
         return None  # which NaN wins is not for us to say
     function = np.maximum if node.op == "Max" else np.minimum
     result = operands[0]
@@ -118,10 +119,10 @@ def _cast(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     if to == TensorProto.STRING or to >= TensorProto.COMPLEX64:
         return None
     dtype = numpy_dtype(to)
-    if x.dtype.kind == "f" and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
+    if is_float(x) and element_kind(dtype) in "iu":
+        limits = of(dtype)
         # Out of range is undefined in C, and runtimes differ. Of NaN neither is a number.
-        if x.size and not limits.min - 1 < float(x.min()) <= float(x.max()) < float(limits.max) + 1:
+        if x.size and not limits.low - 1 < float(x.min()) <= float(x.max()) < float(limits.high) + 1:
             return None
     if x.dtype == np.float64 and dtype == np.float16:
         return None  # some round twice
@@ -140,7 +141,7 @@ _REDUCE: Final[dict[str, Any]] = {
 def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, axes = inputs[0], axes_of(node, inputs, 13 if node.op == "ReduceSum" else 18, opset)
     assert x is not None
-    if x.dtype.kind not in "iu" or x.size == 0:
+    if element_kind(x) not in "iu" or x.size == 0:
         return None  # the order of a float sum is the runtime's
     if not axes:
         if node.attr("noop_with_empty_axes", 0) == 1:
@@ -149,6 +150,6 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     how = {"axis": tuple(axes), "keepdims": bool(node.attr("keepdims", 1))}
     result = _REDUCE[node.op].reduce(x, **how)
     wide = _REDUCE[node.op].reduce(np.abs(x).view(f"u{x.itemsize}"), dtype=np.float64, **how)
-    if (wide > min(np.iinfo(x.dtype).max, _EXACT)).any():
+    if (wide > min(of(x.dtype).high, _EXACT)).any():
         return None  # what does not fit runtimes wrap around, or cut off; and they may add up in float64
     return [result.astype(x.dtype)]

@@ -10,6 +10,7 @@ from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.kernels.registry import Inputs, axes_of, kernel
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
@@ -90,7 +91,7 @@ def _gather(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, indices = inputs
     assert x is not None and indices is not None
     axis = range(x.ndim)[node.attr("axis")]
-    if indices.dtype.kind not in "iu":
+    if element_kind(indices) not in "iu":
         return None
     return [x[(slice(None),) * axis + (indices,)]]  # np.take would write out repeated elements
 
@@ -151,7 +152,7 @@ def _range(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     start, limit, delta = (x.item() for x in given)  # runtimes take one element of any rank for a scalar
     if delta == 0:
         return None
-    if given[0].dtype.kind in "iu":
+    if element_kind(given[0]) in "iu":
         return [np.arange(start, limit, delta, dtype=given[0].dtype)]
     if not _counts_exactly(given):
         return None  # what a float range accumulates differs here and there
@@ -160,9 +161,9 @@ def _range(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 
 def _counts_exactly(operands: list[Array]) -> bool:
     """Are these floats integers, and so small that each sum of them is exact? A start of -0 would be handed on."""
-    if any(x.dtype.kind != "f" or not float(x.item()).is_integer() for x in operands):
+    if any(not is_float(x) or not float(x.item()).is_integer() for x in operands):
         return False
-    start, largest = operands[0].item(), 2 << int(np.finfo(operands[0].dtype).nmant)
+    start, largest = operands[0].item(), 2 ** of(operands[0].dtype).digits
     return all(abs(x.item()) <= largest for x in operands) and (start != 0 or not np.signbit(start))
 
 

@@ -14,6 +14,7 @@ from onnxopt.analysis import kernels, types
 from onnxopt.analysis.loading.annotations import with_numbers
 from onnxopt.analysis.loading.recurrent import recurred
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
+from onnxopt.element_types import element_kind
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
@@ -40,7 +41,7 @@ _SEEN_THROUGH: Final = {
     **dict.fromkeys(("Div", "Gather"), (1, _NEVER)),
 }
 _LARGEST: Final = 1 << 11  # size of which float16 tells one more
-_NUMBERS: Final = "iufV"  # kinds of numpy's; the last are those that it does not know itself, as bfloat16
+_NUMBERS: Final = "iuf"
 _MOVED: Final = ("Gather", "Squeeze", "Unsqueeze")  # where; all that the others read has to be listed
 _BRANCHES_DIFFER: Final = 11  # opset from which on the branches of an If may give out other shapes
 # What runtimes may follow sizes through that a Shape lists.
@@ -135,9 +136,9 @@ def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | No
 def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
     """As kernels do, and what a Cast makes of sizes, to which runtimes pay no heed."""
     found, x = kernels.evaluate(node, arrays, opset), arrays[0] if arrays else None
-    if found is None and node.op == "Cast" and x is not None and x.dtype.kind in _NUMBERS and x.size:
+    if found is None and node.op == "Cast" and x is not None and element_kind(x) in _NUMBERS and x.size:
         kind, wide = numpy_dtype(node.attr("to")), x.astype(np.float64)
-        if kind.kind in _NUMBERS and (wide == np.clip(np.floor(wide), 0, _LARGEST)).all():
+        if element_kind(kind) in _NUMBERS and (wide == np.clip(np.floor(wide), 0, _LARGEST)).all():
             made = x.astype(kind)
             return [made] if (made.astype(np.float64) == wide).all() else None
     return found

@@ -20,6 +20,7 @@ from onnxopt.analysis.loading.known import (
     part_of_shape,
 )
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
+from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.inferring import is_below_zero
@@ -61,7 +62,7 @@ def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
 
 def is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
     divisor = content(node.input(1), given)
-    return divisor is not None and divisor.dtype.kind in "iu" and not divisor.all()
+    return divisor is not None and element_kind(divisor) in "iu" and not divisor.all()
 
 
 def is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:

@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import listed_by
+from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 from onnxopt.operators import SAME_ORDER
@@ -81,7 +82,7 @@ def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
     if value is None or not reach:
         return None
     if value.constant:
-        return int(value.array.reshape(-1)[0]) if value.array.size == 1 and value.array.dtype.kind == "i" else None
+        return int(value.array.reshape(-1)[0]) if value.array.size == 1 and element_kind(value.array) == "i" else None
     node = value.producer
     if node is None or node.has_references:
         return None

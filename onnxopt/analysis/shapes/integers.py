@@ -16,6 +16,7 @@ from onnxopt.analysis.shapes.rounded import rounded
 from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
 from onnxopt.analysis.shapes.slicing import cuts_of, indices
 from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
+from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
@@ -229,7 +230,7 @@ def _reshaped(s: ShapeData, n: Node) -> Array | None:
 def _filled_with(s: ShapeData, n: Node) -> Array | None:
     target = ints(s.content(n.input(0)))
     value = n.attr("value")
-    if target is None or value is None or value.dtype.kind not in "iu" or math.prod(target) > SMALL:
+    if target is None or value is None or element_kind(value) not in "iu" or math.prod(target) > SMALL:
         return None
     result = np.empty(target, dtype=object)
     result[...] = int(value.reshape(-1)[0])

@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.symbolic import lowest, quotient
+from onnxopt.element_types import is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
@@ -150,7 +151,7 @@ def _each(sizes: Array, function: Any) -> Array:
 
 def _number(v: Value | None) -> Array | None:
     """One small integer, as a float."""
-    if v is None or not v.constant or v.constant_type()[1] not in ((), (1,)) or v.array.dtype.kind != "f":
+    if v is None or not v.constant or v.constant_type()[1] not in ((), (1,)) or not is_float(v.array):
         return None
     number = float(v.array.item())
     return v.array if number.is_integer() and abs(number) <= _SMALL else None

@@ -14,6 +14,7 @@ from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.copies import READ_BY_MANY, is_read_by_many
 from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.weights.upwards import is_quantized, readers_of
+from onnxopt.element_types import is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import of_form
@@ -94,7 +95,7 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
     channels = shape[axis] if len(shape) > axis else None
     if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
         return _SIZES
-    if b is not None and (not b.is_stored or b.array.dtype.kind != "f"):
+    if b is not None and (not b.is_stored or not is_float(b.array)):
         return _NOWHERE
     if node.op == "Gemm":
         full = np.broadcast_to(term, (channels,)) if term.ndim < 2 and term.size in (1, channels) else None
@@ -112,7 +113,7 @@ def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
     """(y + b) + t = y + (b + t)."""
     place = next((i for i, v in enumerate(node.inputs) if v is not None and v.constant), None)
     b = node.inputs[place] if place is not None else None
-    if place is None or b is None or not b.is_stored or b.array.dtype.kind != "f":
+    if place is None or b is None or not b.is_stored or not is_float(b.array):
         return _NOWHERE
     try:
         array = b.array.astype(np.float64) + term

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from onnxopt.element_types import of
 from onnxopt.protos import Array
 
 _FEW: Final = 4
@@ -24,7 +24,8 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
     """
     if not each and not is_small(narrow):
         return False
-    tiny, eps = _tiny(narrow.dtype), float(np.finfo(narrow.dtype).eps)
+    kind = of(narrow.dtype)
+    tiny, eps = kind.tiny, kind.epsilon
     small = np.abs(narrow) < tiny
     exact = np.abs(np.asarray(wide, np.float64)[small])
     off = np.abs(exact - np.abs(narrow[small]).astype(np.float64))
@@ -33,17 +34,11 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
 
 def is_small(array: Array) -> bool:
     """Is there no normal number, infinity or NaN among its floats?"""
-    tiny = _tiny(array.dtype)
+    tiny = of(array.dtype).tiny
     if array.size and not abs(array.item(0)) < tiny:  # mostly the first says it
         return False
     first = array.reshape(-1)[:_FIRST] if array.flags.c_contiguous else array[:1]
     return not _largest(first) >= tiny and _largest(array) < tiny
-
-
-@cache
-def _tiny(dtype: np.dtype[Any]) -> float:
-    """The smallest normal number, which numpy looks into each time."""
-    return float(np.finfo(dtype).tiny)
 
 
 def _largest(array: Array) -> float:

@@ -18,6 +18,7 @@ from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.copies import is_read_by_many
 from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.element_types import is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
@@ -194,7 +195,7 @@ def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
 def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
     """A stored constant term that few nodes read takes the factor along its last axis."""
     value = node.inputs[index]
-    if value is None or not value.is_stored or value.array.dtype.kind != "f":
+    if value is None or not value.is_stored or not is_float(value.array):
         return None
     if is_read_by_many(value, value.array.nbytes):
         return None
@@ -216,7 +217,7 @@ def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
     w = node.input(index)
     if w is None or not w.is_stored or not (w.only_user is node or (shared and are_products(node, w))):
         return None
-    return w if w.array.dtype.kind == "f" else None
+    return w if is_float(w.array) else None
 
 
 def is_quantized(node: Node) -> bool:

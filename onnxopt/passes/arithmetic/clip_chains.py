@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxopt.element_types import is_float, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array, is_float
+from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, only_read_by, op, rewrite, var
 
 # min(max(x, a), b) is monotone, so that g(f(x)) = min(max(x, g(a)), g(b)), whether the ranges overlap or not, and also
@@ -15,10 +16,8 @@ from onnxopt.rewriting import Match, const, only_read_by, op, rewrite, var
 
 def limits(like: Array) -> tuple[Array, Array]:
     """The least and the largest finite number of a type."""
-    import ml_dtypes
-
-    found = ml_dtypes.finfo(like.dtype) if is_float(like) else np.iinfo(like.dtype)
-    return np.array(found.min, like.dtype), np.array(found.max, like.dtype)
+    found = of(like.dtype)
+    return np.array(found.low, like.dtype), np.array(found.high, like.dtype)
 
 
 def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) -> tuple[Array, Array]:

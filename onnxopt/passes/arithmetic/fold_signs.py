@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.element_types import FLOATS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 
 _MANY: Final = 100  # readers that are looked at
@@ -103,7 +104,7 @@ def sign_of_term(m: Match, x: Value, c: Array) -> Value:
 
 def turned(m: Match, c: Array) -> Value:
     """The constant -c, which takes no more room than c."""
-    m.require(c.dtype.kind == "f", "not floating point")
+    m.require(is_float(c), "not floating point")
     m.require(c.size == 1 or m.value("c").only_user is not None, "the constant is used elsewhere")
     return m.const(-c, like=c)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import is_float
 from onnxopt.rewriting import Match, one_of, op, rewrite, var, widens
 
 
@@ -46,7 +46,7 @@ def subtract_zero(m: Match, x: Value) -> Value:
 def add_zero(m: Match, x: Value) -> Value:
     """x + 0 = x for integers, x + (-0) = x for floats; +0 would turn -0 into +0."""
     zero = next((v for v in m.anchor.inputs if v is not x and v is not None), x)  # x may be the zero itself
-    m.require(zero.array.dtype.kind in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
+    m.require(element_kind(zero.array) in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
     return x
 
 
@@ -58,9 +58,9 @@ def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
         m.skip()
     array = c.array
     neutral = m.node.op in ("Div", "Mul")
-    if array.dtype.kind not in "iuf" or array.item(0) != neutral or not (array == neutral).all():
+    if element_kind(array) not in "iuf" or array.item(0) != neutral or not (array == neutral).all():
         m.skip()
-    signed = np.signbit(array) if array.dtype.kind == "f" else None
+    signed = np.signbit(array) if is_float(array) else None
     if signed is not None and m.node.op in ("Add", "Sub"):
         m.require((signed == (m.node.op == "Add")).all(), "zeros of this sign turn others over")
     return x
@@ -69,12 +69,12 @@ def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
 @rewrite(one_of("Max", "Min")(var("x"), var("c", constant=True), name="node"))
 def bound_of_nothing(m: Match, x: Value, c: Value) -> Value:
     """Max(x, -inf) = Min(x, inf) = x; of integers the lowest and the highest of their type."""
-    if 0 in c.constant_type()[1] or widens(m, x, c) or c.array.dtype.kind not in "iuf":
+    if 0 in c.constant_type()[1] or widens(m, x, c) or element_kind(c.array) not in "iuf":
         m.skip()
     array = c.array
-    number = np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).max
+    number = np.inf if is_float(array) else of(array.dtype).high
     if m.node.op == "Max":
-        number = -np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
+        number = -np.inf if is_float(array) else of(array.dtype).low
     if not (array == number).all():
         m.skip()
     return x

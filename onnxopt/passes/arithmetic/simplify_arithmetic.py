@@ -11,10 +11,11 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.element_types import FLOATS, element_kind, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting import (
     Match,
     Pattern,
@@ -126,8 +127,8 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Callable[..., Array]) -> Value:
     """x and the combined constant; of a difference, the constant comes first."""
     terms = kind in ("Add", "Sub")
-    whole = a.dtype.kind in "iu" and (terms or m.anchor.op == m.inner.op == "Mul")
-    m.require(a.dtype == b.dtype and (a.dtype.kind == "f" or whole), "integers divide otherwise")
+    whole = element_kind(a) in "iu" and (terms or m.anchor.op == m.inner.op == "Mul")
+    m.require(a.dtype == b.dtype and (is_float(a) or whole), "integers divide otherwise")
     only_read_by(m, m.inner, *(("Add", "Sub") if terms else ("Mul", "Div")))
     no_larger_together(m, a, b)
     if whole:

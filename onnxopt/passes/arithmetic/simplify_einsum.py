@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS
 from onnxopt.rewriting import Match, op, rewrite, var
 
 

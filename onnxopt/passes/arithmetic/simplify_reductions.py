@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from onnxopt.element_types import FLOATS, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.guards import reduced_axes
 
@@ -44,8 +45,6 @@ def mean_of_squares(m: Match, x: Value, n: Array) -> Value:
 
 
 def _mean(m: Match, x: Value, n: Array) -> Value:
-    import ml_dtypes
-
     dims = m.shape(x)
     m.require(m.dtype(x) in FLOATS and n.size == 1 and n.item(), "no number of elements")
     m.require(dims, "the rank is unknown")
@@ -56,7 +55,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     kept = bool(m.sum.attr("keepdims", 1))
     m.require(n.ndim <= len(dims) - (0 if kept else len(sizes)), "the divisor raises the rank")
     wanted = count if m.scaled.op == "Div" else 1 / count
-    rounding = float(ml_dtypes.finfo(n.dtype).eps)  # as 1 / n is written in its type
+    rounding = of(n.dtype).epsilon  # as 1 / n is written in its type
     m.require(math.isclose(float(n.item()), wanted, rel_tol=rounding), "not the number of the elements")
     axes = m.ints(reduced_axes(m, m.sum, len(dims)))
     mean: Value = m.op.ReduceMean(x if m.sum.op == "ReduceSum" else m.op.Mul(x, x), axes, keepdims=int(kept))

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.element_types import is_float
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array, numpy_dtype
@@ -21,7 +22,7 @@ def cast_of_lookup(m: Match, table: Array, at: Value) -> Value:
     """Cast(Gather(c, i)) = Gather(Cast(c), i); so for ArrayFeatureExtractor."""
     to = numpy_dtype(m.cast.attr("to"))
     m.require({table.dtype.str[1:], to.str[1:]} <= _NUMBERS, "not from numbers to numbers")
-    m.require(to.kind == "f" or ((table > -(2.0**31)) & (table < 2.0**31)).all(), "a number may not fit")
+    m.require(is_float(to) or ((table > -(2.0**31)) & (table < 2.0**31)).all(), "a number may not fit")
     grows = table.size * to.itemsize > max(_SMALL, table.nbytes)
     m.require(not grows and len(m.value("table").users) == 1, "the table would grow, or be stored twice")
     return m.op[m.pick.op](m.const(table.astype(to)), at, like=m.pick)

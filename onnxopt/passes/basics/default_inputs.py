@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from onnxopt.analysis.broadcasting import distinct
+from onnxopt.element_types import element_kind
 from onnxopt.graph import Graph, Value
 from onnxopt.operators import PICKS
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -39,7 +40,7 @@ def _is_zero(value: Value) -> bool:
     for value in asked:
         if value.constant:
             array = distinct(value.array)
-            if array.dtype.kind not in "fiu" or array.tobytes().strip(b"\0"):
+            if element_kind(array) not in "fiu" or array.tobytes().strip(b"\0") or array.any():  # E8M0 has no zero
                 return False
             continue
         node = value.producer

@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.element_types import FLOATS, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.record import record
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.guards import is_number, known_axes
@@ -21,11 +22,9 @@ _ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have be
 
 def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
     """Decline unless `constant` is one number, of a rank that x has, and about the nearest that its type holds."""
-    import ml_dtypes
-
     m.require(is_number(m, constant, x), "a constant is not one number")
     m.require(
-        math.isclose(float(constant.item()), wanted, rel_tol=float(ml_dtypes.finfo(constant.dtype).eps)),
+        math.isclose(float(constant.item()), wanted, rel_tol=of(constant.dtype).epsilon),
         "other constants",
     )
 

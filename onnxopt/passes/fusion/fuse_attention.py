@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.element_types import element_kind
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim
 from onnxopt.operators import PICKS
@@ -90,7 +91,7 @@ def largest(value: Value, reach: int = _REACH) -> float | None:
     show one; else None."""
     if value.constant:
         array = value.array
-        bound = float(np.abs(array.astype(np.float64)).max(initial=0)) if array.dtype.kind in "fiu" else np.inf
+        bound = float(np.abs(array.astype(np.float64)).max(initial=0)) if element_kind(array) in "fiu" else np.inf
         return bound if bound < np.finfo(np.float32).max else None
     node = value.producer
     if node is None or not reach:

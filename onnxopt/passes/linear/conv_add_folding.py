@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from onnxopt.analysis.weights import linear
+from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting import Call, Match, const, ends_formula, one_of, op, quantized, rewrite, shifts_formula, var
 from onnxopt.rewriting.guards import again, bias_per_channel
 

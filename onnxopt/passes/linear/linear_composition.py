@@ -8,10 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.analysis.weights import linear
+from onnxopt.element_types import FLOATS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.record import record
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 from onnxopt.rewriting.guards import bias_per_channel
@@ -107,7 +108,7 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
 def product(m: Match, w1: Array, w2: Array) -> Array:
     """W V in float64, where it is no larger than both together."""
     m.require(w1.ndim == 2 and w2.ndim == 2, "the weights are no matrices")
-    m.require(w1.dtype.kind == "f", "not a floating point product")
+    m.require(is_float(w1), "not a floating point product")
     require_chain(m, w1.shape[1], w2.shape[0])
     require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size, w1.shape[0] * w2.size)
     result: Array = w1.astype(np.float64) @ w2.astype(np.float64)

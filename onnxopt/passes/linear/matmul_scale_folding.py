@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxopt.element_types import is_float
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
@@ -19,7 +20,7 @@ def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
 
 
 def weights(m: Match, x: Value, w: Array) -> None:
-    m.require(w.ndim == 2 and w.dtype.kind == "f", "the weights are no matrix of floats")
+    m.require(w.ndim == 2 and is_float(w), "the weights are no matrix of floats")
     m.require(len(m.value("w").users) == 1, "the weights are shared, and would be there twice")
     m.require(not quantized(m, x), "the product is quantized")
 

@@ -6,11 +6,12 @@ import numpy as np
 
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
+from onnxopt.element_types import FLOATS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import NONNEGATIVE
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 
@@ -76,7 +77,7 @@ def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: A
 def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
     """MaxPool(Pad(x, p, -inf)) = MaxPool(x), pads larger by p: it pads with what never is the largest. So are zeros
     around what is not negative, as each window sees some of that."""
-    least = value is not None and value.dtype.kind == "f" and np.isneginf(value).all()
+    least = value is not None and is_float(value) and np.isneginf(value).all()
     zero = (value is None or not value.any()) and m.dtype(x) in FLOATS
     m.require(least or (zero and _is_nonnegative(x)), "the border may be the largest")
     dims, dilations = (m.shape(x) or ())[2:], m.pool.attr("dilations") or ()

@@ -13,6 +13,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.weights.onward import downwards
 from onnxopt.analysis.weights.upwards import Edit, Reach, are_products, upwards
+from onnxopt.element_types import is_float
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -128,7 +129,7 @@ def _factor(node: Node) -> tuple[Value, Array] | None:
         if x is None or z is None or x.constant or not z.constant:
             continue
         data, rank = z.array, types.rank(x)
-        if data.dtype.kind != "f" or rank is None or data.ndim > rank or sum(d != 1 for d in data.shape) > 1:
+        if not is_float(data) or rank is None or data.ndim > rank or sum(d != 1 for d in data.shape) > 1:
             return None
         wide = data.astype(np.float64)
         if not np.isfinite(wide).all() or not wide.all():

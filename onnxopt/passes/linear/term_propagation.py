@@ -9,6 +9,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.terms import MOVES, bias_for
+from onnxopt.element_types import is_float
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -65,7 +66,7 @@ def _term(node: Node) -> tuple[Value, Array] | None:
         if x is None or c is None or x.constant or not c.constant or x.producer is None or x.producer.op not in MOVES:
             continue
         data, rank = c.array, types.rank(x)
-        if data.dtype.kind != "f" or data.size > _MOST or rank is None or data.ndim > rank or not is_finite(data):
+        if not is_float(data) or data.size > _MOST or rank is None or data.ndim > rank or not is_finite(data):
             return None
         return x, data if node.op == "Add" else -data
     return None

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.element_types import element_kind
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import MULTIDIRECTIONAL, broadcasts
@@ -57,7 +58,7 @@ def _axes_of_copies(c: Value) -> list[int]:
     if len(dims) < 2 or prod(dims) > _LARGEST:
         return []
     data = c.glance()  # most are as they should be, and nothing is kept of them
-    if data.dtype.kind in "OUS":
+    if element_kind(data) == "S":
         return []
     return [axis for axis, length in enumerate(dims) if length > 1 and _repeats(np.moveaxis(data, axis, 0))]
 

@@ -13,11 +13,12 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.element_types import FLOATS
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import FLOATS, make_node
+from onnxopt.protos import make_node
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.rewriting.rows import ALONG_LAST, BROADCASTING, leading_dims, rows_of

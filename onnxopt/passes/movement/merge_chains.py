@@ -8,11 +8,12 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, INTEGERS, Array
+from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import reduced_axes
@@ -334,18 +335,10 @@ def gather_of_gather(m: Match, x: Value, i: Array, j: Array) -> Value:
 
 
 # Every value of the first type is one of the second.
-_EXACT_IN = {
-    TensorProto.BOOL: {*INTEGERS, *FLOATS},
-    TensorProto.INT8: {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, *FLOATS},
-    TensorProto.UINT8: {*INTEGERS, *FLOATS} - {TensorProto.INT8},
-    TensorProto.INT16: {TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE},
-    TensorProto.UINT16: {TensorProto.UINT32, TensorProto.UINT64, TensorProto.INT32, TensorProto.INT64}
-    | {TensorProto.FLOAT, TensorProto.DOUBLE},
-    TensorProto.INT32: {TensorProto.INT64, TensorProto.DOUBLE},
-    TensorProto.UINT32: {TensorProto.UINT64, TensorProto.INT64, TensorProto.DOUBLE},
-    TensorProto.FLOAT16: {TensorProto.FLOAT, TensorProto.DOUBLE},
-    TensorProto.BFLOAT16: {TensorProto.FLOAT, TensorProto.DOUBLE},
-    TensorProto.FLOAT: {TensorProto.DOUBLE},
+_EXACT_IN: Final = {
+    t.code: {to.code for to in TYPES if to.is_arithmetic and to.holds(t)}
+    for t in TYPES
+    if t.is_arithmetic or t.kind == "b"
 }
 
 

@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.element_types import INTEGERS
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import EXACT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import INTEGERS, attribute_bytes
+from onnxopt.protos import attribute_bytes
 from onnxopt.record import record
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new

@@ -19,6 +19,7 @@ from onnxopt.analysis.shapes.sizes import Dims
 from onnxopt.analysis.shapes.slicing import cuts_of
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
+from onnxopt.element_types import BY_CODE
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
@@ -252,8 +253,8 @@ def _detached(elements: list[int], like: Value) -> Value:
 
 
 def _fits(elements: list[int], dtype: int) -> bool:
-    limits = np.iinfo(numpy_dtype(dtype))
-    return all(limits.min <= e <= limits.max for e in elements)
+    low, high = BY_CODE[dtype].integers
+    return all(low <= e <= high for e in elements)
 
 
 def _graph_of(node: Node) -> Graph:
@@ -342,7 +343,7 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
     assert given is not None
     for index, bounds in (
         (1, [0 if start == -1 * dims[axis] else start for axis, start, _, _ in found]),
-        (2, [np.iinfo(numpy_dtype(types.dtype(given))).max if end == dims[axis] else end for axis, _, end, _ in found]),
+        (2, [BY_CODE[types.dtype(given)].integers[1] if end == dims[axis] else end for axis, _, end, _ in found]),
     ):
         known = [int(b) for b in bounds if isinstance(b, int)]
         if len(known) == len(bounds) and _computed(node, index, data) is not None:

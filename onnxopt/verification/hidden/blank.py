@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.hidden.parts import runs
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
@@ -75,9 +76,11 @@ def _agree_on_drawn(walk: Walk, value: str) -> bool:
 def _drawn(value: Any, rng: Draws, is_positive: bool, factor: float) -> Any:
     """Something in place of what says nothing; and more of what may be cut off."""
     shape = [size or _SOME for size in value.shape]
-    if value.dtype.kind == "f":
+    if element_kind(value) == "f":
         numbers = rng.normal(shape) if is_blank(value) or np.isnan(value).any() else value
         return np.asarray((np.abs(numbers) if is_positive else numbers) * factor, value.dtype)
     if value.size:
         return value
-    return rng.integers(0, 2, shape).astype(value.dtype) if value.dtype.kind in "iub" else np.empty(shape, value.dtype)
+    return (
+        rng.integers(0, 2, shape).astype(value.dtype) if element_kind(value) in "iub" else np.empty(shape, value.dtype)
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind, of
 from onnxopt.verification.inputs.edges import edges
 from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.model.constants import constants, numbers
@@ -218,9 +219,9 @@ class Beyond:
         """What A's nodes are fed and make, unless that overflows. `both`: of what they read, what B's do, too: a
         boolean that only A's read may follow from another."""
         walk, types = self._walk, self._walk.original.types
-        free = {n: v for n, v in known.items() if v.dtype.kind == "f" and v.size and not _is_bounded(walk.a, n)}
+        free = {n: v for n, v in known.items() if element_kind(v) == "f" and v.size and not _is_bounded(walk.a, n)}
         every = list(self._drawn(dict(sorted(free.items())), Draws(walk.seed, wanted[-1]))) if free else []
-        turned = {n: np.asarray(~v) for n, v in known.items() if v.dtype.kind == "b"}
+        turned = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
         if self._turned and turned and turned.keys() <= {*both}:
             every.append(turned)
         if not every:
@@ -250,7 +251,7 @@ class Beyond:
                 fitting = [
                     n
                     for n in ((one,) if value.size == 1 else self._around)
-                    if (n >= 0 or value.min() < 0) and abs(n) < np.finfo(value.dtype).max
+                    if (n >= 0 or value.min() < 0) and abs(n) < of(value.dtype).high
                 ]
                 drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
             yield drawn

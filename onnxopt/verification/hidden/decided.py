@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.hidden.masked import changing_values
 from onnxopt.verification.model.decisions import GIVE_OTHERS
@@ -144,7 +145,7 @@ def _differs_elsewhere(walk: Walk, value: str) -> bool:
 
 
 def _in_other_places(seed: int, value: str, known: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    floats = {n: v for n, v in sorted(known.items()) if v.dtype.kind == "f" and v.size > 1}
+    floats = {n: v for n, v in sorted(known.items()) if element_kind(v) == "f" and v.size > 1}
     count = sum(v.size for v in floats.values())
     for k in range(max(min(_ORDERS, _NUMBERS // count), 1) if count else 0):
         rng = Draws(seed, value, k)
@@ -170,12 +171,12 @@ def _behind(program: Program, value: str) -> set[str]:
 def _drawn(walk: Walk, piece: Piece, decision: str, value: Any) -> Iterator[Mapping[str, Any]]:
     """`value`: what was decided in one case."""
     rng = Draws(walk.seed, decision)
-    if value.dtype.kind == "b":
+    if element_kind(value) == "b":
         one = _one_way(walk, decision, value)
         for k in range(_DRAWN if one.any() else 0):
             turned = one if not k else one & rng.flags(value.shape)
             yield {decision: np.asarray(value ^ turned)}
-    elif value.dtype.kind == "i" and value.size:
+    elif element_kind(value) == "i" and value.size:
         rows = _rows(walk.a, piece, decision)
         for start in range(0, len(rows), value.size):
             yield {decision: np.resize(rows[start : start + value.size], value.shape).astype(value.dtype)}
@@ -184,7 +185,7 @@ def _drawn(walk: Walk, piece: Piece, decision: str, value: Any) -> Iterator[Mapp
 def _is_seen(walk: Walk, decision: str) -> bool:
     """Are these booleans of which each is both, in some row of some case?"""
     value = walk.original.values[-1].get(decision)
-    return isinstance(value, np.ndarray) and value.dtype.kind == "b" and not _one_way(walk, decision, value).any()
+    return isinstance(value, np.ndarray) and element_kind(value) == "b" and not _one_way(walk, decision, value).any()
 
 
 def _one_way(walk: Walk, decision: str, value: Any) -> Any:

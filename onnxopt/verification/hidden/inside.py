@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.hidden.branches import counterparts
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.walk import Walk
@@ -167,7 +168,7 @@ def _first(value: Any, axis: int, place: int) -> Any:
 
 def _later(value: Any, seed: int) -> Any:
     """What a turn could make of a state; equal ones have equal."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+    if not isinstance(value, np.ndarray) or element_kind(value) != "f":
         return value
     return np.asarray(Draws(seed, zlib.crc32(value.tobytes())).normal(value.shape), value.dtype)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.hidden.anew import Piece, explains
 from onnxopt.verification.inputs.edges import DROPPING
 from onnxopt.verification.inputs.muted import are_few, least_rows
@@ -160,10 +161,10 @@ def _near(walk: Walk, known: Mapping[str, Any], rng: Draws, *, moves: bool) -> d
     """`moves`: the same in other places."""
     found = {}
     for name, value in sorted(known.items()):
-        if value.dtype.kind == "f" and not moves and not are_integers(value) and not is_stepped(walk.a, name):
+        if element_kind(value) == "f" and not moves and not are_integers(value) and not is_stepped(walk.a, name):
             with np.errstate(over="ignore"):  # of what stands for infinity: such draws are left out
                 found[name] = (value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5))).astype(value.dtype)
-        elif value.dtype.kind == "f" or value.dtype.name in _LEVELS:
+        elif element_kind(value) == "f" or value.dtype.name in _LEVELS:
             order = rng.orders(1, value.size)[0]
             found[name] = value.reshape(-1)[order].reshape(value.shape)
             if value.dtype.name in _LEVELS and not moves and value.size:  # or those between, which no case may have

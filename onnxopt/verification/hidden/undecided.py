@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind, of
 from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.hidden.bounds import Beyond, Bounds, around
 from onnxopt.verification.hidden.masked import changing_values
@@ -78,14 +79,14 @@ def _differs_where_equal(walk: Walk, value: str, bounds: Sequence[float]) -> boo
 
 def _equal(known: Mapping[str, Any], free: Collection[str], bounds: Sequence[float]) -> Iterator[dict[str, Any]]:
     """What is never negative stays so."""
-    integers = {n: v for n, v in sorted(known.items()) if v.dtype.kind == "i" and v.size}
+    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
     some = [n for n in integers if n in free]
     pairs = [(x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y]
     pairs += [(x, int(bound)) for x in some for bound in bounds if bound == int(bound)]
     for name, other in dict.fromkeys(pairs[:_PAIRS]):
-        value, limits = known[name], np.iinfo(known[name].dtype)
+        value, limits = known[name], of(known[name].dtype)
         for number in (other + step for step in _NEXT):
-            if limits.min <= number <= limits.max and (number >= 0 or value.min() < 0):
+            if limits.low <= number <= limits.high and (number >= 0 or value.min() < 0):
                 yield {name: np.full_like(value, number)}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
 from onnxopt.record import record
 from onnxopt.verification.inputs.plan import Plan
@@ -68,7 +69,7 @@ class Recipe:
         if self.tame:
             return False
         longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)
-        return longer or (self.override and any(v.dtype.kind in "iub" for v in plan.overridable.values()))
+        return longer or (self.override and any(element_kind(v) in "iub" for v in plan.overridable.values()))
 
     def amplified(self, plan: Plan) -> bool:
         """Are some floats larger, because something inside cuts off what is large?"""

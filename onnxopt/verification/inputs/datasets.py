@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
 from onnxopt.record import record
 from onnxopt.verification.inputs.plan import InputSpec, Plan
@@ -139,7 +140,7 @@ def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
 
 
 def _check(spec: InputSpec, value: Any, file: Path) -> None:
-    kind = "string" if value.dtype.kind in "OUST" else value.dtype.name
+    kind = "string" if element_kind(value) == "S" else value.dtype.name
     if kind != spec.kind:
         hint = f"convert it with .astype({spec.kind!r})" if spec.kind != "string" else "give it strings"
         raise UsageError(f"{file}: input `{spec.name}` takes {spec.kind}, not {kind}", hint)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.inputs.planning import WIDTH
+from onnxopt.protos import tensor_bytes
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker.limits import spare
 
@@ -49,7 +48,7 @@ def _peak(graph: GraphProto) -> int:
     for info in (*graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         if tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim):
-            sizes[info.name] = math.prod(d.dim_value for d in tensor.shape.dim) * WIDTH.get(tensor.elem_type, 4)
+            sizes[info.name] = tensor_bytes(tensor.elem_type, (d.dim_value for d in tensor.shape.dim))
     last = {name: i for i, node in enumerate(graph.node) for name in node.input}
     last |= {o.name: len(graph.node) for o in graph.output}
     live = most = 0

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.element_types import TYPES
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import CUTTING
 from onnxopt.verification.inputs.hints import compared
@@ -32,8 +33,8 @@ _FITTING: Final = 6  # different sizes of what is given
 _SMALL: Final = 1 << 12  # elements of all inputs
 _BY_ROUNDING: Final = 1e-3  # of an edge, that was followed through other constants
 NO_USE: Final = Use(INDEX, rows=(1,))
-_FLOATS: Final = frozenset(("float16", "float32", "float64"))
-_INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64))
+_FLOATS: Final = frozenset(t.name for t in TYPES if t.kind == "f" and t.is_arithmetic)
+_INTEGERS: Final = frozenset(t.name for t in TYPES if t.kind in "iu" and t.bits >= 16)
 
 
 @record(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.element_types import BY_CODE, TYPES
+from onnxopt.protos import tensor_bytes
 from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, strides, sums
 from onnxopt.verification.inputs.muted import muted
@@ -21,7 +22,7 @@ from onnxopt.verification.model.random_nodes import is_random_model
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto, TypeProto
 
-_NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, and integers of 4
+_NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 _COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 
 
@@ -67,10 +68,6 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
 
 def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
-    from onnx import TensorProto
-
-    from onnxopt.protos import numpy_dtype
-
     which = kind.WhichOneof("value")
     if which == "sequence_type":
         inner = _spec(name, kind.sequence_type.elem_type, found)
@@ -85,13 +82,11 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     )
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")
-    if tensor.elem_type == TensorProto.STRING:
-        return InputSpec(name, "string", shape, use=found.get(name, NO_USE))
-    dtype = numpy_dtype(tensor.elem_type)
-    if dtype.kind == "c":
-        return InputSpec(name, "", why=f"input `{name}` is complex")
+    known = BY_CODE.get(tensor.elem_type)
+    if known is None or known.kind == "c":
+        return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
     use = found.get(name, NO_USE)
-    return InputSpec(name, dtype.name, shape, bound=use.bound if dtype.kind in "iu" else None, use=use)
+    return InputSpec(name, known.name, shape, bound=use.bound if known.kind in "iu" else None, use=use)
 
 
 def _trains(proto: ModelProto) -> bool:
@@ -101,24 +96,4 @@ def _trains(proto: ModelProto) -> bool:
 
 def _bytes(tensor: TensorProto) -> int:
     """About how many an initializer takes."""
-    return int(math.prod(tensor.dims)) * WIDTH.get(tensor.data_type, 4)
-
-
-WIDTH: Final = {
-    2: 1,
-    3: 1,
-    4: 2,
-    5: 2,
-    7: 8,
-    9: 1,
-    10: 2,
-    11: 8,
-    13: 8,
-    16: 2,
-    17: 1,
-    18: 1,
-    19: 1,
-    20: 1,
-    21: 1,
-    22: 1,
-}
+    return tensor_bytes(tensor.data_type, tensor.dims)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from onnxopt.element_types import TYPES
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import COMPARING, CUTTING, LEVELLING, ML_KEYS, edges
 from onnxopt.verification.model.constants import constants
@@ -42,7 +43,6 @@ _HUGE: Final = 1000.0
 _VAST: Final = 1e6  # what is multiplied by less may be a sound (32768), or a moment (1000), unless that is negative
 _FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
-_FLOATS: Final = frozenset((1, 10, 11, 16))  # of TensorProto.DataType
 _TINY: Final = 1e-30
 # Ends of narrower integers by type, as far as float32 tells all integers about them.
 _ENDS: Final[dict[int, tuple[float, ...]]] = {
@@ -54,7 +54,8 @@ _ENDS: Final[dict[int, tuple[float, ...]]] = {
 }
 _STRING: Final = 8
 _BOOL: Final = 9
-_READABLE: Final = _FLOATS | {2, 3, 4, 5, 6, 7, _STRING, 12, 13}
+_FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
+_READABLE: Final = frozenset(t.code for t in TYPES if t.kind in "fiuS")
 
 
 @record(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import BY_NAME, TYPES, element_kind, of
 from onnxopt.record import record
 from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.lengths import AXES, longest, says_lengths, uneven
@@ -88,20 +89,21 @@ class InputMaker:
         rng = Draws(self.seed, 99)
         feeds = dict(case.feeds)
         for initializer, value in self.plan.overridable.items():
-            if value.dtype.kind == "f":
+            if element_kind(value) == "f":
                 other = 0.9 + 0.2 * rng.uniform(value.shape)
                 feeds[initializer] = np.where(value == 0, other - 1, value * other).astype(value.dtype)
-            elif daring and value.dtype.kind == "b":
+            elif daring and element_kind(value) == "b":
                 feeds[initializer] = ~value
-            elif daring and value.dtype.kind in "iu":
-                feeds[initializer] = value + np.where(value < np.iinfo(value.dtype).max, 1, -1).astype(value.dtype)
+            elif daring and element_kind(value) in "iu":
+                feeds[initializer] = value + np.where(value < of(value.dtype).high, 1, -1).astype(value.dtype)
         return Case(case.name, case.dims, feeds)
 
 
 _STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4, "below": 5, "above": 6}
 _SHARE: Final = 0.25  # of elements that are what inputs are compared with
 _NO_BOUND: Final = 1 << 31
-_BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what is quantized: hardly a size or an index
+# A picture, or what is quantized: hardly a size or an index.
+_BYTES: Final = {t.name: (int(t.low), int(t.high) + 1) for t in TYPES if t.kind in "iu" and t.bits <= 8}
 
 
 def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
@@ -112,10 +114,8 @@ def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str)
     dtype = _dtype(i.kind)
     if i.use.mask and i.is_mask and mode == "bounded":  # one number has no row to be padded
         return _mask(shape, "right" if variant else "ones").astype(dtype)
-    if dtype.kind in "iu":
+    if element_kind(dtype) in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)
-    if i.kind in ("int4", "uint4"):
-        return rng.integers(*((-8, 8) if i.kind == "int4" else (0, 16)), shape).astype(dtype)
     data = rng.normal(shape) if variant == 0 else 2 * spread(shape, rng) - 1
     return np.asarray(data).astype(dtype)
 
@@ -160,7 +160,7 @@ def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: st
     if i.kind == "string":
         return covering(_STRINGS[recipe.values], shape, rng)
     dtype = _dtype(i.kind)
-    if dtype.kind in "iu" and mode != "bounded":
+    if element_kind(dtype) in "iu" and mode != "bounded":
         return _integers(i, shape, rng, 0, mode).astype(dtype)
     if recipe.values == "extremes":
         return covering(_extremes(i, dtype), shape, rng).astype(dtype)
@@ -178,13 +178,13 @@ _STRINGS: Final = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
 
 def _extremes(i: InputSpec, dtype: Any) -> Any:
     """The finite values of the case `extremes`: large, small, nothing; integers between the bounds they have."""
-    if dtype.kind == "b":
+    if element_kind(dtype) == "b":
         return np.array([False, True])
-    if dtype.kind in "iu":
+    if element_kind(dtype) in "iu":
         if i.bound or dtype.itemsize > 1:
             return np.array([0, (i.bound or _LARGE_INTEGER) - 1])
-        limits = np.iinfo(dtype)
-        return np.array([limits.min, 0, limits.max])
+        low, high = of(dtype).integers
+        return np.array([low, 0, high])
     large, small = _FLOATS.get(dtype.name, (4.0, 0.5) if dtype.itemsize == 1 else (100.0, 1e-6))
     return np.array([large, -large, small, -small, 0.0, -0.0, 1.0])
 
@@ -213,9 +213,4 @@ def _width(kind: str) -> int:
 
 
 def _dtype(name: str) -> Any:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
+    return BY_NAME[name].dtype

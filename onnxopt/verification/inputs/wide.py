@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import BY_NAME, is_float, of
 from onnxopt.verification.inputs.uses import INDEX, SIZE
 
 if TYPE_CHECKING:
@@ -27,22 +28,21 @@ _LARGEST: Final = 2**62
 _HALF: Final = {"float16": 4.0}
 _BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times an edge
 _CLOSE: Final = 0.875  # of elements that are near an edge, or by next to nothing beside one:
-_NEXT: Final = {"float16": 2.0**-8}  # of it, which only what rounds to a narrower type takes for the edge
-_NEXT_OF_ALL: Final = 2.0**-13
+_NEXT: Final = 2.0**-13  # of it at least, which only what rounds to a narrower type takes for the edge
 
 
 def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
     """Values of this shape for one input. `turn`: of a single number, once above all edges, then below."""
-    if dtype.kind == "f":
+    if is_float(dtype):
         return _floats(i, shape, rng, turn, mode).astype(dtype)
-    limits = np.iinfo(dtype)
-    return np.asarray(np.clip(_integers(i, shape, rng, turn, mode, limits), limits.min, limits.max)).astype(dtype)
+    limits = of(dtype)
+    return np.asarray(np.clip(_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)).astype(dtype)
 
 
 def beside(i: InputSpec, shape: Sequence[int], rng: Draws, mode: str, *, above: bool) -> Any:
     """Floats that are all above, or below, each number at which an operator changes what it does."""
     met = [e for e in i.use.edges if math.isfinite(e) and abs(e) < _largest(i.kind)]
-    distance = np.abs(amplified(rng.normal(shape).astype(i.kind), rng, mode))
+    distance = np.abs(amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode))
     return max(met, default=0.0) + distance if above else min(met, default=0.0) - distance
 
 
@@ -69,7 +69,7 @@ def amplified(values: Any, rng: Draws, mode: str) -> Any:
 
 
 def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
-    base = amplified(rng.normal(shape).astype(i.kind), rng, mode)
+    base = amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode)
     every = (*i.use.edges, *(i.use.whole if mode == "wide" and not turn else ()))
     met = [e for e in every if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
@@ -82,7 +82,10 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
     rank = spread(shape, rng)
     found = np.where(rank < _SHARE, covering(around, shape, rng), base)
     close = [
-        e * (1 + sign * _NEXT.get(i.kind, _NEXT_OF_ALL)) for e in met if e and math.isfinite(e) for sign in (-1, 1)
+        e * (1 + sign * max(_NEXT, 4 * BY_NAME[i.kind].epsilon))
+        for e in met
+        if e and math.isfinite(e)
+        for sign in (-1, 1)
     ]
     if turn or not close:
         return found
@@ -90,21 +93,21 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
 
 
 def _largest(kind: str) -> float:
-    return 1e3 if kind == "float16" else 1e30
+    return min(1e30 if BY_NAME[kind].high > 1e30 else 1e3, BY_NAME[kind].high)
 
 
 def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any) -> Any:
     met = [round(e) for e in i.use.edges if abs(e) < _LARGEST]
-    around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.min <= n <= limits.max})
+    around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.low <= n <= limits.high})
     single = math.prod(shape) == 1
     if i.use.role == SIZE:
         high = max([_TRIPS[mode], *(n for n in around if n <= _LARGE_SIZE)])
         return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
-    most = math.isqrt(limits.max)  # squares are still right
+    most = math.isqrt(int(limits.high))  # squares are still right
     most = min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
-    sign = -1 if limits.min else 1
+    sign = -1 if limits.low else 1
     origin = round(i.use.origin) if abs(i.use.origin) < _LARGEST else 0
     if single:
         beyond = max(map(abs, around), default=min(most, _FLOATING)) // 3 + 1

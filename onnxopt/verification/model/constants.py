@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.element_types import FLOATS, INTEGERS
+
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
 
 _ELEMENTS: Final = 64  # of a constant
-_NUMBERS: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 16))  # of TensorProto.DataType
+_NUMBERS: Final = FLOATS | INTEGERS
 
 
 def constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:

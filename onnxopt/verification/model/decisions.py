@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.element_types import TYPES
 from onnxopt.verification.model.constants import constants, single
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
 from onnxopt.verification.model.order import WITH_BODIES, bodies_of, first_of, operator_names, reads_of
@@ -23,7 +24,7 @@ _DECIDING: Final = frozenset((
 ))  # fmt: skip
 _AS_IT_IS: Final = ("Identity", "Cast")
 _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
-_FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
+_FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 # Operators that decide upon floats and give out something else.
 GIVE_OTHERS: Final = frozenset((
     "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import TYPES
 from onnxopt.errors import ModelError
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws
@@ -34,10 +35,7 @@ _FIELDS: Final = sys.maxsize
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
 
 # Types whose elements numpy has: the others (bfloat16, 4 and 8 bits) are handed to a runtime as the bytes they are.
-_DTYPES: Final[dict[int, Any]] = {
-    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
-    9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
-}  # fmt: skip
+_DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "fiub" and not t.is_foreign}
 
 
 @dataclass(frozen=True)

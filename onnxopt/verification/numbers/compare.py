@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.record import record
 from onnxopt.verification.numbers.narrow import held_alike
 from onnxopt.verification.numbers.rounding import EPSILON, difference
@@ -98,7 +99,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
         return
     count = int(np.count_nonzero(a != b))
     record.note = f"{count} of {a.size} {a.dtype} values differ"
-    if a.dtype.kind in "iu":
+    if element_kind(a) in "iu":
         record.max_abs = float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
         span = float(np.abs(a.astype(np.float64)).max())
         if options.by_tolerance and record.max_abs <= (options.atol or 0.0) + (options.rtol or 0.0) * span:
@@ -119,11 +120,11 @@ class Evidence:
 
 def evidence(value: Any) -> Evidence | None:
     """Of a tensor of numbers; None for anything else, which is not judged."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+    if not isinstance(value, np.ndarray) or element_kind(value) not in "fiub":
         return None
     if not value.size:
         return Evidence(True, False, False, False, value.shape, 0)
-    is_float = value.dtype.kind == "f"
+    is_float = element_kind(value) == "f"
     return Evidence(
         False,
         is_float and not np.isfinite(value).any(),
@@ -140,7 +141,7 @@ def is_blank(value: Any) -> bool:
         return all(map(is_blank, value))
     if not isinstance(value, np.ndarray):
         return False
-    if not value.size or value.dtype.kind != "f":
+    if not value.size or element_kind(value) != "f":
         return not value.size
     return not any(((v != 0) & np.isfinite(v)).any() for v in (value.reshape(-1)[:_FEW], value))
 
@@ -150,7 +151,7 @@ def is_dull(value: Any) -> bool:
     zero, or saturates?"""
     if not isinstance(value, np.ndarray):
         return isinstance(value, list) and not value
-    if value.dtype.kind != "f":
+    if element_kind(value) != "f":
         return not value.size
     for part in (value.reshape(-1)[:_FEW], value):  # most are found lively by their first elements
         low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
@@ -183,5 +184,5 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
 def differ(a: list[Any], b: list[Any]) -> bool:
     """Is any tensor of the one not the same in the other, bit for bit or NaN for NaN?"""
     return any(
-        isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(a, b)
+        isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=element_kind(x) == "f") for x, y in zip(a, b)
     )

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.numbers.compare import compare, tolerance
 from onnxopt.verification.numbers.narrow import as_held
 from onnxopt.verification.numbers.rounding import is_float
@@ -35,7 +36,7 @@ def measure(
 
 def cosine(a: Any, b: Any) -> float | None:
     """a·b / (|a| |b|) of finite values, in float64, over all elements; None where one of them is zero or empty."""
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    wide = np.complex128 if element_kind(a) == "c" else np.float64
     x, y = a.astype(wide).ravel(), b.astype(wide).ravel()
     scale = [float(np.abs(v).max(initial=0.0)) for v in (x, y)]
     if not all(scale):
@@ -50,7 +51,7 @@ def ulp_distance(a: Any, b: Any) -> int | None:
     Finite values of a sign-magnitude float type. Their bits as integers count the numbers up from zero, so the
     distance is a difference of these counts; it goes through zero for values of unequal sign.
     """
-    if a.dtype.kind == "c" or a.dtype.itemsize not in _UNSIGNED:
+    if element_kind(a) == "c" or a.dtype.itemsize not in _UNSIGNED:
         return None
     if not a.size:
         return 0

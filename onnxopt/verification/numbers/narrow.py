@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import BY_NAME, element_kind
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 _FILL: Final = 1e9
 _FILLS: Final = 4  # of a sum of masks, and
 _SCORES: Final = 16  # bits of a number which a score that is added to -1e9 changes
-CODES: Final = {"float16": 10, "bfloat16": 16}  # as onnx numbers them
-_LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
-_NORMAL: Final = {"float16": 2.0**-14}  # the smallest number with all digits; that of bfloat16 is float32's
+CODES: Final = {name: BY_NAME[name].code for name in ("float16", "bfloat16")}
 _BEYOND: Final = {"float16": 65520.0, "bfloat16": (2 - 2**-8) * 2.0**127}  # what is rounded to infinity
 
 
@@ -37,16 +36,16 @@ def narrowed(value: Any, dtype: str) -> Any:
         with np.errstate(all="ignore"):
             found = value.astype(np.float16)
     over = np.isinf(found) & np.isfinite(value)
-    return np.where(over, np.copysign(_LARGEST[dtype], found), found) if over.any() else found
+    return np.where(over, np.copysign(BY_NAME[dtype].high, found), found) if over.any() else found
 
 
 def forgiven(b: Any, a: Any, dtype: str) -> Any:
     """The result's narrow value `b`, in which what stands for infinity in the original's own `a`, a mask's lowest
     number, may be one: it is the largest number there is. A mask has few such numbers, a square that overflows many."""
-    if not isinstance(b, np.ndarray) or b.dtype.kind != "f" or b.shape != a.shape or not np.isinf(b).any():
+    if not isinstance(b, np.ndarray) or element_kind(b) != "f" or b.shape != a.shape or not np.isinf(b).any():
         return b
     stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL) & (np.sign(a) == np.sign(b))
-    return np.where(stands, np.copysign(_LARGEST[dtype], b), b) if _are_few(a[stands]) else b
+    return np.where(stands, np.copysign(BY_NAME[dtype].high, b), b) if _are_few(a[stands]) else b
 
 
 def is_beyond(a: Any, dtype: str) -> bool:
@@ -59,10 +58,10 @@ def is_beyond(a: Any, dtype: str) -> bool:
 
 def is_too_small(a: Any, dtype: str) -> bool:
     """Are all numbers of the original's float32 value so close to zero that the type has fewer digits for them?"""
-    if not isinstance(a, np.ndarray) or a.dtype != np.float32 or dtype not in _NORMAL:
+    if not isinstance(a, np.ndarray) or a.dtype != np.float32 or BY_NAME[dtype].tiny == BY_NAME["float32"].tiny:
         return False
     largest = np.abs(a[np.isfinite(a)]).max(initial=0)
-    return bool(0 < largest < _NORMAL[dtype])
+    return bool(0 < largest < BY_NAME[dtype].tiny)
 
 
 def _are_few(numbers: Any) -> bool:
@@ -73,7 +72,7 @@ def lost(a: Any, b: Any) -> str:
     """What became of numbers of the original's value `a` that are none in the result's `b`; empty if nothing did."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
         return ""
-    if "f" not in (a.dtype.kind, b.dtype.kind) or a.dtype.kind != b.dtype.kind:
+    if "f" not in (element_kind(a), element_kind(b)) or element_kind(a) != element_kind(b):
         return ""
     gone = np.isfinite(a) & ~np.isfinite(b)
     return "" if not gone.any() else NO_NUMBER if np.isnan(b[gone]).any() else INFINITE

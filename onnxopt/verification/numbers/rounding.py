@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import TYPES, element_kind
 from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
-EPSILON: Final = {
-    "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
-    "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
-}  # fmt: skip
+EPSILON: Final = {t.name: t.epsilon for t in TYPES if t.kind == "f"}
 NO_NUMBER: Final = "NaN in other places"
 INFINITE: Final = "infinities in other places"
 NOTHING: Final = ", and holds nothing in either"
@@ -152,11 +150,11 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
 
 
 def is_float(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype.name in EPSILON)
+    return isinstance(value, np.ndarray) and element_kind(value) in "fc"
 
 
 def overflows(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all()
+    return isinstance(value, np.ndarray) and element_kind(value) == "f" and not np.isfinite(value).all()
 
 
 def _of_sequences(a: Any, b: Any) -> Difference:
@@ -187,7 +185,7 @@ def _of_floats(a: Any, b: Any) -> Difference:
 def _largest(a: Any) -> float:
     """The largest absolute value, NaN if one is; 0 of none."""
     a = np.asarray(a)  # of arrays without axes a difference is none
-    if a.dtype.kind == "c":
+    if element_kind(a) == "c":
         return float(np.abs(a).max(initial=0))
     # An activation is large: no copy of it. And no -0, which nobody calls a difference.
     return abs(float(np.maximum(a.max(initial=0), -a.min(initial=0))))

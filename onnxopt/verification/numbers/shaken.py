@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind, of
 from onnxopt.verification.numbers.rounding import EPSILON, MASK
 
 if TYPE_CHECKING:
     from onnxopt.verification.numbers.draws import Draws
 
 _CHANCE: Final = 12  # bits that numbers which were rounded leave empty once in 4096 times
-_BITS: Final = {"float16": 11, "float32": 24, "float64": 53}
-_CANCELLED: Final = {"float16": 2, "float32": 6, "float64": 12}  # bits that sums leave empty: x + 100 - 37
+# Bits that sums leave empty: x + 100 - 37.
+_CANCELLED: Final = {"bfloat16": 1, "float16": 2, "float32": 6, "float64": 12}
 _FEW: Final = 256
 _HUGE: Final = 1e4
 
@@ -25,7 +26,7 @@ def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any
     float32."""
     if isinstance(value, list):
         return [last_bit(v, rng, dtype, times) for v in value]
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
+    if not isinstance(value, np.ndarray) or element_kind(value) != "f" or not value.size:
         return value
     flags = rng.flags(value.shape)
     if is_exact(value):
@@ -45,9 +46,9 @@ def is_exact(value: Any) -> bool:
     them that rounded numbers would hardly all be? What is made of sizes and positions, of pixels, by Round or Mod, is
     such, and so are many factors of formulas. Nothing that rounds could have moved them. A sum of which most cancels
     leaves a few bits empty, too, and was rounded where it was larger."""
-    bits, flat = _BITS.get(value.dtype.name), value.reshape(-1)
-    if bits is None:
+    if value.dtype.name not in _CANCELLED:
         return False
+    bits, flat = of(value.dtype).digits, value.reshape(-1)
     largest = float(np.abs(flat).max(initial=0, where=np.isfinite(flat)))
     empty = max(math.ceil(_CHANCE / max(int(np.count_nonzero(flat)), 1)), _CANCELLED[value.dtype.name])
     if not largest or empty >= bits:
@@ -61,10 +62,10 @@ def is_exact(value: Any) -> bool:
 
 def are_integers(value: Any) -> bool:
     """Are they floats, and as good as certainly made to be integers, which jump?"""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.name not in _BITS:
+    if not isinstance(value, np.ndarray) or element_kind(value) != "f" or value.dtype.name not in _CANCELLED:
         return False
     largest = float(np.abs(value).max(initial=0))
-    return 4 * largest <= 2.0 ** _BITS[value.dtype.name] and bool((value == np.trunc(value)).all())
+    return 4 * largest <= 2.0 ** of(value.dtype).digits and bool((value == np.trunc(value)).all())
 
 
 def _is_mask(value: Any) -> Any:

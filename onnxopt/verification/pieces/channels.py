@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.numbers.rounding import NOISE, allowed
 
 _CRUDE: Final = 0.05  # of its own range: more than what a narrow type rounds by that can tell such numbers apart,
@@ -58,7 +59,7 @@ def _are_tensors(a: Any, b: Any) -> bool:
     return (
         isinstance(a, np.ndarray)
         and isinstance(b, np.ndarray)
-        and a.dtype.kind == b.dtype.kind == "f"
+        and element_kind(a) == element_kind(b) == "f"
         and a.shape == b.shape
         and a.size >= _PART
     )

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import NOISE, Difference, difference, is_float, noisier
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.runner import Failed, Opened, Runner
 from onnxopt.verification.programs.stream import Stream
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
@@ -62,6 +63,7 @@ def noise_of(
     open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
     uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
     times, left = 1.0, [math.inf]  # elements, before each sample
+    opened: Opened | None = None
     for k in range(_MOST if open_ else _SEEDS):
         if k == _SEEDS:  # only what some elements of B are not explained of
             wanted = [v for v, jumps in open_.items() if jumps.count]
@@ -73,7 +75,7 @@ def noise_of(
             break
         rng = Draws(seed, k)
         try:
-            if k >= _SEEDS or not k % 2:
+            if k >= _SEEDS or not k % 2 or opened is None:
                 change = functools.partial(last_bit, rng=rng, dtype=dtype, times=times)
                 opened = runner.open(nodes, fed, wanted, change)
             for i, known in enumerate(original.values):
@@ -140,7 +142,7 @@ class _Open:
         if sample.shape != theirs.shape or sample.dtype != theirs.dtype:
             return
         left = left & ~are_equal(sample, theirs, self._share)
-        if theirs.dtype.kind == "i" and theirs.dtype.itemsize > 2:
+        if element_kind(theirs) == "i" and theirs.dtype.itemsize > 2:
             left = left & ~self._is_near(sample, case)
         self.left[case] = left if left.any() else None
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.element_types import BY_NAME, TYPES
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.numbers.rounding import EPSILON, allowed, roundings
 from onnxopt.verification.programs.program import Program
@@ -19,9 +20,9 @@ _DTYPE: Final = {
     "tensor(bfloat16)": "bfloat16",
 }  # fmt: skip
 _EXACT: Final = ("tensor(int", "tensor(uint", "tensor(bool")
-_EXACT_CODES: Final = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))
+_EXACT_CODES: Final = frozenset(t.code for t in TYPES if t.kind in "iub")
 # Codes of TensorProto.DataType: floats and complex numbers but float32.
-_OTHERS: Final = frozenset((10, 11, 14, 15, 16, 17, 18, 19, 20, 23, 24, 27, 28))
+_OTHERS: Final = frozenset(t.code for t in TYPES if t.kind in "fc") - {BY_NAME["float32"].code}
 
 
 def is_coarse(kind: str) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import (
     EPSILON,
@@ -325,7 +326,7 @@ def _are_alike(*values: Any) -> bool:
     """Are they tensors of one shape, and of types that can be compared?"""
     first = values[0]
     return all(
-        isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype.kind == first.dtype.kind for v in values
+        isinstance(v, np.ndarray) and v.shape == first.shape and element_kind(v) == element_kind(first) for v in values
     )
 
 

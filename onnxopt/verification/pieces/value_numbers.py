@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.programs.program import Program, bodies
@@ -201,7 +202,7 @@ def _held(name: str, a: AttributeProto) -> Hashable:
 def elements(array: Any) -> Hashable:
     """What a constant holds, of whatever shape and type."""
     array = np.asarray(array)
-    if array.dtype.kind in "OUS":
+    if element_kind(array) == "S":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return "constant", array.dtype, array.shape, _Bytes(data)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
 from onnxopt.verification.model.functions import Functions, Name, domain_of, operator_of
@@ -238,11 +239,11 @@ class Around:
                     return False
                 self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
-            if np.dtype(dtype).kind not in "fiub":  # other words are as good
+            if element_kind(np.dtype(dtype)) not in "fiub":  # other words are as good
                 made[output] = np.resize(like, shape)
                 continue
             rng = Draws(output)
-            numbers = rng.normal(shape) if np.dtype(dtype).kind == "f" else rng.flags(shape)
+            numbers = rng.normal(shape) if element_kind(np.dtype(dtype)) == "f" else rng.flags(shape)
             made[output] = np.asarray(numbers).astype(dtype)
         feeds.update(made)
         for name, value in made.items():

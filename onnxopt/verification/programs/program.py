@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import BY_ONNX, INTEGERS, TYPES, of
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.functions import calls_or_holds, may_hide
 from onnxopt.verification.model.order import bodies_of, captured, in_order, reads_of
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
 
 # Types that numpy, and so the runtime's interface, does not have: they cross the border of a piece as wider ones, which
 # hold each of their values.
-_CARRIER: Final = {
-    "bfloat16": "float", "float8e4m3fn": "float", "float8e4m3fnuz": "float", "float8e5m2": "float",
-    "float8e5m2fnuz": "float", "int4": "int8", "uint4": "uint8",
-}  # fmt: skip
+_CARRIER: Final = {t.onnx: {"f": "float", "i": "int8", "u": "uint8"}[t.kind] for t in TYPES if t.is_foreign}
 
 
 class Program:
@@ -78,10 +76,16 @@ class Program:
         return found
 
     @cached_property
-    def ranks(self) -> dict[str, int]:
-        """How many axes values have, as far as onnx can tell."""
-        tensors = ((i.name, i.type.tensor_type) for i in inferred_infos(self.skeleton.proto))
-        return {name: len(t.shape.dim) for name, t in tensors if t.HasField("shape")}
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of values, as far as onnx can tell; 0 for a dim of which it knows no number. Of other values than
+        lists of integers, which may be sizes, only the rank is believed."""
+        found: dict[str, tuple[int, ...]] = {}
+        for info in inferred_infos(self.skeleton.proto):
+            tensor = info.type.tensor_type
+            if tensor.HasField("shape"):
+                is_list = tensor.elem_type in INTEGERS and len(tensor.shape.dim) == 1
+                found[info.name] = tuple(d.dim_value if is_list else 0 for d in tensor.shape.dim)
+        return found
 
     @cached_property
     def _makers(self) -> list[list[tuple[str, int]]]:
@@ -275,10 +279,7 @@ def type_of(value: Any) -> str:
 @cache
 def _tensor_of(dtype: Any) -> str:
     """numpy makes the name of a type anew each time it is asked."""
-    if dtype.kind in "OUS":
-        return "tensor(string)"
-    name = {"float64": "double", "float32": "float"}.get(dtype.name, dtype.name)
-    return f"tensor({name.replace('float8_', 'float8')})"
+    return f"tensor({of(dtype).onnx})"
 
 
 def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
@@ -318,11 +319,7 @@ def widened(value: Any) -> Any:
 
 def narrowed(value: Any, kind: str) -> Any:
     """What was carried, as this type."""
-    if not carrier(kind):
-        return value
-    import ml_dtypes
-
-    return value.astype(np.dtype(getattr(ml_dtypes, _element(kind).replace("float8", "float8_"))))
+    return value.astype(BY_ONNX[_element(kind)].dtype) if carrier(kind) else value
 
 
 def _element(kind: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import FLOATS
 from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.programs.steps import shake_dequantized
@@ -105,12 +106,12 @@ class Runner:
         feeds = {i.name for i in model.graph.input}
         inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
         if any(n.op_type == "Scan" for n in model.graph.node):  # onnxruntime asks its body for ranks when it is run
-            self._give_ranks(model, inputs)
+            self._give_shapes(model, inputs)
         try:
             try:
                 engine = self._load(model, weights)
             except Exception as e:
-                if not any(sign in str(e) for sign in _GUESSED) or not self._give_ranks(model, inputs):
+                if not any(sign in str(e) for sign in _GUESSED) or not self._give_shapes(model, inputs):
                     raise
                 engine = self._load(model, weights)
         except Exception as e:  # whatever a runtime raises
@@ -130,15 +131,15 @@ class Runner:
             folder=self.program.skeleton.path.absolute().parent,
         )
 
-    def _give_ranks(self, model: Any, inputs: Mapping[str, str]) -> bool:
-        """Say how many axes those `inputs` have of which onnx can tell in the whole model; is there one?"""
-        ranks = self.program.ranks
-        known = [i for i in model.graph.input if inputs[i.name] in ranks and i.type.HasField("tensor_type")]
+    def _give_shapes(self, model: Any, inputs: Mapping[str, str]) -> bool:
+        """Say of those `inputs` what onnx can tell of their shapes in the whole model; is there one?"""
+        shapes = self.program.shapes
+        known = [i for i in model.graph.input if inputs[i.name] in shapes and i.type.HasField("tensor_type")]
         for given in known:
             shape = given.type.tensor_type.shape
             shape.SetInParent()  # of a scalar, too
-            for _ in range(ranks[inputs[given.name]]):
-                shape.dim.add()
+            for size in shapes[inputs[given.name]]:
+                shape.dim.add(**({"dim_value": size} if size else {}))
         return bool(known)
 
 
@@ -200,11 +201,10 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
 
     from onnxopt.protos import array_to_tensor, tensor_to_array
 
-    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
     exact = {name for n in model.graph.node if n.op_type in _SIZES for name in n.input[1:]}.union(kept)
     tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
     constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
     tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
     for tensor in tensors:
-        if tensor.data_type in floats and (math.prod(tensor.dims) > 1 or tensor.name in scales):
+        if tensor.data_type in FLOATS and (math.prod(tensor.dims) > 1 or tensor.name in scales):
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
