@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from onnxopt.graph import Model
 from onnxopt.verification import session
 from onnxopt.verification.session import Session
 from onnxopt.worker import room
@@ -23,6 +24,7 @@ for name in (
     *("ONNXOPT_DEBUG", "ONNXOPT_PROJECT_FILE", "ONNXOPT_CACHE_KEY"),
 ):
     os.environ.pop(name, None)
+Model.debug = True  # the use of a value that no longer is raises
 # Byte code of a plugin is left beside it, and is taken for that of one of the same size that replaces it in a second.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 

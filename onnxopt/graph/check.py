@@ -6,6 +6,7 @@ from onnxopt.errors import InvariantError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
+from onnxopt.graph.schema import results_of
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
 
@@ -78,12 +79,17 @@ def _check_scope(
                 if v.producer is not node or v.index != i or v.graph is not scope:
                     _fail(scope, f"`{v.name}` does not know its producer {node!r}")
                 define(v)
+        demanded = results_of(node.op, scope.opset(node.op.rpartition("::")[0]))
+        if demanded is not None and node not in scope.model.lacking and (missing := demanded.missing(node.outputs)):
+            _fail(scope, f"{node!r} {missing}")
     if count != scope.size or scope.last is not previous or count != sum(map(len, scope.by_op.values())):
         _fail(scope, "the node list and its index differ in length")
     if not scope.nodes_changed and any(n.proto is not p for n, p in zip(scope, scope.proto.node, strict=True)):
         _fail(scope, "what is written into its nodes is not in the scope")
-    for v in scope.outputs:
+    for i, v in enumerate(scope.outputs):
         outputs[v] = outputs.get(v, 0) + 1
+        if v in scope.outputs[:i] and v not in scope.model.repeated:
+            _fail(scope, f"`{v.name}` is given out twice")
         if v not in visible and not _sparse(v):
             _fail(scope, f"output `{v.name}` is not defined")
 

@@ -27,9 +27,9 @@ class Graph(Order):
     All mutation goes through `make`, `insert`, `place`, `remove`, `move_after`, `inline`, `take_over`, `give_out`,
     `rename`, `drop_input`, `drop_output`, `give`, `constant`, `attach_constant`, `add_initializer`, `know` and
     `remove_initializer` here; `Node.op`, `Node.set_attr`, `Node.adopt`, `Node.set_input`, `Node.remove_input` and
-    `Node.remove_output`; `Value.rename`, `Value.redirect_readers` and `Value.replace_all_uses_with`;
-    `Model.add_function` and `Model.replace_output`. Each keeps users, index and version right and tells the model's
-    watcher which nodes to look at again.
+    `Node.remove_output`; `Value.rename`, `Value.redirect_readers` and `Value.replace_all_uses_with`; and
+    `Model.add_function`. Each keeps users, index and version right and tells the model's watcher which nodes to look at
+    again. Each node gives out what its operator has to, and no scope gives out one value twice, unless its file did.
     """
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
@@ -183,11 +183,16 @@ class Graph(Order):
         if "::" in node._op:
             self.model.foreign.append(node)
         node.stale = True
+        if self.model.debug:
+            for v in node.inputs:
+                self.model.check_use(v, self, repr(node))
         self.place(node, before)
         constant = node._op == "Constant" and node.holds_array
         for i, v in enumerate(node.outputs):
             if v is not None:
                 v.producer, v.index, v.graph, v.constant = node, i, self, constant
+                if self.model.debug:
+                    self.model.gone.pop(v, None)
         self.touch(node)
         return node
 
@@ -224,6 +229,8 @@ class Graph(Order):
                 if v.users or v.output_count:
                     raise self._still_read(node, v)
                 v.producer = None
+                if self.model.debug:
+                    self.model.gone[v] = f"{node!r} was removed"
         if node.bodies:
             for body in node.bodies.values():
                 body._release()
@@ -261,11 +268,16 @@ class Graph(Order):
         for v in self.outputs:
             v.output_count -= 1
 
-    def inline(self, body: Graph) -> list[Value]:
+    def inline(self, body: Graph, given: Sequence[Value] = ()) -> list[Value]:
         """Move the nodes and initializers of `body` in front of its owner, which is a node of this scope, and return
-        what the body gave out. Their names become fresh: what is visible here must not be defined in a body again."""
+        what the body gave out. `given`: what takes the place of its inputs. Names of values become fresh: what is
+        visible here must not be defined in a body again."""
         owner, fresh = body.owner, self.model.names.fresh
         assert owner is not None and owner.graph is self
+        instead = dict(zip(body.inputs, given))
+        for value, outer in instead.items():
+            value.redirect_readers(outer)
+            outer.learn(value)
         for value in body.initializers.values():
             value.rename(fresh(value.name))
             value.graph = self
@@ -290,19 +302,20 @@ class Graph(Order):
         body.by_op.clear()
         body.initializers, body.owners, body.outputs, body.size = {}, {}, [], 0
         body.nodes_changed = self.nodes_changed = True
-        return results
+        return [instead.get(v, v) for v in results]
 
     def take_over(self, value: Value, node: Node, index: int = 0) -> None:
         """`node` produces `value` (object, name, users, graph output) in place of its producer.
 
-        O(1): no reader changes. The old producer's output is left absent.
+        O(1): no reader changes. Its producer makes one in its place that nothing reads, where the operator has to.
         """
-        old = value.producer
-        if old is not None:
-            old.outputs[value.index] = None
-            old.stale = True
+        self._vacate(value)
         while len(node.outputs) <= index:
             node.outputs.append(None)
+        if self.model.debug:
+            if (taken := node.outputs[index]) is not None:
+                self.model.gone[taken] = f"`{value.name}` took its place"
+            self.model.gone.pop(value, None)
         node.outputs[index] = value
         node.stale = True
         value.producer, value.index = node, index
@@ -312,16 +325,47 @@ class Graph(Order):
         for user in value.users:
             self.model.mark(user)
 
-    def give_out(self, output: Value, value: Value) -> None:
-        """`output`, whose name callers know, is what `value` was; with a node of its own where that has to stay."""
-        maker = value.producer
-        if maker is None or value.graph is not self or value.is_output or value.constant:
-            place = output.producer
-            value = self.make("Identity", [value], before=place.next if place is not None else None)
-            maker = value.producer
-        assert maker is not None
-        value.redirect_readers(output)
-        self.take_over(output, maker, value.index)
+    def _vacate(self, value: Value) -> None:
+        """What makes `value` makes another in its place, which nothing reads, or none, where the operator need not."""
+        node = value.producer
+        if node is None or node.outputs[value.index] is not value:
+            return
+        left = None
+        if node.graph is not None and not self.model.may_lack(node, value.index):
+            left = Value(self.model.names.fresh(value.name, "_unread"), node.graph, node, value.index)
+            left.learn(value)
+            left.constant = node.holds_array
+        node.outputs[value.index] = left
+        node.stale = True
+
+    def needs_copy(self, value: Value) -> bool:
+        """Does this scope need an Identity to give out `value` under another name? It has to make it, and give it out
+        under no name yet: runtimes lose one of two outputs that are one value."""
+        return value.producer is None or value.graph is not self or value.is_output
+
+    def _copy(self, value: Value, of: Node | None) -> Value:
+        """An Identity of `value`, called as the node `of` is, right behind what makes `value`, or behind `of`."""
+        place = value.producer if value.graph is self and value.producer is not None else of
+        node = Node(make_node("Identity", "", of.name if of is not None else "", {}), [value], [])
+        copy = Value(self.model.names.fresh(value.name, "_Identity"), self)
+        copy.unasked = True
+        node.outputs.append(copy)
+        self.insert(node, place.next if place is not None else None)
+        return copy
+
+    def give_out(self, output: Value, value: Value) -> Value:
+        """What lists `output`, which keeps its name, gives out what `value` is. Returns the value to read from now on:
+        `output`, or `value` where an Identity makes `output` of it."""
+        old = output.producer
+        if old is None:
+            return value  # an input, or an initializer: it is the same, and nothing can make it
+        kept = self.needs_copy(value)
+        given = self._copy(value, old) if kept else value
+        assert given.producer is not None
+        given.redirect_readers(output)
+        output.learn(given)
+        self.take_over(output, given.producer, given.index)
+        return value if kept else output
 
     def rename(self, value: Value, hint: str) -> None:
         """Give what a node of this scope makes a fresh name like its own and `hint`."""
@@ -345,8 +389,11 @@ class Graph(Order):
         self.model.version += 1
 
     def give(self, index: int, value: Value) -> None:
-        """This body gives out a value of its own in place of another."""
-        assert self.owner is not None and value.graph is self
+        """This body gives out `value` in place of another: an Identity of it where another scope makes it, or it is
+        given out already."""
+        assert self.owner is not None
+        if value.graph is not self or value.is_output:
+            value = self._copy(value, self.last)
         self.outputs[index].output_count -= 1
         self.outputs[index] = value
         value.output_count += 1
@@ -382,9 +429,9 @@ class Graph(Order):
     def add_initializer(self, value: Value) -> None:
         """Make an existing value, whose array or tensor is set, an initializer of this scope; what made it makes it no
         more."""
-        if (maker := value.producer) is not None:
-            maker.outputs[value.index] = None
-            maker.stale = True
+        self._vacate(value)
+        if self.model.debug:
+            self.model.gone.pop(value, None)
         self.initializers[value.name] = value
         value.producer, value.index, value.graph = None, 0, self
         self.know(value)
@@ -404,5 +451,7 @@ class Graph(Order):
         for value in values:
             assert not value.users and not value.output_count
             del initializers[value.name]
+            if self.model.debug:
+                self.model.gone[value] = "it was removed from the initializers"
         self.initializers_changed = True
         self.model.version += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import InvariantError, ModelError, UsageError, nearest
 from onnxopt.graph.names import Names
+from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import Interface
 from onnxopt.plaintext import counted
 from onnxopt.protos import Array, is_external, qualified, tensor_to_array
@@ -40,8 +42,10 @@ class Model:
 
     `version` counts mutations: a pass that leaves it unchanged did nothing; `learnt` how often a value came to be known
     better. `watch`, when set, is called with every node that is marked, and with each that is removed. `read_external`
-    decodes tensors stored outside the file.
+    decodes tensors stored outside the file. In `debug` mode the use of a value that no longer is raises InvariantError.
     """
+
+    debug = bool(os.environ.get("ONNXOPT_DEBUG"))
 
     def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
         self.proto = proto
@@ -59,6 +63,9 @@ class Model:
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
         self.interface: Interface  # what no pass may change
+        self.lacking: set[Node] = set()  # nodes that the file has without a result that their operator has to give
+        self.repeated: set[Value] = set()  # what a scope of the file gives out more than once
+        self.gone: dict[Value, str] = {}  # in debug mode: values that no longer are, and why
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
@@ -217,19 +224,27 @@ class Model:
         assert isinstance(known, frozenset)
         return op in known
 
-    def replace_output(self, old: Value, new: Value) -> None:
-        """Each graph that lists `old` as an output lists `new`, apart from main and functions: their names are the
-        interface."""
-        scopes = [old.graph]
-        for graph in scopes:
-            if not old.output_count:
-                break  # most often the first lists it, and there may be thousands of bodies in it
-            while graph.owner is not None and old in graph.outputs:
-                graph.outputs[graph.outputs.index(old)] = new
-                old.output_count -= 1
-                new.output_count += 1
-                self.version += 1
-            scopes.extend(body for node in graph.owners for body in node.bodies.values())
+    def may_lack(self, node: Node, index: int) -> bool:
+        """May this output of a node be absent, by its operator's schema?"""
+        graph = node.graph
+        assert graph is not None
+        demanded = results_of(node.op, graph.opset(node.op.rpartition("::")[0]))
+        return demanded is not None and index in demanded.optional
+
+    def check_use(self, value: Value | None, scope: Graph, reader: str) -> None:
+        """Raise InvariantError where `reader`, in `scope`, is to read what no longer is, or is not visible there."""
+        if value is None:
+            return
+        why = self.gone.get(value, "")
+        graph: Graph | None = scope
+        while graph is not None and graph is not value.graph:
+            graph = graph.parent
+        if why or graph is None:
+            why = why or f"it is of another scope, {value.graph.path}"
+            raise InvariantError(
+                f"{self.name}: {scope.path}: {reader} was to read `{value.name}`, which is stale: {why}",
+                "read what value.replace_all_uses_with(other) returns, or look the value up again",
+            )
 
 
 def function_label(domain: str, name: str, overload: str = "") -> str:

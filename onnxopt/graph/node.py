@@ -237,6 +237,8 @@ class Node:
         old = self.inputs[index] if index < len(self.inputs) else None
         if old is value:
             return
+        if value is not None and self.graph is not None and self.graph.model.debug:
+            self.graph.model.check_use(value, self.graph, repr(self))
         while len(self.inputs) <= index:
             self.inputs.append(None)
         self.inputs[index] = value

@@ -14,6 +14,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import HELD, Node
+from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs, tensor_type
@@ -222,6 +223,12 @@ class _Reader:
     def finish(self, graph: Graph) -> None:
         for value in graph.outputs:
             value.output_count += 1
+        if len(set(graph.outputs)) < len(graph.outputs):
+            self.model.repeated.update(v for v in graph.outputs if graph.outputs.count(v) > 1)
+        for op, nodes in graph.by_op.items():
+            demanded = results_of(op, graph.opset(op.rpartition("::")[0]))
+            if demanded is not None and demanded.least > 1:
+                self.model.lacking.update(n for n in nodes if demanded.missing(n.outputs))
         self.scopes.pop()
 
     def read_nodes(self, graph: Graph, protos: Sequence[NodeProto]) -> None:
@@ -268,6 +275,8 @@ class _Reader:
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
         for name in proto.output[:]:
             outputs.append(self.define(graph, name, node, len(outputs)) if name else None)
+        if not outputs or None in outputs:
+            self.model.lacking.add(node)  # as far as its operator knows: see `Results`
         return node
 
 

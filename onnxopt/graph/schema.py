@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -93,6 +93,33 @@ def signature(op: str, opset: int) -> Signature | None:
         schema.deprecated,
         tuple(p.name + marks.get(p.option, "") for p in schema.inputs),
     )
+
+
+@record(frozen=True)
+class Results:
+    """How many results an operator has to give at least, and which of them may be absent."""
+
+    least: int
+    optional: frozenset[int]
+
+    def missing(self, made: Sequence[object]) -> str:
+        """What is wrong with these results, of which those that are absent are false; empty if nothing is."""
+        if len(made) < self.least:
+            return f"gives {len(made)} results, and has to give {self.least}"
+        for i, result in enumerate(made):
+            if not result and i not in self.optional:
+                return f"lacks its result {i}"
+        return ""
+
+
+@cache
+def results_of(op: str, opset: int) -> Results | None:
+    """What an operator has to give out; None when the standard does not know it."""
+    schema = find_schema(op, opset)
+    if schema is None:
+        return None
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    return Results(schema.min_output, frozenset(i for i, p in enumerate(schema.outputs) if p.option == optional))
 
 
 @cache

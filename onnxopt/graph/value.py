@@ -181,22 +181,29 @@ class Value:
 
     def redirect_readers(self, other: Value) -> None:
         """Every node that reads this value reads `other` instead; graph outputs stay."""
+        model = self.graph.model
+        if model.debug:
+            model.check_use(other, other.graph, f"what reads `{self.name}`")
         for user in list(self.users):
             for i in user.places(self):
                 user.set_input(i, other)
 
-    def replace_all_uses_with(self, other: Value) -> None:
-        """Every node and graph output that reads this value reads `other` instead.
+    def replace_all_uses_with(self, other: Value) -> Value:
+        """Every node and graph output that reads this value reads `other` instead; `other` computes the same.
 
-        An output of the main graph, or of a function, keeps its name: it is what `other` was, which is no more.
+        Returns the value to read from now on: `other`, or this one. An output of a scope keeps its name: what made
+        `other` makes this value then, and `other` is no more.
         """
+        if other is self:
+            return self
         self.redirect_readers(other)
-        other.dtype = other.dtype or self.dtype
-        other.shape = other.shape if other.shape is not None else self.shape
-        if self.output_count:
-            self.graph.model.replace_output(self, other)
-        if self.output_count:
-            self.graph.give_out(self, other)
+        other.learn(self)
+        return self.graph.give_out(self, other) if self.output_count else other
+
+    def learn(self, other: Value) -> None:
+        """Take over the type of `other`, which is the same by content, as far as this value's is unknown."""
+        self.dtype = self.dtype or other.dtype
+        self.shape = self.shape if self.shape is not None else other.shape
 
     def __repr__(self) -> str:
         return f"%{self.name}"

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Restless(Instrument):
-    """Watches the last round that a Fixpoint may run, of the run that `ctx` is of."""
+    """Watches the last two rounds that a Fixpoint may run, of the run that `ctx` is of: passes that undo each other's
+    work may take turns."""
 
     watches_rewrites = True
 
@@ -56,7 +57,7 @@ class Restless(Instrument):
         hint = "they undo each other's work: disable one of them with --disable"
         if len(self._did) == 1:
             hint = f"a pass that runs again has to leave the model as it is; go on without it by --disable {names}"
-        return NoFixpointError(f"{model.name}: still changing after {rounds} rounds; in the last, {told}", hint)
+        return NoFixpointError(f"{model.name}: still changing after {rounds} rounds; in the last ones, {told}", hint)
 
 
 def _told(name: str, hits: Counter[str], place: str) -> str:

@@ -83,7 +83,7 @@ class Fixpoint(Composite):
         outer, ctx.in_round = ctx.in_round, True
         rounds = max(self.max_rounds, 1)
         for n in range(rounds):
-            if n == rounds - 1:
+            if n == max(rounds - 2, 0):
                 from onnxopt.pipeline.restless import Restless
 
                 restless = Restless(ctx)

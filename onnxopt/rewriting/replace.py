@@ -14,7 +14,6 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an, counted
-from onnxopt.protos import make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
 
@@ -80,19 +79,22 @@ def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
 def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
     """Who read the old values reads the new ones; those that take over no name get one."""
     graph, created = m.graph, set(m.new_nodes)
-    taken: set[Value] = set()
+    now: dict[Value, Value] = {}  # what stands for a new value once it gave its place to an old one
     for old, new in pairs:
         maker = new.producer
-        if maker is not None and maker in created and new not in taken:
-            taken.add(new)
+        if new in now or maker is None or maker not in created:
+            if m.anchor.op == "Identity" and old.output_count and graph.needs_copy(new):
+                old.redirect_readers(new)  # the Identity stays
+            else:
+                now[new] = old.replace_all_uses_with(now.get(new, new))
+        else:
+            now[new] = old
             if "::" in maker.op:
                 types.shape(old)  # as long as something tells
             if new.users:
                 new.redirect_readers(old)  # a new node may read what another new node produces
-            _keep_type(old, new)
+            old.learn(new)
             graph.take_over(old, maker, new.index)
-        else:
-            _forward(m, old, new)
     for node in m.new_nodes:
         for v in node.outputs:
             if v is not None and v.name == _UNNAMED:
@@ -147,7 +149,7 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     pairs = _pairs(m, results)
     if m.anchor.op == "Identity":
         for old, new in pairs:
-            if _must_stay(old, new) and not old.users:
+            if old.output_count and m.graph.needs_copy(new) and not old.users:
                 raise Declined("a graph output is produced by a node")
     for old, new in pairs:
         if new is old and m.results is None:
@@ -196,43 +198,9 @@ def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Val
     return pairs
 
 
-def _keep_type(old: Value, new: Value) -> None:
-    old.dtype = old.dtype or new.dtype
-    old.shape = old.shape if old.shape is not None else new.shape
-
-
-def _must_stay(old: Value, new: Value) -> bool:
-    """Is `old` a graph output that nothing but a node of its own can produce?"""
-    return old.output_count > 0 and (new.producer is None or new.graph is not old.graph or new.is_output)
-
-
-def _forward(m: Match, old: Value, new: Value) -> None:
-    """Readers of `old` read `new`; a graph output goes to the producer of `new`, or keeps an Identity."""
-    graph = m.graph
-    old.redirect_readers(new)
-    if not old.output_count:
-        return
-    if not _must_stay(old, new):
-        new.redirect_readers(old)
-        producer = new.producer
-        assert producer is not None
-        _keep_type(old, new)
-        graph.take_over(old, producer, new.index)
-    elif m.anchor.op != "Identity":
-        node = Node(make_node("Identity", "", m.anchor.name, {}), [new], [None])
-        graph.insert(node, m.anchor)
-        graph.take_over(old, node)
-
-
 def bypass(graph: Graph, node: Node, x: Value) -> None:
     """What read `node` reads `x`, which nothing else does, but for its size; an output of the graph keeps its name."""
-    made = node.output
-    if made.is_output:
-        assert x.producer is not None  # what is read here alone is no input
-        graph.take_over(made, x.producer, x.index)
-        x.replace_all_uses_with(made)
-    else:
-        made.replace_all_uses_with(x)
+    node.output.replace_all_uses_with(x)
     graph.remove(node)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.parser
+import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxopt.analysis import types
+from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.graph import check_model, read_model, write_model
 from onnxopt.graph.text import model_text
 from onnxopt.graph.writer import write_deferred
@@ -121,3 +125,48 @@ def test_before_ir_4_weights_are_listed_as_inputs() -> None:
     graph.inputs.remove(old)
     names = [i.name for i in write_model(model).graph.input]
     assert names == ["v0", *(f"w{i}" for i in range(COUNT) if i != 7), "unread", "new"]
+
+
+BODIES = {
+    "If": """g (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <then_branch = t () => (made) { NODES }, else_branch = e () => (other) { other = Neg (x) }>
+    }""",
+    "Loop": """g (float[2] x, bool c) => (float[M, 2] y) <int64 n = {3}> {
+        y = Loop (n, "") <body = b (int64 i, bool d) => (bool d2, made) { d2 = Identity (d) NODES }>
+    }""",
+    "Scan": """g (float[3, 2] x, bool c) => (float[3, 2] y) {
+        y = Scan (x) <num_scan_inputs = 1, body = b (float[2] r) => (made) { NODES }>
+    }""",
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("made", ["weight", "other domain"])
+def test_an_output_of_a_body_that_says_no_type_says_one_where_it_is_not_inferred(kind: str, made: str) -> None:
+    """A Constant's type is inferred, that of the initializer in its place is not."""
+    given = "r" if kind == "Scan" else "x"
+    nodes = "made = Constant <value = float[2] {1, 2}> ()" if made == "weight" else f"h = Exp ({given}) made = Neg (h)"
+    head = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'
+    proto = onnx.parser.parse_model(head + BODIES[kind].replace("NODES", nodes))
+    for body in (a.g for a in proto.graph.node[-1].attribute if a.HasField("g")):
+        for output in body.output:
+            if output.name != "d2":
+                output.ClearField("type")
+    onnx.checker.check_model(proto, full_check=True)
+    model = read_model(ModelProto.FromString(proto.SerializeToString()))
+    assert write_model(model) == proto  # nothing changed
+    body = next(iter(next(iter(model.graph.owners)).bodies.values()))
+    if made == "weight":
+        optimize_model(model, OptimizeOptions(level=1))
+        assert [v.producer for v in body.outputs if v.name == "made"] == [None]
+    else:
+        neg = body.outputs[-1].producer
+        assert neg is not None and neg.inputs[0] is not None
+        gelu = body.make("com.microsoft::Gelu", [neg.inputs[0]], before=neg)
+        gelu.dtype = 1
+        body.outputs[-1].replace_all_uses_with(gelu)
+        body.remove(neg)
+    written = write_model(model)
+    onnx.checker.check_model(written, full_check=True)
+    said = next(o for a in written.graph.node[-1].attribute if a.HasField("g") for o in a.g.output if o.name == "made")
+    assert tensor_type(said.type) == (1, (2,) if made == "weight" else None)

@@ -184,7 +184,7 @@ def test_one_that_never_settles_is_named_with_what_it_did_last(model: Any) -> No
 
     with pytest.raises(NoFixpointError) as e:
         Fixpoint([Behind(), get_pass("elim-identity")()], max_rounds=3)(model("a = Relu (x) y = Neg (a)"))
-    assert e.value.message.startswith("g: still changing after 3 rounds; in the last, pass behind: replaced 1 time")
+    assert e.value.message.startswith("g: still changing after 3 rounds; in the last ones, pass behind: replaced 1")
     assert ", the last at Relu -> a" in e.value.message
     assert "; pass elim-identity: identity 1 time, the last at Identity -> a" in e.value.message
     assert "undo each other's work" in e.value.hint

@@ -176,7 +176,7 @@ def test_fixpoint_looks_again_at_bodies_inside_of_what_changed(model: Any) -> No
 def test_fixpoint_without_end_is_an_error(model: Any) -> None:
     with pytest.raises(NoFixpointError) as e:
         Fixpoint((touch(), get_pass("dead-code")(), touch(times=2)), max_rounds=7)(model())
-    assert e.value.message == "g: still changing after 7 rounds; in the last, pass touch: touched 2 times"
+    assert e.value.message == "g: still changing after 7 rounds; in the last ones, pass touch: touched 2 times"
     assert e.value.hint == "a pass that runs again has to leave the model as it is; go on without it by --disable touch"
     assert Fixpoint((touch(),))(model()).of("touch").runs == 1, "a pass leaves nothing for itself to do"
 

@@ -90,12 +90,8 @@ class _Merging:
         assert graph is not None
         for a, b in _pairs(node, first):
             reader = next(iter(b.users)) if len(b.users) == 1 else None
-            if a.is_output:  # the name stays, and the first makes it
-                b.replace_all_uses_with(a)
-                graph.take_over(a, first, a.index)
+            if a.replace_all_uses_with(b) is a:  # an output's name stays, and the first makes it
                 self.was[a] = b
-            else:
-                a.replace_all_uses_with(b)
             if reader in self.alone:  # no longer: what comes may be like it
                 self._merge_node(reader, self.alone.pop(reader))
         graph.remove(node)

@@ -92,10 +92,8 @@ def _counted(body: Graph) -> tuple[Array, Array]:
 
 def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
     counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
-    for value, given in zip(body.inputs, [*counted, *node.inputs[2:]]):
-        assert given is not None
-        value.replace_all_uses_with(given)
-    _, *results = graph.inline(body)
+    carried_in = [v for v in node.inputs[2:] if v is not None]  # all of them, or it is declined
+    _, *results = graph.inline(body, [*counted, *carried_in])
     collected = [_with_axis(graph, node, v) for v in results[carried:]]
     forward_results(graph, node, [*results[:carried], *collected])
 

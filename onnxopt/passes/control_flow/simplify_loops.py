@@ -43,6 +43,9 @@ class SimplifyLoops(GraphPass):
             if loop is None:
                 continue
             loop.read_unchanged(ctx)
+            if not node.outputs:  # all that it gave out is what it was given
+                remove_dead(node)
+                continue
             if node.op == "Loop":
                 loop.use_own_counter(ctx)
                 loop.count_trips(ctx)
@@ -168,7 +171,7 @@ class _Loop(Recurrence):
                 if index is None or not is_number(index, -1) or pick.attr("axis") != self.joined_along(i):
                     continue
                 if ctx.spend("last", at=pick):
-                    pick.output.replace_all_uses_with(left)
+                    left = pick.output.replace_all_uses_with(left)
                     remove_dead(pick)
 
     # -- what nothing reads ----------------------------------------------------------------------------------

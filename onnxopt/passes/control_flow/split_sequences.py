@@ -93,11 +93,6 @@ def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
         if position not in taken:  # the element's value becomes the part: names of outputs stay
             taken.add(position)
             graph.take_over(element, split, position)
-        elif element.is_output:
-            identity = graph.insert(
-                Node(make_node("Identity", "", user.name, {}), [split.outputs[position]], [None]), user
-            )
-            graph.take_over(element, identity)
         else:
             part = split.outputs[position]
             assert part is not None

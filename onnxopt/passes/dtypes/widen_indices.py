@@ -128,7 +128,7 @@ def _widen(graph: Graph, between: list[Node]) -> None:
         for cast in [u for u in narrow.users if u.op == "Cast" and narrow.producer in between]:
             cast.set_input(0, made)
             if cast.attr("to") == TensorProto.INT64:
-                cast.output.replace_all_uses_with(made)
+                made = cast.output.replace_all_uses_with(made)
                 graph.remove(cast)
     for node in reversed(between):
         remove_dead(node)

@@ -147,9 +147,6 @@ def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
             continue
         if len(inputs) > 1:
             graph.take_over(v, graph.insert(concat.copy(inputs, [None]), node))
-        elif v.is_output:
-            assert inputs[0] is not None
-            graph.give_out(v, inputs[0])
         else:
             assert inputs[0] is not None
             v.replace_all_uses_with(inputs[0])

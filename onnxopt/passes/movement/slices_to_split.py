@@ -156,9 +156,6 @@ def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node)
             value = node.output
             if j == 0:  # its value becomes the part: the names of outputs stay
                 graph.take_over(value, split, i)
-            elif value.is_output:
-                identity = Node(make_node("Identity", "", node.name, {}), [split.outputs[i]], [None])
-                graph.take_over(value, graph.insert(identity, node))
             else:
                 part = split.outputs[i]
                 assert part is not None

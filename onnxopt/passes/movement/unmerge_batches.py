@@ -289,16 +289,11 @@ class _Plan:
             dims = self._apart(end.source)
             x = self._turn(end.transpose, new, end.perm or (), tuple(dims[i] for i in end.perm or ()), reader)
         made = reader.output
-        if end.target is not None or (made.is_output and x.is_output):
-            target = end.target or _target(types.shape(x), types.shape(x)) or []
-            self.graph.take_over(made, self._reshape(x, target, None, reader))
-        elif made.is_output:
-            assert x.producer is not None
-            self.graph.take_over(made, x.producer, x.index)
-            x.replace_all_uses_with(made)
-            new = made if x is new else new
+        if end.target is not None:
+            self.graph.take_over(made, self._reshape(x, end.target, None, reader))
         else:
-            made.replace_all_uses_with(x)
+            read = made.replace_all_uses_with(x)
+            new = read if x is new else new
         self.graph.remove(reader)
         if end.transpose is not None:
             self.graph.remove(end.transpose)

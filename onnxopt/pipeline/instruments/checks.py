@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class CheckEach(Instrument):
     """After each pass: the graph's own invariants, those of the model as it would be written, and `checks`, which raise
-    if something is wrong.
+    if something is wrong. A pass that uses a value which no longer is raises InvariantError at that place.
 
     With `suppress`, failures become warnings of the run's report.
     """
@@ -29,6 +29,9 @@ class CheckEach(Instrument):
     ) -> None:
         self.checks: list[Callable[[Model], object]] = ([check_model, write_model] if invariants else []) + list(checks)
         self.suppress = suppress
+
+    def begin(self, model: Model) -> None:
+        model.debug = True
 
     def after(self, model: Model, p: Pass) -> None:
         if p.children:
