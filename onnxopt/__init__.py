@@ -1,8 +1,8 @@
 """onnxopt: optimize ONNX models, prove that nothing broke, and say what was done.
 
 import onnxopt
-result = onnxopt.optimize("model.onnx")
-onnxopt.optimize_file("model.onnx", "model.opt.onnx")  # verified against the original
+result = onnxopt.optimize("model.onnx")  # or a ModelProto; verified against the original: result.model, result.report
+onnxopt.optimize("model.onnx", "model.opt.onnx")
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class _Trial:
         files: dict[bytes, Path] = {}
         for level in (1, 2, 3):
             journal = Journal()
-            model = onnxopt.optimize(self.model, level, instruments=[journal]).model
+            model = onnxopt.optimize(self.model, level=level, instruments=[journal], verify=False).model
             data = model.SerializeToString(deterministic=True)
             path = files.setdefault(data, self.folder / f"{self.path.stem}.O{level}.onnx")
             path.write_bytes(data)

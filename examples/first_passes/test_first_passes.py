@@ -36,8 +36,8 @@ def test_qdq_is_verified_with_its_tolerance_and_settles(tmp_path):
     proto = model("a = MatMul (x, w) b = Tanh (a) y = MatMul (b, w)", "<float[4, 4] w>")
     proto.graph.initializer.append(w)
     onnx.save(proto, tmp_path / "in.onnx")
-    options = onnxopt.OptimizeOptions(extra=("qdq-matmul",), config={"qdq-matmul.step": 0.02})
-    report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", options)
+    files = (tmp_path / "in.onnx", tmp_path / "out.onnx")
+    report = onnxopt.optimize(*files, extra=["qdq-matmul"], config={"qdq-matmul.step": 0.02}).report
     assert report.verification.status == "verified"
     assert report.verification.message.endswith("; qdq-matmul declares 0.05")
     pair = ["QuantizeLinear", "DequantizeLinear"]

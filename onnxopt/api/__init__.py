@@ -1,24 +1,17 @@
-"""The Python API: load, save, optimize, verify, stats. The command line is a thin layer over it."""
+"""The Python API: what the commands do, as functions that take files and ModelProtos."""
 
 from typing import TYPE_CHECKING
 
-from onnxopt.io import load, save
 from onnxopt.lazy import lazy, listing
-from onnxopt.optimizer import (
-    DifferentResult,
-    OptimizeOptions,
-    Report,
-    Result,
-    RolledBack,
-    optimize_file,
-    optimize_model,
-)
-from onnxopt.verification import VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.api.counting import stats
-    from onnxopt.api.models import optimize
-    from onnxopt.verification import Verification, verify
+    from onnxopt.api.optimizing import optimize, optimize_file
+    from onnxopt.api.result import Result
+    from onnxopt.io.load import load
+    from onnxopt.io.save import save
+    from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, RolledBack, optimize_model
+    from onnxopt.verification import Verification, VerifyOptions, verify
 
 __all__ = [
     "DifferentResult",
@@ -42,8 +35,12 @@ __getattr__ = lazy(
     "onnxopt",
     {
         "api.counting": ("stats",),
-        "api.models": ("optimize",),
+        "api.optimizing": ("optimize", "optimize_file"),
+        "api.result": ("Result",),
+        "io": ("load", "save"),
+        "optimizer": ("DifferentResult", "OptimizeOptions", "Report", "RolledBack", "optimize_model"),
         "verification.files": ("verify",),
+        "verification.options": ("VerifyOptions",),
         "verification.records": ("Verification",),
     },
 )

@@ -63,7 +63,7 @@ def bench(
     inputs: dict[str, str],
     seed: int,
     timeout: float,
-    limit: int,
+    memory: int,
     form: str,
 ) -> None:
     """Measure how long a run of model A takes in onnxruntime, or which of A and B is faster.
@@ -92,7 +92,7 @@ def bench(
         inputs=inputs,
         seed=seed,
         timeout=timeout,
-        limit=limit,
+        limit=memory,
     )
     with Progress() as progress, blaming_files(a, *([b] if b else [])):
         progress.phase("loading")

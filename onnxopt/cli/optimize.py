@@ -142,7 +142,7 @@ def optimize(
     atol: float | None,
     seed: int,
     timeout: float,
-    memory: int,
+    verify_memory: int,
     max_rewrites: int | None,
     report_file: Path | None,
     reproducer: Path | None,
@@ -183,8 +183,10 @@ def optimize(
     plain = _is_plain(models, asked)
     verify_options = None
     if not no_verify:
-        limit, dtype = given["limit"], given["dtype"] or ""
-        verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, limit, dims=verify_dims, dtype=dtype)
+        dtype = given["dtype"] or ""
+        verify_options = VerifyOptions(
+            rtol, atol, seed, inputs, timeout, verify_memory, given["memory"], dims=verify_dims, dtype=dtype
+        )
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )

@@ -138,7 +138,6 @@ def dim_option(default: str, *also: str) -> Callable[[F], F]:
 
 memory_option = click.option(
     "--verify-memory",
-    "memory",
     type=_Size(),
     default="2G",
     show_default=True,
@@ -195,7 +194,6 @@ def tolerance_options(function: F) -> F:
 
 limit_option = click.option(
     "--memory",
-    "limit",
     type=_Size(128 << 20, ": a runtime alone takes some 128 MiB"),
     callback=lambda ctx, param, value: value or 0,
     metavar="SIZE",
@@ -323,52 +321,21 @@ def make_options(
     given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False, external: str = "auto"
 ) -> OptimizeOptions:
     """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
-    from onnxopt.optimizer import OptimizeOptions
+    from onnxopt.api import settings
     from onnxopt.pipeline.text import literal
 
-    load_plugins(given["plugins"])
-    config = {key: literal(text) for key, text in given["config"].items()}
-    if given["max_constant_bytes"] is not None:
-        config["constant-folding.max-bytes"] = given["max_constant_bytes"]
-    options = OptimizeOptions(
-        level=given["level"],
-        pipeline=given["pipeline"],
-        extra=given["extra"],
-        disable=given["disable"],
-        config=config,
-        target=given["target"] or "any",
-        max_rewrites=max_rewrites,
-        freeze_initializers=given["freeze_initializers"],
-        dims={} if given["keep_dynamic"] else given["dims"],
-        shapes={} if given["keep_dynamic"] else given["shapes"],
-        allow_domains=given["allow_domains"],
-        inline_functions=given["inline_functions"],
-        target_opset=given["target_opset"],
-        provenance=provenance,
-        limits=Limits(given["limit"], given["work"]),
-        external=external,
-        dtype=given["dtype"] or "",
-        keep_io=given["keep_io"],
-    )
+    named = {name: given[name] for name in settings.Settings.__annotations__}
+    named["config"] = {key: literal(text) for key, text in given["config"].items()}
+    named["target"] = given["target"] or "any"
+    if given["keep_dynamic"]:
+        named["dims"] = named["shapes"] = {}
+    options = settings.make_options(**named, max_rewrites=max_rewrites, provenance=provenance, external=external)
     if options.pipeline is not None or options.extra:
-        _tell_of_idle(options)
+        from onnxopt.optimizer.remarks import not_for_target
+
+        for text in not_for_target(options):
+            say(text, err=True)
     return options
-
-
-def _tell_of_idle(options: OptimizeOptions) -> None:
-    """Warn of passes that are named, and do not run for the target. Raises UsageError if no other does."""
-    from onnxopt.pipeline import get_pass
-    from onnxopt.pipeline.targets import idle_passes
-
-    ctx = options.context()
-    idle, others = idle_passes(options.passes(), ctx.targets, ctx.disabled_pass)
-    if not idle:
-        return
-    told = "; ".join(f"{name} {why}" for name, why in idle.items())
-    if not others:
-        target = get_pass(next(iter(idle))).info.targets[0]
-        raise UsageError(f"no pass runs: {told}", f"--target {target}, if that is what the result is for")
-    say(f"warning: a pass does not run: {told}", err=True)
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

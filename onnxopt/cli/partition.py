@@ -70,7 +70,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 )
 @limit_option
 def partition(
-    source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None, limit: int
+    source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None, memory: int
 ) -> None:
     """Cut a model into the parts that a backend supports and the rest.
 
@@ -96,9 +96,9 @@ def partition(
         if out_dir is not None or fused is not None:
             plan = make_plan(model.proto, model.data_of)
             if out_dir is not None:
-                _write_parts(source, plan, split(model, proposed), out_dir, limit)
+                _write_parts(source, plan, split(model, proposed), out_dir, memory)
             if fused is not None:
-                _write_fused(source, plan, model, proposed, fused, limit)
+                _write_fused(source, plan, model, proposed, fused, memory)
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
@@ -183,7 +183,7 @@ def _few(names: Sequence[str]) -> list[str]:
     return [*names[:_SHOWN], *([f"  and {more} more"] if more > 0 else [])]
 
 
-def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, limit: int) -> None:
+def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, memory: int) -> None:
     """Write and check the parts beside `folder`; they go into it when they are right."""
     from onnxopt.io import refuse_overwriting_input
     from onnxopt.io.placing import refuse_special
@@ -213,7 +213,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
             )
         index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
-        _check(source, plan, steps, "the parts, run in order,", limit)
+        _check(source, plan, steps, "the parts, run in order,", memory)
         folder.mkdir(exist_ok=True)
         old = _listed(folder / _INDEX) - {s.file.name for s in steps}
         for file in [*(s.file for s in steps), index]:
@@ -243,7 +243,7 @@ def _encoded(proto: ModelProto, name: str) -> bytes:
 
 
 def _write_fused(
-    source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, limit: int
+    source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, memory: int
 ) -> None:
     from onnxopt.io import Staged
     from onnxopt.pipeline.fuse import fuse_partition
@@ -261,16 +261,16 @@ def _write_fused(
         required = tuple(i.name for i in plan.inputs)
         outputs = tuple(v.name for v in model.graph.outputs)
         step = Step(staged.path, required, outputs, tuple(plan.overridable))
-        _check(source, plan, [step], "the fused model", limit)
+        _check(source, plan, [step], "the fused model", memory)
         staged.commit()
     say(f"wrote {destination}: {counted(count, 'function call')}, {counted(len(model.graph), 'node')}")
 
 
-def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, limit: int) -> None:
+def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, memory: int) -> None:
     from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
     from onnxopt.verification.composition import verify_composition
 
-    verdict = verify_composition(source, plan, steps, VerifyOptions(limit=limit))
+    verdict = verify_composition(source, plan, steps, VerifyOptions(limit=memory))
     if verdict.status == DIFFERENT:
         raise VerificationError(
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",

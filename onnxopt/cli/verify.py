@@ -79,8 +79,8 @@ def verify(
     atol: float | None,
     dims: dict[str, int],
     pieces: bool,
+    verify_memory: int,
     memory: int,
-    limit: int,
     provider: str,
     seed: int,
     timeout: float,
@@ -117,8 +117,8 @@ def verify(
         provider=provider,
         dims=dims,
         pieces=pieces,
-        memory=memory,
-        limit=limit,
+        memory=verify_memory,
+        limit=memory,
         dtype=dtype or "",
     )
     with Progress(enabled=not quiet) as progress, blaming_files(a, b):

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from onnxopt.errors import ModelError, file_path, plain, refuse_pipe, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
-from onnxopt.io.external import ExternalData
+from onnxopt.io.external import ExternalData, inline_data
 from onnxopt.wire import MappedFile, Stored, skim
 
 if TYPE_CHECKING:
@@ -77,6 +77,13 @@ def from_proto(proto: ModelProto, *, freeze_initializers: bool = False) -> Model
 def read_proto(path: Path, *, weights: bool = True) -> ModelProto:
     """The ModelProto in a file, with external data left where it is. `weights`: with the data of large ones in it."""
     return _read(path, stored=not weights)[0]
+
+
+def load_whole(path: Path) -> ModelProto:
+    """The ModelProto in a file with all its weights, those of data files too."""
+    proto = read_proto(path)
+    inline_data(proto, ExternalData(path.absolute().parent, path.name))
+    return proto
 
 
 def _read(path: Path, stored: bool) -> Read:

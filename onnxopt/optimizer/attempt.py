@@ -51,12 +51,11 @@ def optimize_model(
     return execute(options.passes(), model, options.context(instruments, trace))
 
 
-def optimize_file(
+def attempt(
     source: str | Path,
     destination: str | Path,
     options: OptimizeOptions | None = None,
     *,
-    check_result: bool = True,
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
@@ -68,12 +67,13 @@ def optimize_file(
     zero_weights: bool = False,
     home: Path | None = None,
 ) -> Report:
-    """Optimize one file into another. The destination appears only when the result is verified.
+    """Optimize one file into another, once. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
     `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
-    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`:
-    one that was started before, to have it load while this module was imported. A pass that fails leaves in the folder
+    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte.
+    `verify_options` None: the result is not verified. `verifier`: one that was started before, to have it load while
+    this module was imported. A pass that fails leaves in the folder
     `reproducer` what is needed to run it again, with `zero_weights` without the weights. `home`: the folder that the
     caller brings the destination to, where references have to hold.
     """
@@ -91,11 +91,10 @@ def optimize_file(
         phases[name] = now - clock
         clock = now
 
-    if check_result and verifier is None and not options.only_copy:
-        asked = verify_options or VerifyOptions(limit=options.limits.memory)
+    if verify_options is not None and verifier is None and not options.only_copy:
         from onnxopt.verification import Verifier
 
-        verifier = Verifier(source, replace(asked, dtype=options.dtype) if options.dtype else asked)
+        verifier = Verifier(source, replace(verify_options, dtype=options.dtype))
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.errors import VerificationError
 from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import WRONG, Site
-from onnxopt.plaintext import counted
+from onnxopt.plaintext import cleaned, counted
 from onnxopt.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from onnxopt.verification import Verification
 
 
@@ -61,20 +59,31 @@ class Report:
     stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
     data: list[str] = field(default_factory=list)  # the data files that the result reads, by their names in its folder
 
+    @property
+    def ok(self) -> bool:
+        """Does the result compute what the original does? True if nothing was changed, or verification says so; False
+        for what was not verified, too."""
+        return not self.changed or (self.verification is not None and self.verification.ok)
+
     def to_dict(self) -> dict[str, Any]:
         return dict(plain(self))
+
+    def __str__(self) -> str:
+        """The lines that the command prints."""
+        from onnxopt.reporting.plain import left_out, lines
+
+        data = self.to_dict()
+        return "\n".join([*lines(data), *left_out(cleaned(data["rolled_back"]))])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from onnxopt.reporting.html.notebook import table
+
+        return table(self.to_dict())
 
     def __repr__(self) -> str:
         nodes = f"{self.pipeline.nodes_before:,} → {counted(self.pipeline.nodes_after, 'node')}"
         return f"Report({nodes}{f', {self.verification.status}' if self.verification else ''})"
-
-
-@record
-class Result:
-    """The optimized ModelProto and the report."""
-
-    model: ModelProto = field(repr=False)
-    report: Report
 
 
 class DifferentResult(VerificationError):

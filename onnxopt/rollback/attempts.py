@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, optimize_file
+from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, attempt
 from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
+    from onnxopt.pipeline.context import Trace
     from onnxopt.rollback.search import Search
     from onnxopt.verification import Verifier
 
@@ -30,27 +32,30 @@ def optimize_or_roll_back(
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     again: Sequence[Instrument] = (),
+    trace: Trace | None = None,
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
     home: Path | None = None,
 ) -> Report:
-    """`optimize_file`, and again without what made the result differ, unless `strict`. `verify_options` None: not
-    verified.
+    """Optimize one file into another, as `attempt` does, and again without what makes the result differ, unless
+    `strict`.
 
-    `again`: the instruments of runs after the first. Raises what `optimize_file` raises.
+    `again`: the instruments of runs after the first. The report's seconds are those of all attempts, and of the search
+    between them. Raises what `attempt` raises.
     """
-    attempt = partial(
-        optimize_file,
+    start = time.perf_counter()
+    once = partial(
+        attempt,
         source,
         destination,
-        check_result=verify_options is not None,
         verify_options=verify_options,
         allow_unverified=allow_unverified,
         progress=progress,
+        trace=trace,
         home=home,
     )
     try:
-        return attempt(
+        return once(
             options,
             verifier=verifier,
             strict=strict,
@@ -59,19 +64,33 @@ def optimize_or_roll_back(
             zero_weights=zero_weights,
         )
     except DifferentResult as e:
-        if not strict and _unverified(e):
-            raise
-        from onnxopt.rollback.search import Search  # most results are right
+        first = e
+    if not strict and _unverified(first):
+        raise first
+    from onnxopt.rollback.search import Search  # most results are right
 
-        work = Search(source, options, verify_options, progress)
+    work = Search(source, options, verify_options, progress)
+    try:
         if strict:
-            work.explain(e)
-            raise
-        return _roll_back(e, work, partial(attempt, instruments=again), reproducer)
+            work.explain(first)
+            raise first
+        report = _roll_back(first, work, partial(once, instruments=again), reproducer)
+    except DifferentResult as e:
+        _count_all(e.report, start)
+        raise
+    _count_all(report, start)
+    return report
+
+
+def _count_all(report: Report, start: float) -> None:
+    """The last attempt took `report.seconds`; what was before it and after belongs to the run, too."""
+    whole = time.perf_counter() - start
+    report.phases["roll-back"] = whole - report.seconds
+    report.seconds = whole
 
 
 def _roll_back(
-    error: DifferentResult, work: Search, attempt: Callable[[OptimizeOptions], Report], reproducer: str | Path | None
+    error: DifferentResult, work: Search, once: Callable[[OptimizeOptions], Report], reproducer: str | Path | None
 ) -> Report:
     """Leave out what made the result wrong, as `error` says, and attempt it again, until it is verified. The report's
     `rolled_back` says what was left out.
@@ -85,7 +104,7 @@ def _roll_back(
         if not work.next(error):
             break
         try:
-            report = attempt(work.options)
+            report = once(work.options)
         except DifferentResult as e:
             error = e
             if _unverified(e):

@@ -7,7 +7,7 @@ from dataclasses import asdict, field, replace
 from typing import Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, REFUSED, UNLOADED
+from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, PROVEN, REFUSED, UNLOADED
 
 _GROSS: Final = 30.0  # times what rounding does in a piece
 
@@ -193,6 +193,11 @@ class Verification:
     noise: dict[str, float] = field(default_factory=dict)
 
     @property
+    def ok(self) -> bool:
+        """Does the result compute the same, and is that shown? What is equal, verified, or verified in pieces."""
+        return self.status in PROVEN
+
+    @property
     def agrees(self) -> bool:
         """May the result take the place of the original?"""
         return self.status in AGREES
@@ -216,6 +221,9 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"
 
 
 @record

@@ -57,11 +57,11 @@ def model(made: str, outputs: str = "", said: str = "") -> onnx.ModelProto:
 
 def assert_loaded(proto: onnx.ModelProto, level: int) -> onnx.ModelProto:
     """The result, which onnxruntime loads, and which gives what it did; a second run changes nothing."""
-    result = onnxopt.optimize(proto, level=level).model
+    result = onnxopt.optimize(proto, level=level, verify=False).model
     feeds = {"x": np.ones((2, 4), np.float32), "trips": np.array(2), "on": np.array(False)}
     before, after = (plain_session(m).run(["z"], feeds)[0] for m in (proto, result))
     assert np.array_equal(before, after)
-    again = onnxopt.optimize(result, level=level).model
+    again = onnxopt.optimize(result, level=level, verify=False).model
     assert again.SerializeToString() == result.SerializeToString()
     return result
 

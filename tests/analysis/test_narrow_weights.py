@@ -18,4 +18,4 @@ def test_only_weights_stay_narrow(kind: str, left: int) -> None:
     model = parsed(TEXT)
     numbers = np.arange(40_000).reshape(200, 200) % 2
     model.graph.initializer.append(numpy_helper.from_array(numbers.astype(kind), "w"))
-    assert len(onnxopt.optimize(model).model.graph.node) == left
+    assert len(onnxopt.optimize(model, verify=False).model.graph.node) == left

@@ -68,7 +68,7 @@ def test_what_was_done_before_shows_in_nothing(jobs: list[Job], tmp_path: Path) 
     run_locally(jobs, 1, lambda outcome: None)
     assert len(pids(tmp_path)) == 1
     for job in jobs:
-        onnxopt.optimize_file(job.source, tmp_path / "alone.onnx", OptimizeOptions(), check_result=False)
+        onnxopt.optimize_file(job.source, tmp_path / "alone.onnx", verify=False)
         assert Path(job.destination).read_bytes() == (tmp_path / "alone.onnx").read_bytes(), job.source
 
 

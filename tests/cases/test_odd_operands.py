@@ -130,7 +130,7 @@ def test_no_rule_fails(name: str) -> None:
         change(model)
         asked += 1
         try:
-            optimize(model, pipeline=f"fixpoint({','.join(case.passes)})")
+            optimize(model, pipeline=f"fixpoint({','.join(case.passes)})", verify=False)
         except ModelError:
             refused += 1
         except OnnxOptError as e:

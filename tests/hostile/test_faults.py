@@ -23,7 +23,7 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from tests.cli.conftest import SCRIPT
 from tests.hostile.promise import CONTROL, partial
 
@@ -241,7 +241,7 @@ def test_two_threads(folder: Path) -> None:
     def write(out: str) -> None:
         try:
             for _ in range(4):
-                optimize_file(folder / "in.onnx", folder / out, OptimizeOptions(level=1), check_result=False)
+                optimize_file(folder / "in.onnx", folder / out, level=1, verify=False)
         except BaseException as e:
             failed.append(e)
 

@@ -65,7 +65,7 @@ def test_weights_of_two_times_are_not_mixed(external: Path, write: Callable[...,
     data, out = external.with_suffix(".data"), external.with_name("out.onnx")
     other = np.random.default_rng(0).standard_normal(data.stat().st_size // 4).astype(np.float32).tobytes()
     with pytest.raises(ModelError, match=r"m\.data was changed while it was read"):
-        onnxopt.optimize_file(external, out, check_result=verified, instruments=[Meanwhile(lambda: write(data, other))])
+        onnxopt.optimize_file(external, out, verify=verified, instruments=[Meanwhile(lambda: write(data, other))])
     assert sorted(p.name for p in external.parent.iterdir()) == ["m.data", "m.onnx"]
 
 

@@ -59,7 +59,7 @@ def test_what_functions_in_place_call_is_there(
     onnx.save(parser.parse_model(HEAD + f"{{ {main} }}" + "".join(functions)), source)
     model = OptimizeOptions(inline_functions=True).load(source)
     assert {name.rpartition("::")[2] for name in model.functions} == left
-    report = optimize_file(source, target, OptimizeOptions(inline_functions=True))
+    report = optimize_file(source, target, inline_functions=True)
     assert report.verification is not None and report.verification.agrees
     assert np.array_equal(run(source), run(target))
 
@@ -89,7 +89,7 @@ def test_versions_of_a_domain_say_nothing_of_functions(
     onnx.save(model, source)
     loaded = OptimizeOptions(inline_functions=True).load(source)
     assert {name.rpartition("::")[2] for name in loaded.functions} == left
-    report = optimize_file(source, target, OptimizeOptions(inline_functions=True))
+    report = optimize_file(source, target, inline_functions=True)
     assert report.verification is not None and report.verification.agrees
     assert np.array_equal(run(source), run(target))
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from onnxopt.io.overlaps import spans
 
 pytestmark = pytest.mark.usefixtures("kept_judge")
@@ -64,8 +64,7 @@ def overlapping(folder: Path, places: list[tuple[int, int]]) -> Path:
 def test_what_overlaps_is_written_once(places: list[tuple[int, int]], external: str, tmp_path: Path) -> None:
     source, result = overlapping(tmp_path, places), tmp_path / "out" / "o.onnx"
     result.parent.mkdir()
-    options = OptimizeOptions(external=external, pipeline="elim-identity")
-    report = optimize_file(source, result, options)
+    report = optimize_file(source, result, external=external, pipeline="elim-identity")
     assert report.verification is not None and report.verification.agrees
     (data,) = result.parent.glob("*.data")
     few = len(places) < 10
@@ -78,7 +77,7 @@ def test_what_overlaps_is_written_once(places: list[tuple[int, int]], external: 
         np.testing.assert_array_equal(array, before[name])
     again = tmp_path / "again" / "o.onnx"
     again.parent.mkdir()
-    optimize_file(result, again, OptimizeOptions(external="copy", pipeline="elim-identity"))
+    optimize_file(result, again, external="copy", pipeline="elim-identity")
     assert {f.name: f.read_bytes() for f in again.parent.iterdir()} == {
         f.name: f.read_bytes() for f in result.parent.iterdir()
     }

@@ -285,7 +285,7 @@ def test_nothing_is_left_for_a_later_writer_to_forget(file: Path) -> None:
 def test_commands_leave_them_there(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What partitions, looks for a fault, or names files of data reads no weights."""
     monkeypatch.chdir(tmp_path)
-    optimize_file(file, tmp_path / "out.onnx", OptimizeOptions(level=1))
+    optimize_file(file, tmp_path / "out.onnx", level=1)
     whole: list[Path] = []
     monkeypatch.setattr(sys.modules[load.__module__], "_parse", whole.append)
     for command in (

@@ -108,7 +108,7 @@ def test_a_weight_that_is_not_declared_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "left"), [("repvgg_blocks", 3), ("mobileone_block", 2)])
 def test_parallel_branches_collapse_to_one_conv(name: str, left: int, built: dict[str, Path], tmp_path: Path) -> None:
-    report = onnxopt.optimize_file(built[name], tmp_path / "out.onnx", onnxopt.OptimizeOptions(level=3))
+    report = onnxopt.optimize_file(built[name], tmp_path / "out.onnx", level=3)
     assert report.verification is not None
     assert report.verification.status == "verified"
     operators = [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node]

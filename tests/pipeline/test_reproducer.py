@@ -40,9 +40,11 @@ def failing(model: Any, tmp_path: Path) -> Path:
 
 
 def fail(folder: Path, **given: Any) -> onnxopt.OnnxOptError:
-    options = onnxopt.OptimizeOptions(pipeline="fixpoint(elim-identity,crashing-rule,dead-code)", **given)
+    pipeline = "fixpoint(elim-identity,crashing-rule,dead-code)"
     with pytest.raises(PassError) as e:
-        onnxopt.optimize_file(folder / "m.onnx", folder / "out.onnx", options, reproducer=folder / "crash")
+        onnxopt.optimize_file(
+            folder / "m.onnx", folder / "out.onnx", pipeline=pipeline, reproducer=folder / "crash", **given
+        )
     return e.value
 
 
@@ -157,9 +159,8 @@ def test_what_lies_in_the_folder_is_replaced_and_not_written_through(failing: Pa
 
     shutil.rmtree(crash / "plugins")
     (crash / "plugins").symlink_to(failing)
-    options = onnxopt.OptimizeOptions(pipeline="crashing-rule")
     with pytest.raises(WriteError, match="plugins is a link"):
-        onnxopt.optimize_file(failing / "m.onnx", failing / "out.onnx", options, reproducer=crash)
+        onnxopt.optimize_file(failing / "m.onnx", failing / "out.onnx", pipeline="crashing-rule", reproducer=crash)
     assert not (failing / "broken.py").exists()
 
 

@@ -26,10 +26,9 @@ def shuffle_sets(monkeypatch: pytest.MonkeyPatch, salt: int) -> None:
 def test_whatever_the_order_of_sets(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(sample(name), source)
-    options = onnxopt.OptimizeOptions(level=3, dtype=dtype)
     found = set()
     for salt in range(4):
         shuffle_sets(monkeypatch, salt * 7919)
-        onnxopt.optimize_file(source, target, options, check_result=False)
+        onnxopt.optimize_file(source, target, level=3, dtype=dtype, verify=False)
         found.add(target.read_bytes())
     assert len(found) == 1

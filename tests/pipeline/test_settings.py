@@ -36,7 +36,7 @@ def refused(given: Callable[[], object]) -> tuple[str, str]:
 @pytest.mark.parametrize("level", [7, -1, 2.0, True, "2", None, [2]])
 def test_a_level_is_refused_alike_wherever_it_is_given(model: Any, level: Any) -> None:
     said = (f"there is no level {level!r}", "levels are 0 to 3")
-    assert refused(lambda: optimize(model().proto, level)) == said
+    assert refused(lambda: optimize(model().proto, level=level)) == said
     assert refused(lambda: PassContext(opt_level=level)) == said
     for where, given in (
         ("pass a: ", lambda: PassInfo("a", level)),

@@ -44,17 +44,17 @@ def copies(nodes: str, readers: int, size: int = 512) -> onnx.ModelProto:
 )
 def test_a_small_file_stays_small(nodes: str) -> None:
     model = copies(nodes, MANY)
-    assert optimize(model, 3).model.ByteSize() < 2 * model.ByteSize()
+    assert optimize(model, level=3, verify=False).model.ByteSize() < 2 * model.ByteSize()
 
 
 def test_few_readers_get_their_own() -> None:
     model = copies("p = Gemm (x, w) y = Mul (p, k)", FEW)
-    assert [n.op_type for n in optimize(model).model.graph.node] == ["Gemm"] * FEW
+    assert [n.op_type for n in optimize(model, verify=False).model.graph.node] == ["Gemm"] * FEW
 
 
 def test_small_constants_are_copied_for_all() -> None:
     model = copies("p = Gemm (x, w) y = Mul (p, k)", 3 * MANY, 64)
-    assert [n.op_type for n in optimize(model).model.graph.node] == ["Gemm"] * 3 * MANY
+    assert [n.op_type for n in optimize(model, verify=False).model.graph.node] == ["Gemm"] * 3 * MANY
 
 
 def with_weights(model: onnx.ModelProto, size: int, readers: int) -> onnx.ModelProto:
@@ -68,7 +68,7 @@ def with_weights(model: onnx.ModelProto, size: int, readers: int) -> onnx.ModelP
 
 def test_weights_of_their_own_make_room_for_what_they_become() -> None:
     model = with_weights(copies("p = Gemm (x, v) y = Mul (p, w)", MANY), 512, MANY)
-    result = optimize(model).model
+    result = optimize(model, verify=False).model
     assert [n.op_type for n in result.graph.node] == ["Gemm"] * MANY
     assert result.ByteSize() <= model.ByteSize()
 
@@ -76,12 +76,12 @@ def test_weights_of_their_own_make_room_for_what_they_become() -> None:
 def test_weights_that_something_else_reads_make_no_room() -> None:
     nodes = "p = Gemm (x, v) s = ReduceMax <keepdims = 0> (v) q = Mul (p, w) y = Add (q, s)"
     model = with_weights(copies(nodes, MANY), 512, MANY)
-    result = optimize(model, pipeline="conv-add-folding").model
+    result = optimize(model, pipeline="conv-add-folding", verify=False).model
     assert sum(n.op_type == "Mul" for n in result.graph.node) == MANY
 
 
 def test_folds_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constant_folding, "_KEPT", 1 << 20)
     model = copies("p = Mul (w, k) y = Add (x, p)", MANY, 256)
-    result = optimize(model, 1, config={"constant-folding.max_bytes": 1 << 19})
+    result = optimize(model, level=1, config={"constant-folding.max_bytes": 1 << 19}, verify=False)
     assert sum(n.op_type == "Mul" for n in result.model.graph.node) == MANY - 4

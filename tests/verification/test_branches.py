@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from onnxopt.verification import Verification, VerifyOptions, verify
 from onnxopt.verification.comparison import compare_files
 from tests.verification.pairs import verdict
@@ -127,7 +127,7 @@ def test_in_a_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_the_optimizer_s_own_results_are_verified(level: int, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(f"{HEAD} {{ {around()} }}"), tmp_path / "a.onnx")
-    report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", options=OptimizeOptions(level=level))
+    report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", level=level)
     assert report.verification is not None
     assert report.verification.status in RIGHT
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status in RIGHT

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from onnxopt.verification import (
     DIFFERENT,
     IN_PIECES,
@@ -230,7 +230,7 @@ def test_what_the_runtime_knows_and_has_no_kernel_for(kind: str, missing: str, t
 def test_a_narrower_type_is_rounded_to_around_them(dtype: str, tmp_path: Path) -> None:
     """onnxruntime runs next to nothing of bfloat16 as it is."""
     onnx.save(parser.parse_model(MODEL), tmp_path / "a")
-    report = optimize_file(tmp_path / "a", tmp_path / "b", OptimizeOptions(dtype=dtype))
+    report = optimize_file(tmp_path / "a", tmp_path / "b", dtype=dtype)
     assert report.verification is not None
     assert report.verification.status == IN_PIECES
     result = onnx.load(tmp_path / "b")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.inferring import InferenceError, infer_shapes, inferable
@@ -64,8 +64,7 @@ def test_what_a_type_holds() -> None:
 def test_both_types_are_verified_in_pieces(dtype: str, keep_io: bool, tmp_path: Path) -> None:
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(products([0.3, 0.3]), source)
-    options = OptimizeOptions(dtype=dtype, keep_io=keep_io)
-    report = optimize_file(source, result, options)
+    report = optimize_file(source, result, dtype=dtype, keep_io=keep_io)
     assert report.verification is not None
     assert report.verification.status == "verified in pieces"
     made = onnx.load(result).graph
@@ -74,7 +73,7 @@ def test_both_types_are_verified_in_pieces(dtype: str, keep_io: bool, tmp_path: 
     assert {v.type.tensor_type.elem_type for v in (*made.input, *made.output)} == {1 if keep_io else code}
     assert sum(n.op_type == "Cast" for n in made.node) == 2 * keep_io
     again = tmp_path / "c.onnx"
-    optimize_file(result, again, options, check_result=False)
+    optimize_file(result, again, dtype=dtype, keep_io=keep_io, verify=False)
     assert again.read_bytes() == result.read_bytes()
 
 
@@ -98,7 +97,7 @@ def test_a_mask_of_the_lowest_number_stays_one(dtype: str, lowest: float, more: 
     model.graph.initializer.append(numpy_helper.from_array(np.eye(16, dtype=np.float32), "w"))
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(model, source)
-    report = optimize_file(source, result, OptimizeOptions(dtype=dtype))
+    report = optimize_file(source, result, dtype=dtype)
     assert report.verification is not None
     assert report.verification.status == "verified in pieces"
     assert sum(n.op_type == "Cast" for n in onnx.load(result).graph.node) <= 3
@@ -108,9 +107,9 @@ def test_what_overflows_is_wrong_even_if_the_runtime_computes_wider(tmp_path: Pa
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(products([4.0, 1e4, 1e-4]), source)
     with pytest.raises(DifferentResult, match="it goes wrong at `p1`"):
-        optimize_file(source, result, OptimizeOptions(dtype="float16"))
+        optimize_file(source, result, dtype="float16", strict=True)
     assert not result.exists()
-    report = optimize_file(source, result, OptimizeOptions(dtype="bfloat16"))
+    report = optimize_file(source, result, dtype="bfloat16")
     assert report.verification is not None
     assert report.verification.agrees
 
@@ -118,7 +117,7 @@ def test_what_overflows_is_wrong_even_if_the_runtime_computes_wider(tmp_path: Pa
 def test_a_wrong_weight_is_found_among_roundings(tmp_path: Path) -> None:
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(products([0.3, 0.3]), source)
-    optimize_file(source, result, OptimizeOptions(dtype="float16"), check_result=False)
+    optimize_file(source, result, dtype="float16", verify=False)
     assert verify(source, result).status == "different"  # nobody said that it may be narrower
     assert verify(source, result, VerifyOptions(dtype="float16")).agrees
     broken = onnx.load(result)
@@ -135,7 +134,7 @@ def test_an_old_opset_is_said_before_anything_else(tmp_path: Path) -> None:
     model.opset_import[0].version = 12
     onnx.save(model, tmp_path / "a.onnx")
     with pytest.raises(ModelError, match=r"bfloat16 takes opset 13, the model has 12$") as refused:
-        optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="bfloat16"))
+        optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="bfloat16")
     assert refused.value.hint == "--target-opset 13 converts it first"
 
 
@@ -146,7 +145,7 @@ def test_a_model_of_other_domains_alone_stays_as_it_is(keep_io: bool, tmp_path: 
     graph = helper.make_graph([node], "scaler", infos[:1], infos[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8)
     onnx.save(model, tmp_path / "a.onnx")
-    optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="float16", keep_io=keep_io))
+    optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="float16", keep_io=keep_io)
     assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
 
 
@@ -165,7 +164,7 @@ def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
     found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(dtype="float16"))
     assert found.status == "different"
     assert "fails where" in found.message
-    report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="float16"))
+    report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="float16")
     assert report.verification is not None and report.verification.agrees
 
 
@@ -177,7 +176,7 @@ def test_what_is_infinite_of_a_number_that_became_zero_is_wrong(tmp_path: Path) 
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     onnx.save(model, source)
     with pytest.raises(DifferentResult, match="infinities in other places"):
-        optimize_file(source, result, OptimizeOptions(dtype="float16"))
+        optimize_file(source, result, dtype="float16", strict=True)
 
 
 def test_an_overflow_is_no_mask() -> None:
@@ -212,7 +211,7 @@ def test_a_mask_is_infinite_where_a_score_is_added_to_it(outputs: str, tmp_path:
     onnx.save(masked("float16", "-65504", outputs), result)
     found = verify(source, result, VerifyOptions(dtype="float16"))
     assert found.agrees and found.status != "inconclusive", found.message
-    report = optimize_file(source, result, OptimizeOptions(dtype="float16", keep_io=False))
+    report = optimize_file(source, result, dtype="float16", keep_io=False)
     assert report.verification is not None and not report.rolled_back, report.verification
     assert {n.op_type for n in onnx.load(result).graph.node} <= {"Where", "MatMul", "Gemm", "Add", "Softmax"}
 
@@ -230,7 +229,7 @@ def test_a_mask_of_float32_is_one(tmp_path: Path) -> None:
     """What callers get in float32 is not what float16 holds of it: it stays."""
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(masked("float", "-3.4028235e38", "m, y"), source)
-    optimize_file(source, result, OptimizeOptions(dtype="float16"))
+    optimize_file(source, result, dtype="float16")
     feeds = {"x": np.ones((1, 64), np.float32), "keep": np.zeros((1, 64), bool)}
     assert plain_session(onnx.load(result)).run(["m"], feeds)[0].max() == np.finfo(np.float32).min
 
@@ -248,7 +247,7 @@ def test_functions_that_hold_halves_are_called_with_halves(tmp_path: Path) -> No
     """What reads them was given float32, to be rounded behind: a right result did not run."""
     source = tmp_path / "a.onnx"
     onnx.save(parsed(CALLS), source)
-    report = optimize_file(source, tmp_path / "b.onnx", OptimizeOptions(level=1, dtype="float16"))
+    report = optimize_file(source, tmp_path / "b.onnx", level=1, dtype="float16")
     assert report.verification is not None
     assert report.verification.agrees, report.verification.message
     assert "outer" in {n.op_type for n in onnx.load(tmp_path / "b.onnx").graph.node}
@@ -265,7 +264,7 @@ def test_what_a_loop_stacks_that_makes_no_turn_has_any_shape(tmp_path: Path) -> 
     source = tmp_path / "a.onnx"
     onnx.save(parsed(NO_TURN), source)
     for dtype in ("float16", "bfloat16"):
-        report = optimize_file(source, tmp_path / "b.onnx", OptimizeOptions(level=2, dtype=dtype))
+        report = optimize_file(source, tmp_path / "b.onnx", level=2, dtype=dtype)
         assert report.verification is not None
         assert report.verification.agrees, report.verification.message
 

@@ -13,7 +13,7 @@ import onnx.inliner
 import pytest
 from onnx import ModelProto, parser
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from onnxopt.verification import verify
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]> g'
@@ -252,7 +252,7 @@ OTHER = branch(FOLD.replace("k", "m") + " p = Sub (a, m4)", "d", prefix="n")
 )
 def test_results_of_ours_are_equal(calls: str, outputs: str, functions: str, tmp_path: Path) -> None:
     onnx.save(model(calls, outputs, functions=functions), tmp_path / "m.onnx")
-    report = optimize_file(tmp_path / "m.onnx", tmp_path / "out.onnx", OptimizeOptions(level=3))
+    report = optimize_file(tmp_path / "m.onnx", tmp_path / "out.onnx", level=3)
     assert report.verification is not None
     assert report.verification.status == "equal"
     assert not report.rolled_back

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import optimize_file
 from onnxopt.verification import DIFFERENT, Verification, VerifyOptions, verify
 from tests.verification.pairs import verdict
 
@@ -34,7 +34,7 @@ def judge(tmp_path: Path, b: str, options: VerifyOptions | None = None) -> Verif
 
 def test_a_model_that_takes_only_words_it_knows_is_verified(tmp_path: Path) -> None:
     judge(tmp_path, MODEL)
-    report = optimize_file(tmp_path / "a.onnx", tmp_path / "c.onnx", OptimizeOptions())
+    report = optimize_file(tmp_path / "a.onnx", tmp_path / "c.onnx")
     assert report.verification is not None
     assert report.verification.status == "equal", report.verification.message
     assert all(n.op_type != "Identity" for n in onnx.load(tmp_path / "c.onnx").graph.node)

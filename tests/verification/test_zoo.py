@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import onnxopt
-from onnxopt import OptimizeOptions
 from tests.samples import ROOT
 
 ZOO = ROOT.parent / "shared" / "zoo"
@@ -19,7 +18,7 @@ def test_right_folds_are_not_accused(model: str, nodes: int, level: int, tmp_pat
     source = ZOO / f"{model}.onnx"
     if not source.is_file():
         pytest.skip("the zoo is not here")
-    report = onnxopt.optimize_file(source, tmp_path / "out.onnx", OptimizeOptions(level=level))
+    report = onnxopt.optimize_file(source, tmp_path / "out.onnx", level=level)
     assert report.verification is not None
     assert report.verification.agrees
     assert report.verification.status in ("equal", "verified", "verified in pieces")

@@ -41,8 +41,8 @@ import onnxopt
 for found in pkgutil.walk_packages(onnxopt.__path__, "onnxopt."):
     if found.name not in ("onnxopt.__main__", "onnxopt.batch.cluster"):
         importlib.import_module(found.name)
-report = onnxopt.optimize_file(sys.argv[1], "out.onnx", check_result=False)
-onnxopt.optimize_file("out.onnx", "out.onnx2", check_result=False)
+report = onnxopt.optimize_file(sys.argv[1], "out.onnx", verify=False)
+onnxopt.optimize_file("out.onnx", "out.onnx2", verify=False)
 from onnxopt.io.locks import is_owned
 from onnxopt.worker.limits import machine_memory, peak_memory, unused
 print(report.pipeline.nodes_after, machine_memory() >= 0, peak_memory(), unused(), sorted(os.listdir()))

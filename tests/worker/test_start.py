@@ -43,4 +43,4 @@ def test_only_what_needs_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OnnxOptError, match="no process can be started"):
         onnxopt.optimize_file(model, tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
-    assert len(onnxopt.optimize(str(model)).model.graph.node) == 6
+    assert len(onnxopt.optimize(str(model), verify=False).model.graph.node) == 6

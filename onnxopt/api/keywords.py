@@ -1,0 +1,74 @@
+"""Keywords that a function does not have, and those that do what was meant: other tools', the command's, misspelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+from onnxopt.errors import nearest
+from onnxopt.plaintext import an
+
+_DEFAULT: Final = "leave it out: that is always done"
+_LOGGED: Final = 'logging.getLogger("onnxopt").setLevel("INFO") says what is done'
+_FOLDING: Final = 'disable=["constant-folding"]'
+_MEANT: Final = {
+    **dict.fromkeys(("fp16", "float16", "half", "to_fp16", "convert_fp16"), 'dtype="float16"'),
+    **dict.fromkeys(("bf16", "bfloat16"), 'dtype="bfloat16"'),
+    # of the command
+    "with": 'extra=["PASS"]',
+    "dim": 'dims={"batch": 1}',
+    "shape": 'shapes={"x": (1, 3, 224, 224)}',
+    "plugin": 'plugins=["passes.py"]',
+    "allow_domain": 'allow_domains=["DOMAIN"]',
+    "verify_dim": 'verify_dims={"batch": 4}',
+    "no_verify": "verify=False",
+    **dict.fromkeys(("quiet", "verbose", "v"), _LOGGED),
+    "stats": "onnxopt.stats(model)",
+    "report": "what is returned has .report",
+    # of records
+    **dict.fromkeys(("options", "verify_options"), "each of their fields is a keyword of its own, such as level=3"),
+    "check_result": "verify=False",
+    "limits": "memory=BYTES, work=SECONDS",
+    # onnxsim.simplify
+    **dict.fromkeys(("check", "check_n"), "verify=True, which is the default"),
+    "perform_optimization": "level=0 changes nothing",
+    "skip_fuse_bn": 'disable=["conv-bn-folding"]',
+    **dict.fromkeys(("input_shapes", "overwrite_input_shapes"), 'shapes={"x": (1, 3, 224, 224)}'),
+    "test_input_shapes": 'verify_dims={"batch": 4}',
+    "input_data": 'input={"x": array}',
+    **dict.fromkeys(("skipped_optimizers", "skip_optimizations", "skip_fusion_patterns"), 'disable=["PASS"]'),
+    "skip_constant_folding": _FOLDING,
+    **dict.fromkeys(("skip_shape_inference", "no_shape_infer"), "leave it out: shapes are inferred as rules ask"),
+    "dynamic_input_shape": "leave it out: dims stay dynamic unless dims or shapes fix them",
+    "include_subgraph": _DEFAULT,
+    "unused_output": 'outputs=["KEPT"]',
+    **dict.fromkeys(("tensor_size_threshold", "size_threshold"), "max_constant_bytes=BYTES"),
+    "mutable_initializer": "leave it out, or freeze_initializers=True for its contrary",
+    # onnxslim.slim
+    **dict.fromkeys(("output_model", "output_path", "destination", "out"), 'output="out.onnx"'),
+    "model_check": "verify=True, which is the default",
+    "model_check_inputs": 'input={"x": array}',
+    "inspect": "onnxopt.stats(model)",
+    "save_as_external_data": 'external="copy"',
+    # onnxoptimizer.optimize
+    "passes": 'pipeline="dead-code,elim-identity"',
+    "fixed_point": 'pipeline="fixpoint(dead-code,elim-identity)"; levels are fixed points',
+}
+
+
+def refuse(function: Callable[..., Any], wrong: Mapping[str, object]) -> None:
+    """Raises TypeError if there are `wrong` keywords, which the function does not have; says what to write."""
+    for name in wrong:
+        code = function.__code__
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        otherwise = f"help(onnxopt.{function.__name__}) lists those that there are"
+        raise TypeError(
+            f"{function.__name__}() has no keyword {name}: {_MEANT.get(name) or nearest(name, known, otherwise)}"
+        )
+
+
+def refuse_second(function: str, given: object) -> NoReturn:
+    """Raises TypeError for what stands where the path of the result belongs."""
+    meant = f"level={given}" if isinstance(given, int) else "each setting is a keyword, such as level=3"
+    kind = type(given).__name__
+    raise TypeError(f"{function}() takes the path of the result as its second argument, not {an(kind)}: {meant}")

@@ -1,0 +1,83 @@
+"""What is to be said of an optimization beside its report: what was left out, and what was asked for in vain."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.errors import OnnxOptError, UsageError, few
+from onnxopt.optimizer.options import OptimizeOptions
+
+if TYPE_CHECKING:
+    from onnxopt.optimizer.results import Report, RolledBack
+
+_SHOWN: Final = 3  # sites in a hint
+
+
+def remarks(report: Report, options: OptimizeOptions, plugins: Sequence[str] = ()) -> list[str]:
+    """Warnings, with the lines that belong to them, and hints. `plugins`: files and modules that were loaded."""
+    return [*_unknown(options, report), *_idle(plugins, options), *_rolled_back(report.rolled_back)]
+
+
+def not_for_target(options: OptimizeOptions) -> list[str]:
+    """Warnings of passes that are named, and do not run for the target. Raises UsageError if no other does."""
+    from onnxopt.pipeline import get_pass
+    from onnxopt.pipeline.targets import idle_passes
+
+    ctx = options.context()
+    idle, others = idle_passes(options.passes(), ctx.targets, ctx.disabled_pass)
+    told = "; ".join(f"{name} {why}" for name, why in idle.items())
+    if idle and not others:
+        target = get_pass(next(iter(idle))).info.targets[0]
+        raise UsageError(f"no pass runs: {told}", f"--target {target}, if that is what the result is for")
+    return [f"warning: a pass does not run: {told}"] if idle else []
+
+
+def _rolled_back(rolled_back: Sequence[RolledBack]) -> Iterator[str]:
+    if not rolled_back:
+        return
+    from onnxopt.reporting.plain import left_out
+
+    for line in left_out([asdict(r) for r in rolled_back], matched=True):
+        yield line if line.startswith(" ") else f"warning: {line}"
+    without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
+    disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
+    more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
+    yield f"hint: {_whom_to_tell(rolled_back)}{more}"
+
+
+def _whom_to_tell(rolled_back: Sequence[RolledBack]) -> str:
+    """What to do about rewrites that were wrong: those of a plugin are their author's."""
+    if all(r.name == "convert-dtype" for r in rolled_back):  # that is no bug
+        return ""
+    from onnxopt.pipeline.registry import get_pass, origin
+
+    try:
+        homes = {origin(get_pass(re.split("[{(]", r.pass_text)[0])) for r in rolled_back}
+    except OnnxOptError:  # a pass of several, that has no name
+        return "report it; "
+    return "report it; " if "onnxopt" in homes else f"correct it in {few(sorted(homes))}; "
+
+
+def _unknown(options: OptimizeOptions, report: Report) -> Iterator[str]:
+    """What --disable names, but the run did not meet."""
+    for site in options.sites():
+        if site not in report.pipeline.left_out:
+            yield f"warning: --disable {site}: there was nothing to leave out"
+
+
+def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
+    """Plugins that are loaded, and of which nothing runs: a pass has to be asked for, and to be registered."""
+    if not plugins:
+        return
+    from onnxopt.pipeline.registry import registered_by
+
+    names = registered_by(plugins)
+    asked = " ".join((*options.extra, options.pipeline or "")).replace("_", "-")
+    if not names:
+        yield f"warning: --plugin {few(plugins)}: no pass is registered there; @register above it does that"
+    elif not any(name in asked for name in names):
+        yield f"warning: --plugin {few(plugins)}: {few(names)} did not run; --with {names[0]} adds it"
