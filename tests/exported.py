@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import strategies as st
 
 from tests.recurrences import Recurrences
 
@@ -14,7 +13,7 @@ class Exported(Recurrences):
     """The same grammar with longer steps."""
 
     def step(self) -> None:
-        getattr(self, self.draw(st.sampled_from(STEPS)))()
+        getattr(self, self.draw.choice(STEPS))()
 
     @property
     def last(self) -> str:
@@ -26,17 +25,17 @@ class Exported(Recurrences):
         if x is None:
             return
         b, _, width = self.shapes[x]
-        heads, past = 2, self.draw(st.integers(1, 3))
+        heads, past = 2, self.draw.randint(1, 3)
         d = width // heads
-        lead = self.draw(st.sampled_from([0, b, -1]))
+        lead = self.draw.choice([0, b, -1])
         self.add("Reshape", [x, self.ints(lead, 1, heads, d)], (b, 1, heads, d))
         token = self.add("Transpose", [self.last], (b, heads, 1, d), perm=[0, 2, 1, 3])
-        before = self.floats(self.rng.standard_normal((b, heads, past, d)))
-        keys = self.add("Concat", [before, token], (b, heads, past + 1, d), axis=self.draw(st.sampled_from([2, -2])))
+        before = self.floats(self.numbers(b, heads, past, d))
+        keys = self.add("Concat", [before, token], (b, heads, past + 1, d), axis=self.draw.choice([2, -2]))
         turned = self.add("Transpose", [keys], (b, heads, d, past + 1), perm=[0, 1, 3, 2])
         self.add("MatMul", [token, turned], (b, heads, 1, past + 1))
-        if self.draw(st.booleans()):
-            self.add(self.draw(st.sampled_from(["Mul", "Div"])), [self.last, self.floats(2)], (b, heads, 1, past + 1))
+        if self.chance():
+            self.add(self.draw.choice(["Mul", "Div"]), [self.last, self.floats(2)], (b, heads, 1, past + 1))
         self.add("Softmax", [self.last], (b, heads, 1, past + 1), axis=-1)
         self.add("MatMul", [self.last, keys], (b, heads, 1, d))
         self.add("Transpose", [self.last], (b, 1, heads, d), perm=[0, 2, 1, 3])
@@ -48,69 +47,69 @@ class Exported(Recurrences):
         assert x
         shape = self.shapes[x]
         value = x = self.add("Tanh", [x], shape)  # small, or the next power of it is infinite
-        scale = self.draw(st.sampled_from([0.044715, -0.5, 3.0]))
-        turns = self.draw(st.lists(st.sampled_from("xxk"), min_size=2, max_size=4))
+        scale = self.draw.choice([0.044715, -0.5, 3.0])
+        turns = self.draw.choices("xxk", k=self.draw.randint(2, 4))
         for turn in turns:
             pair = [value, x if turn == "x" else self.floats(scale)]
-            value = self.add("Mul", pair[:: self.draw(st.sampled_from([1, -1]))], shape)
-        if self.draw(st.booleans()):
+            value = self.add("Mul", pair[:: self.draw.choice([1, -1])], shape)
+        if self.chance():
             plus = self.add("Add", [value, self.floats(1)], shape)
             front = self.add("Mul", [x, self.floats(0.79788)], shape)
             self.add("Mul", [front, plus], shape)
 
     def signs(self) -> None:
         """Negations, of floats and integers, beside what takes a sign for itself."""
-        kind = self.draw(st.sampled_from([self.float, self.float, np.int32, np.int64]))
+        kind = self.draw.choice([self.float, self.float, np.int32, np.int64])
         x = self.pick(of=kind)
         if x is None:
             return
         shape = self.shapes[x]
         turned = self.add("Neg", [x], shape, kind)
-        other = self.draw(st.sampled_from(["k", "y", "turned", "zero"]))
+        other = self.draw.choice(["k", "y", "turned", "zero"])
         if other == "y":
             y = self.pick(lambda s: s == shape, of=kind) or x
-            y = self.add("Neg", [y], shape, kind) if self.draw(st.booleans()) else y
+            y = self.add("Neg", [y], shape, kind) if self.chance() else y
         else:
             value = {"k": 3, "turned": -2, "zero": 0}[other]
             y = self.constant(np.array(value, kind))
         divides = kind is self.float and other in ("k", "turned")  # by what is no zero, whose sign -O2 may change
-        op = self.draw(st.sampled_from(["Add", "Sub", "Mul", "Neg", "Abs", *(["Div"] if divides else [])]))
+        op = self.draw.choice(["Add", "Sub", "Mul", "Neg", "Abs", *(["Div"] if divides else [])])
         if op in ("Neg", "Abs"):
             self.add(op, [turned], shape, kind)
             return
-        pair = [turned, y] if op == "Div" or self.draw(st.booleans()) else [y, turned]
+        pair = [turned, y] if op == "Div" or self.chance() else [y, turned]
         made = self.add(op, pair, shape, kind)
-        if self.draw(st.booleans()):
+        if self.chance():
             self.add("Neg", [made], shape, kind)
 
     def terms(self) -> None:
         """Constants added, subtracted, and subtracted from; together never zero, or nothing but rounding is left."""
         x = self.pick()
         assert x
-        for term in self.draw(st.permutations([1.0, 3.0, -7.0]))[: self.draw(st.integers(2, 3))]:
-            pair = [x, self.floats(term)][:: self.draw(st.sampled_from([1, -1]))]
-            x = self.add(self.draw(st.sampled_from(["Add", "Sub"])), pair, self.shapes[x])
+        for term in self.order([1.0, 3.0, -7.0])[: self.draw.randint(2, 3)]:
+            pair = [x, self.floats(term)][:: self.draw.choice([1, -1])]
+            x = self.add(self.draw.choice(["Add", "Sub"]), pair, self.shapes[x])
 
     def truths(self) -> None:
         """Truth values, and numbers made of them."""
-        x = self.pick(of=np.int64) if self.draw(st.booleans()) else self.pick()
+        x = self.pick(of=np.int64) if self.chance() else self.pick()
         if x is None:
             return
         shape, kind = self.shapes[x], self.types[x]
-        op = self.draw(st.sampled_from(["Greater", "Less", "Equal"]))
+        op = self.draw.choice(["Greater", "Less", "Equal"])
         p = self.add(op, [x, self.constant(np.array(0, kind))], shape, np.bool_)
-        for _ in range(self.draw(st.integers(1, 3))):
+        for _ in range(self.draw.randint(1, 3)):
             q = self.pick(lambda s: s == shape, of=np.bool_) or p
-            q = q if self.draw(st.booleans()) else self.constant(np.array(self.draw(st.booleans())))
-            op = self.draw(st.sampled_from(["Not", "And", "Or", "Xor", "Equal"]))
+            q = q if self.chance() else self.constant(np.array(self.chance()))
+            op = self.draw.choice(["Not", "And", "Or", "Xor", "Equal"])
             p = self.add(op, [p] if op == "Not" else [p, q], shape, np.bool_)
-        if self.draw(st.booleans()):
+        if self.chance():
             one = self.add("Cast", [p], shape, to=self.element(self.float))
-            limit = self.floats(self.draw(st.sampled_from([0.0, 0.5, 1.0])))
+            limit = self.floats(self.draw.choice([0.0, 0.5, 1.0]))
             other = self.pick(lambda s: s == shape, of=np.bool_) or p
             two = self.add("Cast", [other], shape, to=self.element(self.float))
             self.add("Mul", [one, two], shape)
-            self.add(self.draw(st.sampled_from(["Greater", "Less", "Equal"])), [one, limit], shape, np.bool_)
+            self.add(self.draw.choice(["Greater", "Less", "Equal"]), [one, limit], shape, np.bool_)
 
     def reductions(self) -> None:
         """Of what was reduced before; sums by the number of their elements; bounds of bounds."""
@@ -118,18 +117,18 @@ class Exported(Recurrences):
         if x is None:
             return
         shape = self.shapes[x]
-        if self.draw(st.booleans()):
-            op, keep = self.draw(st.sampled_from(["ReduceMean", "ReduceMax"])), self.draw(st.integers(0, 1))
+        if self.chance():
+            op, keep = self.draw.choice(["ReduceMean", "ReduceMax"]), self.draw.randint(0, 1)
             last = (*shape[:-1], 1) if keep else shape[:-1]
             inner = self.add(op, [x], last, axes=[-1], keepdims=keep)
             self.add(op, [inner], (1, *last[1:]) if keep else last[1:], axes=[0], keepdims=keep)
             return
         total = self.add("ReduceSum", [x, self.ints(-1)], (*shape[:-1], 1))
-        count = self.draw(st.sampled_from([float(shape[-1]), 2.0]))
+        count = self.draw.choice([float(shape[-1]), 2.0])
         self.add("Div", [total, self.floats(count)], (*shape[:-1], 1))
-        op, y = self.draw(st.sampled_from(["Max", "Min"])), self.pick(lambda s: s == shape) or x
+        op, y = self.draw.choice(["Max", "Min"]), self.pick(lambda s: s == shape) or x
         inner = self.add(op, [x, self.floats(0.5)], shape)
-        self.add(op, [inner, self.draw(st.sampled_from([y, self.floats(-1)]))], shape)
+        self.add(op, [inner, self.draw.choice([y, self.floats(-1)])], shape)
 
     def contrib(self) -> None:
         """Operators that only onnxruntime knows."""
@@ -138,12 +137,10 @@ class Exported(Recurrences):
             return
         shape = self.shapes[x]
         n = shape[-1]
-        op = self.draw(
-            st.sampled_from(["Gelu", "QuickGelu", "FastGelu", "BiasGelu", "FusedMatMul", "SkipLayerNormalization"])
-        )
-        weights = [self.floats(self.rng.uniform(0.5, 1.5, (n,))) for _ in range(2)]
+        op = self.draw.choice(["Gelu", "QuickGelu", "FastGelu", "BiasGelu", "FusedMatMul", "SkipLayerNormalization"])
+        weights = [self.floats(self.factors(n)) for _ in range(2)]
         if op == "FusedMatMul":
-            weight = self.floats(self.rng.standard_normal((3, n)))
+            weight = self.floats(self.numbers(3, n))
             self.add(op, [x, weight], (*shape[:-1], 3), domain=CONTRIB, transB=1, alpha=0.5)
         elif op == "SkipLayerNormalization":
             skip = self.pick(lambda s: s == shape)

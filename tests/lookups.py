@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from tests.grammar import Grammar
@@ -20,7 +19,7 @@ class Lookups(Grammar):
 
     def size(self, x: str, axis: int) -> str:
         """A dim as a number without axes, stored or read off."""
-        if self.draw(st.booleans()):
+        if self.chance():
             return self.constant(np.array(self.shapes[x][axis], np.int64))
         return self.unnamed("Gather", [self.unnamed("Shape", [x]), self.constant(np.array(axis, np.int64))])
 
@@ -34,12 +33,12 @@ class Lookups(Grammar):
         shape = (*lead, n, width // n)
         value = self.add("Reshape", [x, self.ints(*shape)], shape)
         axis = len(lead)
-        if self.draw(st.booleans()):
-            perm = list(self.draw(st.permutations(range(len(shape)))))
+        if self.chance():
+            perm = self.order(range(len(shape)))
             shape = tuple(shape[i] for i in perm)
             value, axis = self.add("Transpose", [value], shape, perm=perm), perm.index(axis)
         part = (*shape[:axis], *shape[axis + 1 :])
-        if self.draw(st.booleans()):
+        if self.chance():
             for i in range(n):
                 self.add("Gather", [value, self.constant(np.array(i, np.int64))], part, axis=axis)
             return
@@ -54,9 +53,9 @@ class Lookups(Grammar):
         if x is None:
             return
         a, b, m, k = self.shapes[x]
-        lead = self.draw(st.sampled_from([a * b, -1]))
+        lead = self.draw.choice([a * b, -1])
         left = self.add("Reshape", [x, self.ints(lead, m, k)], (a * b, m, k))
-        if self.draw(st.booleans()):
+        if self.chance():
             right = self.add("Transpose", [left], (a * b, k, m), perm=[0, 2, 1])
         else:
             turned = self.add("Transpose", [x], (a, b, k, m), perm=[0, 1, 3, 2])
@@ -76,7 +75,7 @@ class Lookups(Grammar):
         second = self.add("Slice", [x, self.ints(half), self.ints(2**63 - 1), self.ints(last)], part)
         turned = self.add("Concat", [self.add("Neg", [second], part), first], shape, axis=-1)
         angles = self.rng.uniform(0, 6, half)
-        angles = np.concatenate([angles, angles if self.draw(st.booleans()) else angles[::-1]])
+        angles = np.concatenate([angles, angles if self.chance() else angles[::-1]])
         one = self.add("Mul", [x, self.floats(np.cos(angles))], shape)
         two = self.add("Mul", [turned, self.floats(np.sin(angles))], shape)
         self.add("Add", [one, two], shape)
@@ -87,7 +86,7 @@ class Lookups(Grammar):
         if x is None:
             return
         n, m, *rest = self.shapes[x]
-        fewer = self.draw(st.booleans()) and n > 1
+        fewer = self.chance() and n > 1
         rows = self.constant(np.array(n - 1, np.int64)) if fewer else self.size(x, 0)
         n -= fewer
         zero, one = (self.constant(np.array(i, np.int64)) for i in (0, 1))
@@ -96,7 +95,7 @@ class Lookups(Grammar):
         down = self.unnamed("Unsqueeze", [i, self.ints(1, 2)])
         along = self.unnamed("Unsqueeze", [j, self.ints(0, 2)])
         places = [self.unnamed("Expand", [v, self.ints(n, m, 1)]) for v in (down, along)]
-        if n == m and self.draw(st.booleans()):
+        if n == m and self.chance():
             places.reverse()
         self.add("GatherND", [x, self.unnamed("Concat", places, axis=-1)], (n, m, *rest))
 
@@ -109,7 +108,7 @@ class Lookups(Grammar):
         sizes = self.unnamed("Cast", [self.unnamed("Shape", [x])], to=TensorProto.INT32)
         a, b = (self.unnamed("Gather", [sizes, self.ints(i)]) for i in (0, 1))
         rows = self.unnamed("Mul", [a, b])
-        if self.draw(st.booleans()):
+        if self.chance():
             rows = self.unnamed("Div", [rows, self.constant(np.array([1], np.int32))])
         target = self.unnamed("Concat", [rows, self.constant(np.array(rest, np.int32))], axis=0)
         wide = self.unnamed("Cast", [target], to=TensorProto.INT64)
@@ -122,5 +121,5 @@ class Lookups(Grammar):
             return
         *lead, n = self.shapes[x]
         best = self.unnamed("ArgMax", [x], axis=-1, keepdims=0)
-        table = self.constant(self.rng.integers(-5, 5, n).astype(self.draw(st.sampled_from([np.int32, np.int64]))))
+        table = self.constant(self.rng.integers(-5, 5, n).astype(self.draw.choice([np.int32, np.int64])))
         self.add("Cast", [self.unnamed("Gather", [table, best])], tuple(lead), to=self.element(self.float))

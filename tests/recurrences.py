@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from tests.lookups import Lookups
@@ -18,11 +17,11 @@ class Recurrences(Lookups):
         if x is None:
             return
         i, shape, element = len(self.nodes), self.shapes[x], self.element(self.float)
-        kind = self.draw(st.sampled_from([np.int32, np.int64]))
+        kind = self.draw.choice([np.int32, np.int64])
         trips = self.size(x, 0)
         limit = trips if kind is np.int64 else self.unnamed("Cast", [trips], to=TensorProto.INT32)
-        zero, one = (self.constant(np.array(n, kind)) for n in (0, self.draw(st.sampled_from([1, 1, 2]))))
-        begins = self.unnamed("Less", [zero, limit]) if self.draw(st.booleans()) else self.constant(np.array(True))
+        zero, one = (self.constant(np.array(n, kind)) for n in (0, self.draw.choice([1, 1, 2])))
+        begins = self.unnamed("Less", [zero, limit]) if self.chance() else self.constant(np.array(True))
         factor = self.floats(0.5)
         count = self.element(kind)
         info = helper.make_tensor_value_info
@@ -41,12 +40,12 @@ class Recurrences(Lookups):
         made = [info(f"go{i}_", TensorProto.BOOL, [])]
         made += [info(f"{name}{i}_", kind, dims) for name, kind, dims in states]
         graph = helper.make_graph(body, "body", given, [*made, info(f"seen{i}", element, shape)])
-        most = "" if self.draw(st.booleans()) else self.constant(np.array(2**31 - 1, np.int64))
+        most = "" if self.chance() else self.constant(np.array(2**31 - 1, np.int64))
         at = len(self.nodes)
         names = [f"s{at}_n", f"v{at}", f"s{at}_w", f"s{at}_u", f"s{at}_seen"]
         self.nodes.append(helper.make_node("Loop", [most, begins, zero, x, factor, x], names, body=graph))
         self.shapes[f"v{at}"], self.types[f"v{at}"] = shape, self.float
-        if self.draw(st.booleans()):
+        if self.chance():
             self.add("Gather", [names[-1], self.constant(np.array(-1, np.int64))], shape, axis=0)
 
     def scan(self) -> None:
@@ -62,16 +61,16 @@ class Recurrences(Lookups):
         body = [
             helper.make_node("Add", [f"h{i}", f"x{i}"], [f"sum{i}"]),
             helper.make_node("Tanh", [f"sum{i}"], [f"h_{i}"]),
-            helper.make_node(self.draw(st.sampled_from(["Identity", "Neg"])), [f"h_{i}"], [f"y{i}"]),
+            helper.make_node(self.draw.choice(["Identity", "Neg"]), [f"h_{i}"], [f"y{i}"]),
         ]
         graph = helper.make_graph(body, "body", step[:2], step[2:])
         zeros = self.floats(np.zeros(moved[1:]))
         at = len(self.nodes)
         names = [f"v{at}", f"s{at}_y"]
-        directions = {"scan_input_directions": [1]} if self.draw(st.booleans()) else {}
+        directions = {"scan_input_directions": [1]} if self.chance() else {}
         self.nodes.append(helper.make_node("Scan", [zeros, turned], names, body=graph, num_scan_inputs=1, **directions))
         self.shapes[f"v{at}"], self.types[f"v{at}"] = moved[1:], self.float
-        if self.draw(st.booleans()):
+        if self.chance():
             self.add("Transpose", [names[1]], shape, perm=perm)
 
     def never(self) -> None:
