@@ -34,7 +34,10 @@ class PartsOfConcat(GraphPass):
     info = PassInfo("parts-of-concat", opt_level=1, after=("slices-to-split", "merge-chains"), ops=("Concat",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        for node in [n for op in _CUTTING for n in graph.by_op.get(op, ())]:
+        asked = [n for op in _CUTTING for n in graph.by_op.get(op, ())]
+        for node in asked:
+            if node.graph is not graph:
+                continue
             x = node.input(0)
             concat = x.producer if x is not None else None
             if x is None or concat is None or concat.op != "Concat" or concat.graph is not graph:
@@ -52,7 +55,11 @@ class PartsOfConcat(GraphPass):
             if goes + 1 - made < 1 and node.op != "Gather":
                 ctx.decline("taken", "it would not leave fewer nodes", repr(node))
             elif ctx.spend("taken", at=node):
+                asked += [u for v, _, _ in parts for u in v.users if u.op in _CUTTING]
                 _take(graph, node, concat, parts)
+                last = x.only_user if concat.graph is graph else None
+                if last is not None and last.op in _CUTTING:
+                    asked.append(last)  # with it the Concat goes
 
 
 def _parts(node: Node, concat: Node) -> list[Part] | None:
