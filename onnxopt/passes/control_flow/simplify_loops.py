@@ -98,7 +98,7 @@ class _Loop(Recurrence):
             if given is None or _named(handed) is not inside:
                 continue
             stays = inside.output_count > (handed is inside) or (result is not None and result.is_output)
-            stays = stays or self.states <= self.least
+            stays = stays or self.states <= self.least or len(self.body.outputs) == self.first_out + 1  # it gives out one
             if (stays and not inside.users) or not ctx.spend("unchanged", at=inside):
                 continue
             inside.redirect_readers(given)

@@ -45,7 +45,7 @@ def _sizes(node: Node) -> list[int] | str:
     size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
     if not isinstance(size, int):
         return "the size of the axis is unknown"
-    if split is None:
+    if split is None or not node.attr("keepdims", 1):  # which the standard ignores beside sizes, and runtimes do not
         return "the parts lose their axis"
     if not split.constant:
         return "the sizes are computed"
