@@ -16,6 +16,7 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.parts import insert_new
 
 Dims = list[int | str | None]
 
@@ -66,44 +67,48 @@ def _climb(node: Node, ctx: PassContext) -> None:
         same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
         source = next(same, None)
         if source is None and maker.op in _TURNING:
-            if not _climb_axes(node, maker, ctx):
+            climbed = _climb_axes(node, maker, ctx)
+            if climbed is None:
                 return
+            node = climbed
         elif source is None or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
             return
         else:
             node.set_input(0, source)
 
 
-def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> bool:
-    """Where what is listed, or picked of it, are dims of what is turned, too."""
+def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
+    """The Shape of what is turned, where what is listed, or picked of it, are dims of that, too."""
     x, graph, axes = maker.inputs[0], node.graph, _axes_before(maker)
     if x is None or graph is None or axes is None:
-        return False
+        return None
     if node.attr("start") or node.attr("end") is not None:
         found = axes[listed_by(node)]
         first = found[0] if found else None
         if first is None or found != list(range(first, first + len(found))):
-            return False
+            return None
         if _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
-            return False
+            return None
         node.set_input(0, x)
         node.set_attr("start", first)
         node.set_attr("end", first + len(found))
-        return True
+        return node
     picks = list(node.output.users)
     indices = [pick.inputs[1] for pick in picks if pick.op == "Gather" and pick.graph is graph]
     if node.output.is_output or len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
-        return False
+        return None
     given = [v.array for v in indices if v is not None]
     if any(((i < -len(axes)) | (i >= len(axes))).any() for i in given):
-        return False
+        return None
     before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
     if any(None in at for at in before) or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
-        return False
-    node.set_input(0, x)
+        return None
+    listed = insert_new(graph, node.copy([x], []), node.output, node)  # of another length maybe: no value changes its own
     for pick, i, at in zip(picks, given, before):
+        pick.set_input(0, listed)
         pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
-    return True
+    graph.remove(node)
+    return listed.producer
 
 
 def _axes_before(maker: Node) -> list[int | None] | None:
