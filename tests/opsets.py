@@ -27,7 +27,10 @@ def at_opset(model: ModelProto, opset: int) -> ModelProto | None:
     """The same nodes at `opset`, 7 or later; None where that has no such operator or operand."""
     if opset > 17:
         own = len(model.opset_import) == 1  # others are not converted
-        return version_converter.convert_version(model, opset) if own else None
+        try:
+            return version_converter.convert_version(model, opset) if own else None
+        except version_converter.ConvertError:
+            return None  # sparse tensors
     lowered = ModelProto()
     lowered.CopyFrom(model)
     lowered.opset_import[0].version = opset
@@ -38,7 +41,7 @@ def at_opset(model: ModelProto, opset: int) -> ModelProto | None:
 def _lower(graph: GraphProto, opset: int, known: dict[str, Array]) -> bool:
     known = dict(known)
     for node in graph.node:
-        if node.op_type == "Constant":
+        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
             known[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
         since, places = _INPUTS_SINCE.get(node.op_type, (0, {}))
         if opset < since:
@@ -47,6 +50,8 @@ def _lower(graph: GraphProto, opset: int, known: dict[str, Array]) -> bool:
                     if node.input[i] not in known:
                         return False
                     value = known[node.input[i]]
+                    if value.size == 0 or (name in ("min", "max") and value.ndim):
+                        return False
                     node.attribute.append(helper.make_attribute(name, value.tolist() if value.ndim else value.item()))
             del node.input[1:]
         if not node.domain and not defs.has(node.op_type, opset):
