@@ -98,7 +98,8 @@ class _Loop(Recurrence):
             if given is None or _named(handed) is not inside:
                 continue
             stays = inside.output_count > (handed is inside) or (result is not None and result.is_output)
-            stays = stays or self.states <= self.least or len(self.body.outputs) == self.first_out + 1  # it gives out one
+            gives_one = len(self.body.outputs) == self.first_out + 1
+            stays = stays or gives_one or self.states <= self.least
             if (stays and not inside.users) or not ctx.spend("unchanged", at=inside):
                 continue
             inside.redirect_readers(given)

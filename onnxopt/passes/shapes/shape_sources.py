@@ -103,7 +103,7 @@ def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
     before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
     if any(None in at for at in before) or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
         return None
-    listed = insert_new(graph, node.copy([x], []), node.output, node)  # of another length maybe: no value changes its own
+    listed = insert_new(graph, node.copy([x], []), node.output, node)  # of another length: another value
     for pick, i, at in zip(picks, given, before):
         pick.set_input(0, listed)
         pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
