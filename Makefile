@@ -5,6 +5,8 @@ JOBS ?= 2
 EXAMPLES ?= 20000
 SECONDS ?= 600
 SEED ?= 0
+RULES ?=
+fuzz-rules: SECONDS = 1800
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load lint types format bench bench-all bench-judge bench-macs bench-onnxsim bench-peers bench-scale clean
+.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load fuzz-rules lint types format bench bench-all bench-judge bench-macs bench-onnxsim bench-peers bench-scale clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +84,9 @@ fuzz-hostile: $(READY) ## run 5,800 hostile files and calls, and end commands at
 fuzz-load: $(READY) ## load, optimize and save what a fuzzer makes, guided by coverage (SECONDS=600)
 	@$(BIN)/python -m pip install --quiet atheris 2> /dev/null || echo "no atheris here" >&2
 	@$(BIN)/python -m tests.hostile.load_fuzzer --seconds $(SECONDS)
+
+fuzz-rules: $(READY) ## run each rule and graph pass alone on 200 models that nobody wrote (RULES="name …" SECONDS=1800 SEED=0)
+	@$(BIN)/python -m tests.rules $(RULES) --seconds $(SECONDS) --jobs $(JOBS) --first $(SEED)
 
 lint: $(READY) ## check style and formatting
 	@$(BIN)/ruff check .

@@ -104,8 +104,12 @@ def at_another_opset(model: ModelProto, pick: Pick) -> bool:
 
 
 def of_another_type(model: ModelProto, pick: Pick) -> bool:
-    """What was of one type is of another: inputs, outputs, weights, Casts."""
-    before, after = pick(TYPES), pick(TYPES)
+    """What was of one type is of another."""
+    return converted(model, pick(TYPES), pick(TYPES))
+
+
+def converted(model: ModelProto, before: int, after: int) -> bool:
+    """Inputs, outputs, weights and Casts of the one type are of the other; False where there are none."""
     found = False
     for scope in scopes(model.graph):
         for info in (*scope.input, *scope.output, *scope.value_info):

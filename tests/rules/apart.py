@@ -1,12 +1,13 @@
-"""Examines in a process of its own: a drawn model may take a runtime's memory apart, and whoever runs after it."""
+"""Calls in a process of its own: a drawn model may take a runtime's memory apart, and whoever runs after it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from multiprocessing import get_context
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from onnx import ModelProto
 
@@ -14,9 +15,24 @@ from tests.rules.judging import Outcome, examine
 
 STAGES: Final = ("pass", "original", "result", "again")
 PATIENCE: Final = 60.0  # seconds
+T = TypeVar("T")
 
 _kept = ExitStack()
 _stage: Any = None
+
+
+class Died(Exception):
+    """The process did, or did not end in time, at a stage."""
+
+    def __init__(self, stage: str, how: str) -> None:
+        super().__init__(f"the {stage} {how}")
+        self.stage = stage
+
+
+def note(stage: str) -> None:
+    """In that process: what is about to run."""
+    if _stage is not None:
+        _stage.value = STAGES.index(stage)
 
 
 def _begin(stage: Any) -> None:
@@ -27,11 +43,13 @@ def _begin(stage: Any) -> None:
     _kept.enter_context(keeping_worker())
 
 
+def _call(function: Callable[..., T], args: tuple[Any, ...], options: dict[str, Any]) -> T:
+    note("pass")
+    return function(*args, **options)
+
+
 def _examine(data: bytes, args: tuple[Any, ...], options: dict[str, Any]) -> Outcome:
-    _stage.value = 0
-    return examine(
-        ModelProto.FromString(data), *args, note=lambda s: setattr(_stage, "value", STAGES.index(s)), **options
-    )
+    return examine(ModelProto.FromString(data), *args, note=note, **options)
 
 
 class Apart:
@@ -46,26 +64,31 @@ class Apart:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def examine(self, model: ModelProto, pass_name: str, rule_name: str | None = None, **options: Any) -> Outcome:
-        """As `judging.examine`. Who dies of the original is no runtime for it; who dies of the result has a fault."""
+    def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """What `function` returns; it says by `note` how far it is. Raises Died."""
         if self._pool is None:
             context = get_context("spawn")
             self._stage = context.Value("i", 0)
             self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(self._stage,))
         try:
-            call = self._pool.submit(_examine, model.SerializeToString(), (pass_name, rule_name), options)
-            return call.result(PATIENCE)
+            return self._pool.submit(_call, function, args, options).result(PATIENCE)
         except (BrokenProcessPool, TimeoutError) as e:
-            died = "crashes" if isinstance(e, BrokenProcessPool) else f"does not end in {PATIENCE:.0f} s"
-            stage = STAGES[self._stage.value]
+            how = "crashes" if isinstance(e, BrokenProcessPool) else f"does not end in {PATIENCE:.0f} s"
             for process in list((self._pool._processes or {}).values()):
                 process.kill()
             self.close()
-            if stage == "original":
-                if options.get("empty", True):  # what onnxruntime dies of most
-                    return self.examine(model, pass_name, rule_name, **{**options, "empty": False})
-                return Outcome(1, left_out=f"not runnable: the runtime {died}")
-            return Outcome(1, f"crash: the {stage} {died}", "crash")
+            raise Died(STAGES[self._stage.value], how) from e
+
+    def examine(self, model: ModelProto, pass_name: str, rule_name: str | None = None, **options: Any) -> Outcome:
+        """As `judging.examine`. Who dies of the original is no runtime for it; who dies of the result has a fault."""
+        try:
+            return self.call(_examine, model.SerializeToString(), (pass_name, rule_name), options)
+        except Died as e:
+            if e.stage != "original":
+                return Outcome(1, f"crash: {e}", "crash")
+            if options.get("empty", True):  # what onnxruntime dies of most
+                return self.examine(model, pass_name, rule_name, **{**options, "empty": False})
+            return Outcome(1, left_out=f"not runnable: {e}")
 
     def close(self) -> None:
         if self._pool is not None:

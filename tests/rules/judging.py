@@ -30,6 +30,7 @@ from tests.rules.feeding import EXACT, Feeds, Range, draws, kinds_of
 from tests.runtime import plain_session
 
 LONG: Final = 5.0  # seconds, in which each of the instances runs a thousand times
+CONSTANTS: Final = 2e-6  # how far off a new constant of float32 may put a result
 LIMITS: Final = {"special": "special", "huge": "overflow"}
 NARROW: Final = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Whose kernels add up in another order depending on who makes their operands (docs/architecture.md, levels).
@@ -45,7 +46,7 @@ class Outcome:
     (by onnx's checker), `does not load`, `crash`, `raises` (the pass does), `unsettled` (it goes on).
 
     `limits`: what else is another, by kind, and no fault as such: `overflow` (of huge numbers), `special` (of NaN and
-    infinities), both above -O1 only, and `empty` (the result does not run on inputs without elements).
+    infinities) and `rounded` (not of float64), all above -O1 only, and `empty` (no result on inputs without elements).
     `left_out`: why nothing was compared, where the model is none, or nothing here runs it. `declined`: the reasons.
     """
 
@@ -67,14 +68,15 @@ def examine(
     options: Mapping[str, Any] | None = None,
     ranges: Mapping[str, Range] | None = None,
     folded: bool = False,
+    before: Sequence[str] = (),
     empty: bool = True,
     note: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
     """Run that rule, or everything that the pass does, to its fixed point, and compare the result with the model.
 
     `options` are the pass's, `ranges` those of integer inputs. With `folded` constants are folded first, but for fills:
-    these stay nodes whose value is known, as large ones do. `empty`: also without elements, where sizes are symbols.
-    `note` hears what is about to run.
+    these stay nodes whose value is known, as large ones do. `before`: passes that run first, for what they find out.
+    `empty`: also without elements, where sizes are symbols. `note` hears what is about to run.
     """
     info = get_pass(pass_name).info
     try:
@@ -82,7 +84,7 @@ def examine(
     except Exception as e:
         return Outcome(left_out=f"no model: {_line(e)}")
     try:
-        after, fired, declined = rewritten(model, pass_name, rule_name, options, folded)
+        after, fired, declined = rewritten(model, pass_name, rule_name, options, folded, before)
     except ModelError as e:
         return Outcome(left_out=f"no model: {_line(e)}")
     except OnnxOptError:
@@ -98,7 +100,7 @@ def examine(
     kind, fault = _structural(model, after) or comparison.fault(after, info.opt_level <= 1) or ("", "")
     if not fault:
         note("again")
-        if _goes_on(after, pass_name, rule_name, options, folded):
+        if _goes_on(after, pass_name, rule_name, options, folded, before):
             kind, fault = "unsettled", "a second run changes something"
     said = fault and f"{kind}: {fault}"
     return Outcome(fired, said, kind, comparison.limits, "", declined, after.SerializeToString() if fault else b"")
@@ -118,6 +120,7 @@ def rewritten(
     rule_name: str | None = None,
     options: Mapping[str, Any] | None = None,
     folded: bool = False,
+    before: Sequence[str] = (),
     clean: bool = False,
 ) -> tuple[ModelProto, int, tuple[str, ...]]:
     """What the rule alone makes of a copy of the model; how often it fired, and why it did not elsewhere.
@@ -132,11 +135,14 @@ def rewritten(
     names = [r.name for r in p.rules] if isinstance(p, RewritePass) else []
     if rule_name is not None and names and rule_name not in names:
         raise UsageError(f"{pass_name} has no rule {rule_name}", f"it has {', '.join(names)}")
-    others = tuple(n for n in names if rule_name is not None and n != rule_name)
+    if rule_name is not None and isinstance(p, RewritePass):
+        object.__setattr__(p, "rules", tuple(r for r in p.rules if r.name == rule_name))  # of this one
     level = 3 if rule_name else max(p.info.opt_level, 1)  # what a pass does of itself may depend on the level
-    ctx = PassContext(opt_level=level, disabled_rule=others, instruments=[CheckEach()])
+    ctx = PassContext(opt_level=level, instruments=[CheckEach()])
     if folded:
         execute(configured("constant-folding", {"max_fill": 0}), read, ctx)
+    for name in before:
+        execute(Fixpoint((configured(name, None),)), read, ctx)
     state = read.version
     report = execute(Fixpoint((p, configured("dead-code", None)) if clean else (p,)), read, ctx)
     rules = report.of(pass_name).rules
@@ -191,8 +197,12 @@ def runner(model: ModelProto, reference: bool) -> Run:
         return evaluate
     session = plain_session(model, enable_mem_reuse=False)
 
+    loops = any(n.op_type == "Loop" for n in all_nodes(model))
+
     def run(feeds: Feeds) -> Results:
-        options = rt.RunOptions()
+        if not loops:
+            return list(session.run(None, feeds))
+        options = rt.RunOptions()  # there is one that has no end
         clock = Timer(LONG, setattr, (options, "terminate", True))
         clock.start()
         try:
@@ -294,6 +304,10 @@ class Comparison:
         if same(x, y, exact):
             return None
         said = f"{name} on {kind} numbers: {shown(x)}, not {shown(y)}; of {shown_feeds(feeds)}"
+        if np.size(x) == np.size(y) == 0 and any(n.op_type == "Reshape" for n in all_nodes(self.model)):
+            self.limits.setdefault("empty", said)  # docs/rewrites.md
+            return None
+        exact = exact and not (self.reference and kind in LIMITS)  # the evaluator knows little of infinities
         near = same(x, y, False, max(self.tolerance, _tolerance(after)))
         if exact:
             rounds = kind not in EXACT and (kinds_of(self.model) & NARROW or self._multiplies)
@@ -303,12 +317,20 @@ class Comparison:
                 self.limits.setdefault(LIMITS[kind], said)
             return None
         if not near:
+            if self._agree_in_double(after, feeds, name):
+                self.limits.setdefault("rounded", said)
+                return None
             return "wrong", said
         is_narrowed = kinds_of(after) & NARROW - kinds_of(self.model)
         if kind in EXACT and not is_narrowed and _is_in_double(self.model, feeds, name, x):
-            if not _is_in_double(after, feeds, name, x):
+            if not self._agree_in_double(after, feeds, name, CONSTANTS):
                 return "inexact", said
         return None
+
+    def _agree_in_double(self, after: ModelProto, feeds: Feeds, name: str, tolerance: float = 1e-9) -> bool:
+        """Is it rounding alone that decides, or that a difference of large numbers shows?"""
+        x, y = (results_in_double(m, feeds) for m in (self.model, after))
+        return x is not None and y is not None and same(x[name], y[name], False, tolerance)
 
     @property
     def _multiplies(self) -> bool:
@@ -317,13 +339,18 @@ class Comparison:
 
 def _is_in_double(model: ModelProto, feeds: Feeds, name: str, x: Any) -> bool:
     """Does the model make `x` of float64, to the last bits? Then nothing of it is rounded."""
+    values = results_in_double(model, feeds)
+    return values is not None and same(_wide(x), values[name], False, 1e-12)
+
+
+def results_in_double(model: ModelProto, feeds: Feeds) -> dict[str, Any] | None:
+    """By the reference evaluator; None where it has none."""
     wide = in_double(model)
     try:
         values = runner(wide, True)({n: _wide(v) for n, v in feeds.items()})
     except Exception:
-        return False
-    y = dict(zip([o.name for o in wide.graph.output], values, strict=True))[name]
-    return same(_wide(x), _wide(y), False, 1e-12)
+        return None
+    return dict(zip([o.name for o in wide.graph.output], map(_wide, values), strict=True))
 
 
 def _tolerance(model: ModelProto) -> float:

@@ -1,0 +1,254 @@
+"""Instances of a rule that nobody wrote: it fires on each of them, and the same name and number draw the same one.
+
+A draw begins with a model on which the rule fires, made of its pattern or taken from one of its cases, and goes on
+with changes at random. A change that leaves no model, or one that no runtime takes, or on which the rule does not
+fire any more, is undone: so that a walk ends far from where it began, and still inside of what the rule takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final
+
+import onnx
+from onnx import ModelProto
+
+import onnxopt.passes  # noqa: F401 - registers them
+from onnxopt.errors import OnnxOptError
+from onnxopt.graph import read_model, write_model
+from onnxopt.pipeline import Fixpoint, Instrument, PassContext, RewritePass, all_passes, execute
+from onnxopt.rewriting import Match, Rule
+from tests.cases.mutations import MUTATIONS, Mutation
+from tests.cases.surroundings import into_branches, into_function, of_any_size, read_elsewhere
+from tests.cases.test_cases import CASES
+from tests.rules import constants, patterns, shapes
+from tests.rules.constants import Change
+from tests.rules.feeding import Range, draws
+from tests.rules.judging import lacks_kernel, lies, rewritten, runner
+from tests.rules.regions import REGIONS, region
+
+LARGEST: Final = 60  # nodes
+TRIES: Final = 5  # for each change that is wanted
+DRAWS: Final = 12  # of the pattern
+PATTERN: Final = 0.6  # share of draws that begin there
+
+
+@cache
+def rules() -> dict[str, str]:
+    """The pass of each rule, by the rule's name."""
+    found = {}
+    for name, cls in all_passes(plugins=False).items():
+        if issubclass(cls, RewritePass):
+            found.update({r.name: name for r in cls.rules})
+    return found
+
+
+@cache
+def rule(name: str) -> Rule:
+    cls = all_passes(plugins=False)[rules()[name]]
+    assert issubclass(cls, RewritePass)
+    return next(r for r in cls.rules if r.name == name)
+
+
+def subject(name: str) -> tuple[str, str | None]:
+    """The pass, and its rule; a graph pass has none."""
+    return (rules()[name], name) if name in rules() else (name, None)
+
+
+@dataclass
+class Instance:
+    """A model, how the judge is to run the rule, or the graph pass, on it, and what it came of."""
+
+    rule: str
+    model: ModelProto
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    folded: bool = False
+    before: tuple[str, ...] = ()  # passes that find out what the rule asks for
+    history: list[str] = field(default_factory=list)
+
+    @property
+    def fires(self) -> bool:
+        """Does the rule, alone? Raises what the pass raises."""
+        return rewritten(self.model, *subject(self.rule), options(self.rule), self.folded, self.before)[1] > 0
+
+    def with_model(self, model: ModelProto, folded: bool, step: str = "") -> Instance:
+        """The same of another model."""
+        return replace(self, model=model, folded=folded, history=[*self.history, *([step] if step else [])])
+
+
+# -- where walks begin ---------------------------------------------------------------------------------------
+
+
+class _Before(Instrument):
+    """The model before each rule's first rewrite."""
+
+    watches_rewrites = True
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes] = {}
+
+    def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
+        if not done and rule.name not in self.found:
+            self.found[rule.name] = write_model(m.graph.model).SerializeToString()
+
+
+@cache
+def options(name: str) -> dict[str, Any]:
+    """What a rule is asked for by, where it has to be."""
+    found = [c.options for c in CASES if c.hits.get(name)]
+    return found[0] if found and all(found) else {}
+
+
+@cache
+def seeds(name: str) -> list[Instance]:
+    """What the rule's cases are when it fires first, as far as it then does so alone."""
+    found = []
+    for case in CASES:
+        if not case.hits.get(name) or case.options != options(name):
+            continue
+        watched = _Before()
+        ctx = PassContext(opt_level=3, instruments=[watched])
+        execute(Fixpoint(tuple(case.pipeline())), read_model(case.build()), ctx)
+        if name in watched.found:
+            first, said = ModelProto.FromString(watched.found[name]), [f"of the case “{case.name}”"]
+            others = tuple(p for p in case.passes if p != rules()[name] and p != "dead-code")
+            ways = ((first, False, ()), (first, True, ()), (first, False, others), (case.build(), False, others))
+            for model, folded, passes in ways:
+                instance = Instance(name, model, case.feeds, folded, passes, said)
+                if instance.fires:
+                    found.append(instance)
+                    break
+    return found
+
+
+# -- walks ---------------------------------------------------------------------------------------------------
+
+
+def _picking(mutation: Mutation) -> Change:
+    return lambda model, rng: mutation(model, rng.choice)
+
+
+CHANGES: Final[Mapping[str, Change]] = {
+    **{c.__name__: c for c in (*constants.CHANGES, *shapes.CHANGES)},
+    **{m.__name__: _picking(m) for m in (*MUTATIONS, into_branches, into_function, of_any_size, read_elsewhere)},
+}
+OFTEN: Final = (  # what a rule takes for something that it is not
+    *("along_one_axis", "fill", "frozen", "made", "of_opset", "other_integers", "other_numbers", "resized", "unknown"),
+)
+NAMES: Final = (*CHANGES, *OFTEN, *OFTEN)
+FILLS: Final = ("fill", "fill", "frozen")
+
+
+def makes_constants(model: ModelProto) -> bool:
+    """Does a node read constants only?"""
+    known = {t.name for t in model.graph.initializer} - {i.name for i in model.graph.input}
+    return any(n.op_type == "Constant" or (n.input and known.issuperset(n.input)) for n in model.graph.node)
+
+
+def is_model(model: ModelProto) -> bool:
+    if len(model.graph.node) > LARGEST:
+        return False
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception:
+        return False
+    return True
+
+
+def is_taken(instance: Instance) -> bool:
+    """Does onnxruntime run it, or the reference evaluator where that has no kernel?"""
+    feeds = None
+    for reference in (False, True):
+        try:
+            run = runner(instance.model, reference)
+            feeds = feeds or next(draws(instance.model, 0, instance.ranges))[1]
+            return not any(lies(o, v) for o, v in zip(instance.model.graph.output, run(feeds), strict=True))
+        except Exception as e:
+            if reference or not lacks_kernel(e):
+                return False
+    return False
+
+
+def changed(
+    instance: Instance, rng: random.Random, names: Sequence[str] = NAMES, folds: float = 0.5
+) -> Instance | None:
+    """Another instance, one change away; None where the change leaves none. `folds`: how often constants are known."""
+    model = ModelProto()
+    model.CopyFrom(instance.model)
+    name = rng.choice(names)
+    try:
+        if not CHANGES[name](model, rng):
+            return None
+    except (ValueError, TypeError, IndexError, OverflowError, KeyError, RuntimeError, onnx.checker.ValidationError):
+        return None  # what the change asks for, this model has not
+    folded = makes_constants(model) and rng.random() < folds
+    found = instance.with_model(model, folded, name)
+    return found if stands(found) else None
+
+
+def stands(instance: Instance) -> bool:
+    """Is it a model, on which the rule fires or fails, that a runtime takes?"""
+    if not is_model(instance.model):
+        return False
+    try:
+        if not instance.fires:
+            return False
+    except OnnxOptError:
+        pass  # for the judge
+    return is_taken(instance)
+
+
+def of_pattern(name: str, rng: random.Random) -> Instance | None:
+    """The first of a few draws of the pattern on which the rule fires."""
+    for _ in range(DRAWS):
+        model = patterns.drawn(rng, rule(name).source)
+        if model is not None:
+            instance = Instance(name, model, {}, makes_constants(model) and rng.random() < 0.5, (), ["of the pattern"])
+            if stands(instance):
+                return instance
+    return None
+
+
+@cache
+def is_reached(name: str) -> bool:
+    """Do draws of the pattern alone find where the rule fires, in a reasonable time?"""
+    return any(of_pattern(name, random.Random(f"{name} reached {i}")) is not None for i in range(2))
+
+
+def _beginning(name: str, rng: random.Random) -> Instance | None:
+    """Of the pattern, or of a case."""
+    begins = seeds(name)
+    if is_reached(name) and (rng.random() < PATTERN or not begins):
+        if (found := of_pattern(name, rng)) is not None:
+            return found
+    return rng.choice(begins) if begins else None
+
+
+def draw(name: str, number: int) -> Instance | None:
+    """The instance of that number, of a rule or of a graph pass; None where nothing of it fires."""
+    if name in REGIONS:
+        return Instance(name, region(name, number), history=["a region"])
+    rng = random.Random(f"{name} {number}")
+    instance = _beginning(name, rng)
+    if instance is None:
+        return None
+    if rng.random() < 0.6:
+        model = ModelProto()
+        model.CopyFrom(instance.model)
+        if constants.exact_numbers(model, rng):
+            exact = instance.with_model(model, instance.folded, "exact_numbers")
+            instance = exact if stands(exact) else instance
+    if number % 3 == 1:  # of a constant that a node makes
+        fills = (changed(instance, rng, FILLS, 0.9) for _ in range(6))
+        instance = next((i for i in fills if i is not None), instance)
+    wanted = rng.choice([1, 2, 3, 4, 6])
+    for _ in range(TRIES * wanted):
+        following = changed(instance, rng)
+        if following is not None:
+            instance, wanted = following, wanted - 1
+            if not wanted:
+                break
+    return instance
