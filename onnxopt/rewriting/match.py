@@ -5,6 +5,7 @@ Nothing a rule builds touches the graph before the rule has returned: declining 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -127,10 +128,7 @@ class Match:
         if like is not None:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
             wide, data = data, data.astype(dtype, copy=False)
-            if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
-                raise Declined("the folded constant overflows its type")
-            if data is not wide and is_float(data) and underflows(wide, data):
-                raise Declined("the folded constant underflows its type")
+            self._require_in_range(wide, data)
         bound, many, has_unstored = self._bound()
         if many:
             self.require_few_copies(data.nbytes)
@@ -143,6 +141,21 @@ class Match:
         value.array = data
         self.new_constants[value] = hint or self._hint(like)
         return value
+
+    def _require_in_range(self, wide: Array, data: Array) -> None:
+        """Decline where `data`, which is `wide` in its type, is infinite or zero and should not be."""
+        if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
+            raise Declined("the folded constant overflows its type")
+        if data is not wide and is_float(data) and underflows(wide, data):
+            raise Declined("the folded constant underflows its type")
+
+    def require_attributes_in_range(self, attributes: Mapping[str, Any]) -> None:
+        """Decline where a float attribute, which has 32 bits, would be infinite or zero and should not be."""
+        for number in attributes.values():
+            if isinstance(number, float) and np.isfinite(number):
+                wide = np.array(number)
+                with np.errstate(over="ignore"):
+                    self._require_in_range(wide, wide.astype(np.float32))
 
     def ints(self, numbers: Any) -> Value:
         """A new constant of int64, which is what axes, sizes and the targets of Reshapes are."""
@@ -253,6 +266,7 @@ class Builder:
                 ins, attributes = ins[:1], {**attributes, **written}
             while ins and ins[-1] is None:
                 ins.pop()
+            m.require_attributes_in_range(attributes)
             same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
             if like is not None and same and not attributes and m.replaces(like):
                 check_call(m.graph, like.op, ins, outputs, m.anchor)

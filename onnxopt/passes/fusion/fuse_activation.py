@@ -206,7 +206,9 @@ def selu(m: Match, x: Value, gamma: Array) -> Value:
     """c Elu(x, alpha = a) = Selu(x, alpha = a, gamma = c)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     m.require(is_number(m, gamma, x) and np.isfinite(gamma).all(), "a factor for each element")
-    return m.op.Selu(x, alpha=float(m.elu.attr("alpha")), gamma=float(gamma.item()))
+    alpha = float(m.elu.attr("alpha"))
+    m.require(abs(alpha * gamma.item()) <= np.finfo(np.float32).max, "runtimes multiply both, and that overflows")
+    return m.op.Selu(x, alpha=alpha, gamma=float(gamma.item()))
 
 
 _CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
