@@ -62,11 +62,7 @@ class Watch:
         if not any(given[k] for k in WATCHES):
             return
         from onnxopt.pipeline import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
-        from onnxopt.pipeline.registry import get_pass
 
-        for name in (*given["print_ir_after"], *given["print_ir_before"]):
-            if name not in ("all", "changed"):
-                get_pass(name)
         if given["print_ir_after"] or given["print_ir_before"]:
             self.instruments.append(PrintIR(given["print_ir_after"], given["print_ir_before"]))
         if given["dump_dir"]:

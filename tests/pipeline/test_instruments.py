@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxopt.errors import InstrumentError, InvariantError, PassError, VerificationError
+from onnxopt.errors import InstrumentError, InvariantError, PassError, UsageError, VerificationError
 from onnxopt.graph import Model
 from onnxopt.graph.text import model_text
 from onnxopt.io import load
@@ -304,3 +304,14 @@ def test_an_instrument_may_judge_a_pass(model: Any) -> None:
 
     with pytest.raises(InvariantError, match="pass elim-identity: too few nodes"):
         execute(get_pass("elim-identity")(), model(), PassContext(instruments=[Judge()]))
+
+
+def test_what_is_printed_after_a_pass_that_there_is_not(model: Any, tmp_path: Path) -> None:
+    for make in (PrintIR, lambda **names: DumpModels(tmp_path, **names)):
+        for when in ("after", "before"):
+            with pytest.raises(UsageError, match="no pass is called 'elim-identiti'") as e:
+                make(**{when: "elim_identiti"})
+            assert e.value.hint == "did you mean elim-identity?"
+    shown = io.StringIO()
+    execute(get_pass("elim-identity")(), model(), PassContext(instruments=[PrintIR("elim_identity", file=shown)]))
+    assert shown.getvalue().startswith("-- after elim-identity --")

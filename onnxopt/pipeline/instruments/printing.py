@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from onnxopt.errors import unwritable
 from onnxopt.pipeline.instrument import Instrument
+from onnxopt.pipeline.registry import check_names
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -18,12 +19,19 @@ CHANGED: Final = "changed"
 ALL: Final = "all"
 
 
+def _names(given: str | Collection[str]) -> set[str]:
+    return {name.replace("_", "-") for name in ([given] if isinstance(given, str) else given)}
+
+
 class _Selected(Instrument):
-    """Calls `show` after the passes in `after` (and before those in `before`): names, `all`, or `changed`."""
+    """Calls `show` after the passes in `after` (and before those in `before`): names, `all`, or `changed`.
+
+    Raises UsageError for a name that no pass has.
+    """
 
     def __init__(self, after: str | Collection[str] = CHANGED, before: str | Collection[str] = ()) -> None:
-        self._after = {after} if isinstance(after, str) else set(after)
-        self._before = {before} if isinstance(before, str) else set(before)
+        self._after, self._before = _names(after), _names(before)
+        check_names((self._after | self._before) - {ALL, CHANGED}, type(self).__name__)
         self._version = 0
         self._count = 0
 
