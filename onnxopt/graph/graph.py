@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from onnxopt.errors import InvariantError
 from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.node import Node
@@ -13,9 +15,10 @@ from onnxopt.graph.order import Order
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import counted
-from onnxopt.protos import Array, contiguous, element_type, make_node
+from onnxopt.protos import contiguous, element_type, make_node
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from onnx import FunctionProto, GraphProto
 
     from onnxopt.graph.model import Model
@@ -399,11 +402,11 @@ class Graph(Order):
         value.output_count += 1
         self.model.version += 1
 
-    def constant(self, array: Array, hint: str = "constant", before: Node | None = None) -> Value:
+    def constant(self, array: ArrayLike, hint: str = "constant", before: Node | None = None) -> Value:
         """A new constant of this scope holding `array`, called `hint` or like it. `before`: where a scope that cannot
-        hold constants has a node for it."""
+        hold constants has a node for it. A float of Python's is float64, as for numpy."""
         value = Value("", self)
-        value.array = array
+        value.array = array if isinstance(array, np.ndarray) else np.asarray(array)
         self.attach_constant(value, hint, before)
         return value
 

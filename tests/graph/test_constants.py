@@ -68,3 +68,16 @@ def test_what_nobody_reads_any_more_is_not_kept_and_can_be_read_again() -> None:
     del held
     assert gone() is None
     assert weights.array.tolist() == [1, 2]
+
+
+def test_a_constant_is_made_of_what_numpy_takes() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }'
+    graph = read_model(parser.parse_model(text)).graph
+    for given, kind, shape in (
+        ([0, -1], "int64", (2,)),
+        (3, "int64", ()),
+        (np.float32(3), "float32", ()),
+        (0.5, "float64", ()),
+    ):
+        made = graph.constant(given).array
+        assert (str(made.dtype), made.shape) == (kind, shape)
