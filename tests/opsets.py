@@ -24,7 +24,9 @@ _SINCE: Final = {"LayerNormalization": 17, "Range": 11, "Scan": 9}
 
 
 def at_opset(model: ModelProto, opset: int) -> ModelProto | None:
-    """The same nodes at `opset`, 7 or later; None where that has no such operator or operand."""
+    """The same nodes at `opset`, 7 or later; None where that has no such operator, or it has functions."""
+    if model.functions:
+        return None
     if opset > 17:
         own = len(model.opset_import) == 1  # others are not converted
         try:

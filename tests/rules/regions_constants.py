@@ -247,6 +247,37 @@ def unread(seed: str) -> ModelProto:
     return g.model(g.draw.choice(kept))
 
 
+def functions(seed: str) -> ModelProto:
+    """Functions of the model, of which calls read not all results, and which read not all that they are given."""
+    g = Constants(seed)
+    shape = g.sizes(g.draw.randint(0, 3))
+    given, results = g.draw.randint(1, 3), g.draw.randint(1, 3)
+    x = [g.input(*shape) for _ in range(2)]
+    names = [f"f_a{i}" for i in range(given)]
+    with g.body("f"):
+        g.shapes.update(dict.fromkeys(names, shape))
+        g.types.update(dict.fromkeys(names, g.float))
+        made = []
+        for _ in range(results):
+            v = g.draw.choice([*names, *made])
+            pair = [v, g.draw.choice(names)]
+            made.append(g.add(g.one("Add", "Sub", "Neg", "Relu"), pair, shape))
+            if g.nodes[-1].op_type in ("Neg", "Relu"):
+                del g.nodes[-1].input[1:]
+        if g.rarely(3):
+            g.add("Abs", [made[0]], shape)
+        imports = [helper.make_opsetid("", 17)]
+        g.functions.append(helper.make_function("local", "F", names, made, g.nodes, imports))
+        if g.rarely(3):
+            g.functions.append(helper.make_function("local", "G", names, made, g.nodes, imports))
+    out = []
+    for k in range(g.draw.randint(1, 3)):
+        operands = [g.draw.choice(x) if k == 0 or g.chance() else x[0] for _ in range(given)]
+        out += g.several("F", operands, [shape] * results, domain="local")
+    read = [o for o in out if not g.rarely(3)] or out[:1]
+    return g.model(*(o if g.chance() else g.chain(o, 1) for o in read))
+
+
 def repeated(seed: str) -> ModelProto:
     """A constant that repeats itself, whole or along axes, beside a value that is as large, or is not."""
     g = Constants(seed)
@@ -326,8 +357,8 @@ REGIONS = {
     "constant-folding": (folds,),
     "deduplicate-constants": (equal_constants,),
     "lift-constants": (constant_nodes,),
-    "common-subexpressions": (twins,),
-    "dead-code": (unread,),
+    "common-subexpressions": (twins, twins, functions),
+    "dead-code": (unread, functions),
     "constants-once": (repeated,),
     "default-inputs": (zero_states,),
 }

@@ -41,8 +41,8 @@ class Layout(Sketch):
         axis = rank - 1 if last else self.draw.randrange(kept, rank)
         said = axis if self.chance() else axis - rank
         steps: list[Callable[[str, int, int], str]] = [self._soft, self._reduce, self._split]
-        if not last:
-            steps += [self._concat, self._pad, self._slice]
+        steps += [self._largest, self._normal] if axis == rank - 1 else []
+        steps += [] if last else [self._concat, self._pad, self._slice, self._gather]
         if self.float is np.float32:
             steps.append(self._quantized)
         return self.draw.choice(steps)(x, axis, said)
@@ -59,6 +59,28 @@ class Layout(Sketch):
         shape = tuple(1 if k == axis else d for k, d in enumerate(self.shapes[x]))
         given = [x, self.ints(said)] if op == "ReduceSum" else [x]
         return self.add(op, given, shape, **({} if len(given) > 1 else {"axes": [said]}), keepdims=1)
+
+    def _largest(self, x: str, axis: int, said: int) -> str:
+        if self.shapes[x][axis] < 2 or self.exact:  # of equal ones any may be the first
+            return self.elementwise(x)
+        shape = tuple(2 if k == axis else d for k, d in enumerate(self.shapes[x]))
+        made = self.several("TopK", [x, self.ints(2)], [shape, shape], axis=said)
+        self.types[made[1]] = np.int64
+        return made[0]
+
+    def _normal(self, x: str, axis: int, said: int) -> str:
+        if self.exact or not self.shapes[x][axis]:
+            return self.elementwise(x)
+        weights = [self.floats(self.factors(self.shapes[x][axis])) for _ in range(self.draw.randint(1, 2))]
+        return self.add("LayerNormalization", [x, *weights], self.shapes[x], axis=said)
+
+    def _gather(self, x: str, axis: int, said: int) -> str:
+        n = self.shapes[x][axis]
+        if not n:
+            return self.elementwise(x)
+        places = self.ints(*(self.draw.randrange(-n, n) for _ in range(self.draw.randint(1, 3))))
+        shape = tuple(self.shapes[places][0] if k == axis else d for k, d in enumerate(self.shapes[x]))
+        return self.add("Gather", [x, places], shape, axis=said)
 
     def _split(self, x: str, axis: int, said: int) -> str:
         n = self.shapes[x][axis]

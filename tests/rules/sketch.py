@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tests.exported import Exported
 from tests.opsets import at_opset
@@ -27,12 +27,14 @@ class Sketch(Exported):
     Dims of some sizes are symbols (`dynamic`), which end in their size; those of equal size are the same symbol or not.
     """
 
-    def __init__(self, seed: str, float: type = np.float32) -> None:
+    def __init__(self, seed: str, float: type | None = None) -> None:
         draw = random.Random(seed)
-        super().__init__(draw, np.random.default_rng(draw.randrange(1 << 32)), float)
+        super().__init__(draw, np.random.default_rng(draw.randrange(1 << 32)))
+        self.float = float or draw.choice([np.float32] * 7 + [np.float64])
         self.exact = self.rarely(4) is False
         self.inputs: list[ValueInfoProto] = []
         self.outputs: list[str] = []
+        self.functions: list[FunctionProto] = []
         self.symbols = draw.choice(["", "", "shared", "own"])
         self.dynamic = {d for d in range(1, 30) if self.chance()}
         self.depth = ""
@@ -149,6 +151,9 @@ class Sketch(Exported):
             return self.add("Clip", [x, *bounds[: self.draw.randint(1, 2)]], shape)
         if way == 5 and (y := self.pick(lambda s: s == shape)):
             return self.add(self.draw.choice(BINARY), [x, y], shape)
+        if way == 5 and self.rarely(3):
+            mask = self.add(self.one("Greater", "Less", "Equal"), [x, self.operand(shape)], shape, np.bool_)
+            return self.add("Where", [mask, *self.order([x, self.operand(shape)])], shape, self.float)
         if way == 6:
             return self.add("Div", [x, self.operand(shape, positive=True)], shape)
         pair = [x, self.operand(shape)]
@@ -203,7 +208,7 @@ class Sketch(Exported):
         weights = [w for w in self.weights if not w.name.endswith("_unused") or self.rarely(40)]
         graph = helper.make_graph(self.nodes, "region", self.inputs, infos, weights)
         domains = [helper.make_opsetid(d, 1 if d else 17) for d in self.domains]
-        made = helper.make_model(graph, opset_imports=domains, ir_version=8)
+        made = helper.make_model(graph, functions=self.functions, opset_imports=domains, ir_version=8)
         if (wanted := opset or self.draw.choice(OPSETS)) == 17:
             return made
         return at_opset(made, wanted) or made
