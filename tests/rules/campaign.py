@@ -12,6 +12,7 @@ from typing import Any, Final
 from tests.rules.apart import Apart, Died, note
 from tests.rules.instances import Instance, draw, makes_constants, options, seeds, subject
 from tests.rules.judging import Outcome, examine
+from tests.rules.regions import WITH_ELEMENTS
 
 SHOWN: Final = 3  # faults of one rule
 
@@ -67,7 +68,7 @@ def how(instance: Instance, seed: int, empty: bool = True) -> dict[str, Any]:
         "folded": instance.folded,
         "before": instance.before,
         "options": options(instance.rule),
-        "empty": empty,
+        "empty": empty and instance.rule not in WITH_ELEMENTS,
     }
 
 

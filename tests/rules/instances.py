@@ -22,7 +22,7 @@ from onnxopt.graph import read_model, write_model
 from onnxopt.pipeline import Fixpoint, Instrument, PassContext, RewritePass, all_passes, execute
 from onnxopt.rewriting import Match, Rule
 from tests.cases.mutations import MUTATIONS, Mutation
-from tests.cases.surroundings import into_branches, into_function, of_any_size, read_elsewhere
+from tests.cases.surroundings import forget_shapes, into_branches, into_function, of_any_size, read_elsewhere, scopes
 from tests.cases.test_cases import CASES
 from tests.rules import constants, patterns, shapes
 from tests.rules.constants import Change
@@ -229,9 +229,12 @@ def _beginning(name: str, rng: random.Random) -> Instance | None:
 
 def draw(name: str, number: int) -> Instance | None:
     """The instance of that number, of a rule or of a graph pass; None where nothing of it fires."""
-    if name in REGIONS:
-        return Instance(name, region(name, number), history=["a region"])
     rng = random.Random(f"{name} {number}")
+    if name in REGIONS:
+        found, wanted = of_region(name, number), rng.choice([0, 0, 1, 2, 3])
+        for body in [*scopes(found.model.graph)][1:] if found is not None and wanted else ():
+            forget_shapes(body)  # which a change may make a lie that no checker sees
+        return in_surroundings(found, rng, wanted)
     instance = _beginning(name, rng)
     if instance is None:
         return None
@@ -244,8 +247,21 @@ def draw(name: str, number: int) -> Instance | None:
     if number % 3 == 1:  # of a constant that a node makes
         fills = (changed(instance, rng, FILLS, 0.9) for _ in range(6))
         instance = next((i for i in fills if i is not None), instance)
-    wanted = rng.choice([1, 2, 3, 4, 6])
-    for _ in range(TRIES * wanted):
+    return in_surroundings(instance, rng, rng.choice([1, 2, 3, 4, 6]))
+
+
+def of_region(name: str, number: int) -> Instance | None:
+    """The first of a few regions on which the graph pass fires."""
+    for i in range(DRAWS):
+        instance = Instance(name, region(name, number * DRAWS + i), history=["a region"])
+        if stands(instance):
+            return instance
+    return None
+
+
+def in_surroundings(instance: Instance | None, rng: random.Random, wanted: int) -> Instance | None:
+    """So many changes away."""
+    for _ in range(TRIES * wanted if instance is not None else 0):
         following = changed(instance, rng)
         if following is not None:
             instance, wanted = following, wanted - 1

@@ -75,7 +75,7 @@ def _tidy(model: ModelProto) -> None:
 def _scopes(graph: GraphProto) -> Iterator[GraphProto]:
     yield graph
     for node in graph.node:
-        for body in body_graphs(node):
+        for _, body in body_graphs(node):
             yield from _scopes(body)
 
 
