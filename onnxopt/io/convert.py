@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.ir_version import raise_ir_version
+from onnxopt.io.adapters import Conversion, Unconvertible
 from onnxopt.protos import attribute_bytes, body_graphs, is_external, tensor_bytes, tensor_value_info
 
 if TYPE_CHECKING:
@@ -45,8 +46,13 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
         raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
     if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
         raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
+    conversion = Conversion(proto.graph, current, target)
+    try:
+        converted = _converted(proto, conversion, path, limits).graph
+        _take_nodes(proto.graph, converted, conversion)
+    except Unconvertible as e:
+        raise ModelError(f"{path} cannot be converted to opset {target}: {e}", "try a lower opset") from None
     raise_ir_version(proto, _ir_version(target))
-    _take_nodes(proto.graph, _converted(proto, target, path, limits).graph)
     for o in proto.opset_import:
         if o.domain in ("", "ai.onnx"):
             o.version = target
@@ -60,14 +66,16 @@ def _ir_version(opset: int) -> int:
     return int(helper.find_min_ir_version_for([helper.make_opsetid("", opset)]))
 
 
-def _converted(proto: ModelProto, target: int, path: Path, limits: Limits | None) -> ModelProto:
+def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Limits | None) -> ModelProto:
     from onnxopt.worker.limits import Limits
     from onnxopt.worker.room import Declined, Room
     from onnxopt.worker.serving import Refused
 
+    target, skeleton = conversion.target, _skeleton(proto)
+    conversion.hide(skeleton.graph)
     try:
         with Room(limits or Limits()) as room:
-            return ModelProto.FromString(room.call("convert", _skeleton(proto).SerializeToString(), target))
+            return ModelProto.FromString(room.call("convert", skeleton.SerializeToString(), target))
     except Refused as e:
         reason, hint = str(e), "onnx's version converter says so; try a lower opset, or export the model again"
     except Declined as e:
@@ -97,7 +105,7 @@ def _skeleton(proto: ModelProto) -> ModelProto:
     return skeleton
 
 
-def _take_nodes(graph: GraphProto, converted: GraphProto) -> None:
+def _take_nodes(graph: GraphProto, converted: GraphProto, conversion: Conversion) -> None:
     """The nodes of `converted` in `graph`: its own protos where nothing changed, their names and notes elsewhere."""
     by_output = {name: node for node in graph.node for name in node.output if name}
     nodes = []
@@ -105,19 +113,22 @@ def _take_nodes(graph: GraphProto, converted: GraphProto) -> None:
         old = next((by_output[name] for name in new.output if name in by_output), None)
         if old is None:
             new.name = ""  # it has that of the node it belongs to, and names must differ
-        nodes.append(new if old is None else _merged(old, new))
+            nodes.append(new)
+            continue
+        *before, made = conversion.adapted(old, new)
+        nodes += [*before, _merged(old, made, conversion)]
     own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
     graph.initializer.extend(t for t in converted.initializer if t.name not in own)
     del graph.node[:]
     graph.node.extend(nodes)
 
 
-def _merged(old: NodeProto, new: NodeProto) -> NodeProto:
+def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto:
     """`old` if `new` says the same, bodies merged; else `new` with the name and the notes of `old`."""
     before = dict(body_graphs(old))
     for name, body in body_graphs(new):
         if name in before:
-            _take_nodes(before[name], body)
+            _take_nodes(before[name], body, conversion)
             body.CopyFrom(before[name])
     if _call(old) == _call(new):
         return old
