@@ -18,7 +18,7 @@ from onnxopt.optimizer.results import DifferentResult, Report
 from onnxopt.pipeline import Instrument, Pass, PassContext, PipelineReport, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
 from onnxopt.protos import is_external
-from onnxopt.verification import PROVEN, UNVERIFIED, VerifyOptions
+from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -135,7 +135,12 @@ def attempt(
                 except FileNotFoundError:
                     watch.refuse_removed()
                     raise
-                report.verification = let_in(verdict, source, options.allow_domains, options.target_opset)
+                verdict = let_in(verdict, options.allow_domains)
+                if verdict.status == DIFFERENT and options.target_opset is not None:
+                    from onnxopt.optimizer.conversion import judged
+
+                    verdict = judged(verdict, staged.path, source, options, verifier)
+                report.verification = verdict
                 phase("verify")
             report.seconds = time.perf_counter() - start
             data.refuse()

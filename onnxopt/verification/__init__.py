@@ -45,5 +45,6 @@ __all__ = [
 
 # Not for the worker, and records not for a run without a verification.
 __getattr__ = lazy(
-    __name__, {"verifier": ("Verifier",), "files": ("verify",), "records": ("Verification",), "missing": ("let_in",)}
+    __name__,
+    {"verifier": ("Verifier",), "files": ("verify",), "records": ("Verification",), "missing": ("let_in",)},
 )

@@ -42,6 +42,7 @@ class VerifyOptions:
 
     `dtype`: `float16` or `bfloat16`, which the result may hold what is float32 in the original; it is always looked at
     in pieces then.
+    `without`: why onnxruntime is not asked; onnx's reference evaluator is.
     """
 
     rtol: float | None = None
@@ -57,6 +58,7 @@ class VerifyOptions:
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str = ""
+    without: str = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that nothing could be held against."""

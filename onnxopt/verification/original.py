@@ -79,7 +79,7 @@ class Original:
 
     def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
-        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
+        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider, self.options.without)
         self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()
 
     def plan(self, plan: Plan) -> Opened:

@@ -136,11 +136,16 @@ class Reference:
         return list(results)
 
 
-def open_original(path: str, give: Sequence[str], stateful: bool, provider: str) -> tuple[OnnxRuntime | Reference, str]:
+def open_original(
+    path: str, give: Sequence[str], stateful: bool, provider: str, without: str = ""
+) -> tuple[OnnxRuntime | Reference, str]:
     """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
 
-    `give`: values inside that onnxruntime gives out, too. Raises Refused where neither can.
+    `give`: values inside that onnxruntime gives out, too. `without`: why it is not asked. Raises Refused where neither
+    can.
     """
+    if without:
+        return Reference(path), without
     try:
         model = with_outputs(path, give) if give else path
         return OnnxRuntime(model, stateful=stateful, provider=provider, folder=Path(path).absolute().parent), ""

@@ -1,0 +1,53 @@
+"""A result that differs, or that onnxruntime cannot load, where the opset was to be raised: whose fault is that?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from onnxopt.errors import ModelError
+from onnxopt.io import Staged
+from onnxopt.optimizer.options import OptimizeOptions
+from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
+from onnxopt.verification.missing import missing
+
+
+def judged(
+    verdict: Verification, result: Path, source: Path, options: OptimizeOptions, verifier: Verifier
+) -> Verification:
+    """The verdict on the result. Where onnxruntime lacks an operator of that opset, with the model converted and not
+    optimized, it is that of onnx's reference evaluator.
+
+    Raises ModelError where the conversion alone makes a model that computes something else, or that is invalid.
+    """
+    if verdict.status != DIFFERENT or options.target_opset is None:
+        return verdict
+    with TemporaryDirectory() as folder:
+        converted = Path(folder) / "converted.onnx"
+        model = options.load_specialised(source)
+        with Staged(converted) as staged:
+            staged.write(model, options.external)
+            staged.commit()
+        verifier.submit(converted)
+        alone = verifier.finish()
+        if alone.status != DIFFERENT:
+            return verdict
+        lacks = missing(alone.message)
+        if alone.cases or not lacks:
+            raise ModelError(
+                f"{source} cannot be converted to opset {options.target_opset}: {alone.message}",
+                "onnx's version converter makes that of it; try a lower opset, or export the model again",
+            )
+
+        def by_reference(path: Path) -> Verification:
+            with Verifier(source, replace(verifier.options, without=lacks)) as judge:
+                judge.describe(model.proto, model.data_of, override=not options.freeze_initializers)
+                judge.submit(path)
+                return judge.finish()
+
+        found = by_reference(result)
+        if found.status == UNVERIFIED or (found.status == DIFFERENT and by_reference(converted).status == DIFFERENT):
+            hint = "compare it in a runtime that has it, or choose an older opset"
+            return Verification(UNVERIFIED, f"{lacks}, which --target-opset asks for", hint=hint)
+        return found
