@@ -81,6 +81,19 @@ def check_call(graph: Graph, op: str, inputs: Sequence[Value | None], outputs: i
         raise refusal(graph, place, objection, op, opset)
 
 
+def check_attribute(graph: Graph, node: Node, name: str, attribute: AttributeProto | None) -> None:
+    """Raise EmissionError if the node may not have this attribute, or (None) has to have one of that name."""
+    opset = graph.opset(node.op.rpartition("::")[0])
+    defined = signature(node.op, opset)
+    if defined is None:
+        return
+    objection = _objection_to(attribute, defined) if attribute is not None else ""
+    if attribute is None and name in defined.required:
+        objection = f"its attribute `{name}` cannot be taken out"
+    if objection:
+        raise refusal(graph, node, objection, hint=f"in opset {opset} it is {defined}")
+
+
 def refusal(
     graph: Graph, place: object, objection: str, op: str = "", opset: int = 0, hint: str = "this is a bug in the pass"
 ) -> EmissionError:
@@ -127,12 +140,8 @@ def _objection(
         if i < len(inputs) and inputs[i] is None:
             return f"its input {i} is absent"
     for a in attributes:
-        wanted = defined.attributes.get(a.name)
-        if wanted is None:
-            return f"it has no attribute `{a.name}`"
-        if wanted != a.type and not a.ref_attr_name:
-            kind = AttributeProto.AttributeType.Name
-            return f"its attribute `{a.name}` is {kind(wanted)}, not {kind(a.type)}"
+        if objection := _objection_to(a, defined):
+            return objection
         if a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
             return f"its body `{a.name}` cannot be made by a pass"
     if not known:
@@ -141,6 +150,17 @@ def _objection(
         missing = defined.required.difference(a.name for a in attributes)
         if missing:
             return f"its attribute `{min(missing)}` is missing"
+    return ""
+
+
+def _objection_to(attribute: AttributeProto, defined: Signature) -> str:
+    """What is wrong with an attribute, for who knows what an operator has."""
+    wanted = defined.attributes.get(attribute.name)
+    if wanted is None:
+        return f"it has no attribute `{attribute.name}`"
+    if wanted != attribute.type and not attribute.ref_attr_name:
+        kind = AttributeProto.AttributeType.Name
+        return f"its attribute `{attribute.name}` is {kind(wanted)}, not {kind(attribute.type)}"
     return ""
 
 

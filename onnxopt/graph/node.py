@@ -11,7 +11,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onnxopt.errors import EmissionError, ModelError
-from onnxopt.graph.emission import admit, make_call
+from onnxopt.graph.emission import admit, check_attribute, make_call
 from onnxopt.graph.schema import attribute_default
 from onnxopt.protos import (
     Array,
@@ -206,13 +206,16 @@ class Node:
         return UNKNOWN
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Set (None: remove) an attribute in place."""
+        """Set (None: remove) an attribute in place. Raises EmissionError for what the operator does not have."""
+        made = make_attribute(name, value) if value is not None else None
+        if self.graph is not None:
+            check_attribute(self.graph, self, name, made)
         for i, a in enumerate(self.proto.attribute):
             if a.name == name:
                 del self.proto.attribute[i]
                 break
-        if value is not None:
-            self.proto.attribute.append(make_attribute(name, value))
+        if made is not None:
+            self.proto.attribute.append(made)
         self._attributes = None
         if self.graph is not None:
             self.graph.touch(self)

@@ -97,7 +97,7 @@ def test_kinds() -> None:
 
         def inspect(self, model: Any, ctx: Any) -> None:
             if model.graph.by_op.get("Abs"):
-                model.graph.first.set_attr("note", 1)
+                model.graph.first.proto.doc_string = "seen"
 
     class Rules(RewritePass):
         """Has rules."""

@@ -12,7 +12,7 @@ from onnx import parser
 
 from onnxopt.errors import EmissionError
 from onnxopt.graph import Model, read_model, write_model
-from onnxopt.pipeline import GraphInterpreter, PassInfo, RewritePass
+from onnxopt.pipeline import GraphInterpreter, PassInfo, RewritePass, graph_pass
 from onnxopt.rewriting import op, rewrite, var
 
 BODY = "a = LeakyRelu <alpha: float = 0.3> (x) [named] y = Relu (a)"
@@ -171,3 +171,38 @@ def test_a_chain_that_is_made_is_no_recursion() -> None:
         return value
 
     assert by_rule(build).graph.size == 2001
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("foo", 1, "Softmax -> a: it has no attribute `foo`"),
+        ("axis", 1.0, "Softmax -> a: its attribute `axis` is INT, not FLOAT"),
+        ("axis", [1], "Softmax -> a: its attribute `axis` is INT, not INTS"),
+    ],
+)
+def test_an_attribute_that_is_set_is_one_of_the_operator(model: Any, name: str, value: Any, says: str) -> None:
+    @graph_pass
+    def sets(graph: Any, ctx: Any) -> None:
+        """Sets an attribute."""
+        graph.first.set_attr(name, value)
+
+    m = model("a = Softmax <axis = 0> (x) y = Neg (a)")
+    with pytest.raises(EmissionError) as e:
+        sets(m)
+    assert e.value.message.startswith(f"pass sets: g: main: {says}")
+    assert e.value.hint == "in opset 17 it is Softmax(input) {axis: INT}"
+    assert (m.version, m.graph.first.attr("axis")) == (0, 0)
+
+
+def test_an_attribute_that_has_to_be_there_stays(model: Any) -> None:
+    m = model("a = Cast <to = 1> (x) y = Neg (a)")
+    with pytest.raises(EmissionError, match="its attribute `to` cannot be taken out"):
+        m.graph.first.set_attr("to", None)
+    m = model(
+        "a = Softmax <axis = 0> (x) y = l.f <note = 1> (a)",
+        '<domain: "l", opset_import: ["" : 17]> f (u) => (w) { w = Relu (u) }',
+    )
+    m.graph.first.set_attr("axis", None)
+    assert m.graph.first.attr("axis") == -1
+    m.graph.last.set_attr("note", "of nobody's")

@@ -260,7 +260,7 @@ def test_who_overrides_run_is_held_to_the_kind_too(model: Any) -> None:
         info = PassInfo("applies")
 
         def run(self, model: Any, ctx: Any) -> None:
-            model.graph.first.set_attr("note", 1)
+            model.graph.first.proto.doc_string = "seen"
 
     class Rewires(StmtPass):
         """The same of a StmtPass."""

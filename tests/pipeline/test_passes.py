@@ -31,7 +31,8 @@ from onnxopt.protos import make_node
 
 def note(graph: Graph, n: int) -> None:
     assert graph.first is not None
-    graph.first.set_attr("note", n)
+    graph.first.proto.doc_string = str(n)
+    graph.touch(graph.first)
 
 
 @graph_pass(name="touch")

@@ -46,7 +46,7 @@ def test_a_rule_that_changes_the_graph_itself_is_a_bug_with_a_place(declines: bo
     @rewrite(op.Relu(var("x")))
     def marking(m: Match, x: Value) -> Value:
         """Writes down that it was here."""
-        m.anchor.set_attr("seen", 1)
+        m.graph.touch(m.anchor)
         m.require(not declines, "seen")
         return m.op.Abs(x)  # type: ignore[no-any-return]
 
