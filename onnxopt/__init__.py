@@ -15,21 +15,15 @@ from onnxopt.lazy import listing
 if TYPE_CHECKING:
     from onnxopt.analysis.types import dtype, shape
     from onnxopt.api import (
-        Finding,
-        Found,
         OptimizeOptions,
-        Page,
         Report,
         Result,
         Verification,
         VerifyOptions,
-        bisect,
-        find,
         load,
         optimize,
         optimize_file,
         optimize_model,
-        report,
         save,
         stats,
         verify,
@@ -118,8 +112,8 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "onnxopt.analysis.types": "dtype shape",
     "onnxopt.api": (
-        "Finding Found OptimizeOptions Page Report Result Verification VerifyOptions bisect find load optimize "
-        "optimize_file optimize_model report save stats verify"
+        "OptimizeOptions Report Result Verification VerifyOptions load optimize optimize_file optimize_model save "
+        "stats verify"
     ),
     "onnxopt.errors": (
         "DomainError EmissionError InstrumentError InvariantError ModelError NoFixpointError OnnxOptError PassError "
@@ -150,9 +144,7 @@ __all__ = [
     "DumpModels",
     "EmissionError",
     "Extraction",
-    "Finding",
     "Fixpoint",
-    "Found",
     "Graph",
     "GraphInterpreter",
     "GraphPass",
@@ -169,7 +161,6 @@ __all__ = [
     "OnnxOptError",
     "OperatorSupport",
     "OptimizeOptions",
-    "Page",
     "Part",
     "Partition",
     "Pass",
@@ -203,7 +194,6 @@ __all__ = [
     "all_passes",
     "all_targets",
     "any_chain",
-    "bisect",
     "chain",
     "config_keys",
     "const",
@@ -214,7 +204,6 @@ __all__ = [
     "either",
     "extract",
     "extract_file",
-    "find",
     "fuse_partition",
     "generate_pattern_op_partitions",
     "get_pass",
@@ -233,7 +222,6 @@ __all__ = [
     "read_model",
     "register",
     "replace_pattern",
-    "report",
     "rewrite",
     "save",
     "shape",

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.api.files import model_file, name_of
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
 
 if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
-    from onnxopt.api.files import AnyModel
     from onnxopt.graph import Model
 
 
 def stats(
-    model: AnyModel,
+    model: str | Path,
     *,
     work: bool = False,
     top: int = 0,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> ModelStats:
-    """Operators, nodes, initializers, parameters and bytes of a model file or a ModelProto.
+    """Operators, nodes, initializers, parameters and bytes of a model file.
 
     `work`: MACs, FLOPs and memory of a run too, with the `top` nodes that compute most; `dims` (by symbol) and `shapes`
     (by input) give dynamic inputs their sizes for that. Raises ModelError where it cannot be read, UsageError for
@@ -33,14 +32,14 @@ def stats(
     from onnxopt.analysis.measures.cost import model_stats, model_work
     from onnxopt.settling import settle_shapes
 
-    with model_file(model) as source, blaming(source):
-        measured = load(source, stored=True)
-        counted = replace(model_stats(measured), path=name_of(source))
+    with blaming(model):
+        measured = load(model, stored=True)
+        counted = model_stats(measured)
         if not work:
             return counted
 
         def loaded() -> Model:
-            again = load(source, inline_functions=True, stored=True)
+            again = load(model, inline_functions=True, stored=True)
             specialise(again, dims or {}, shapes or {})
             return again
 

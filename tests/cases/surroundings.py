@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tests.cases.mutations import Mutation, Pick
+from tests.cases.mutations import Mutation, Pick, value_types
 
 TYPES: Final = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8)
 OPSETS: Final = tuple(range(7, 25))
@@ -21,6 +21,17 @@ def forget_shapes(graph: GraphProto) -> None:
     for o in graph.output:
         if o.type.HasField("tensor_type"):
             o.type.tensor_type.ClearField("shape")
+
+
+def say_anew(model: ModelProto) -> None:
+    """The main graph says of its outputs how many axes inference finds, as a model has to, and nothing else."""
+    forget_shapes(model.graph)
+    types = value_types(model)
+    for o in model.graph.output:
+        if o.name in types and types[o.name].tensor_type.HasField("shape"):
+            o.type.tensor_type.shape.SetInParent()
+            for _ in types[o.name].tensor_type.shape.dim:
+                o.type.tensor_type.shape.dim.add()
 
 
 def renamed(graph: GraphProto, name: Callable[[str], str]) -> None:
@@ -63,8 +74,8 @@ def into_branches(model: ModelProto, pick: Pick) -> bool:
         del graph.initializer[:]
         graph.initializer.extend(kept)
     graph.node.append(call)
-    forget_shapes(graph)
     graph.input.append(helper.make_tensor_value_info("condition_", TensorProto.BOOL, []))
+    say_anew(model)
     return True
 
 
@@ -91,9 +102,9 @@ def into_function(model: ModelProto, pick: Pick) -> bool:
             graph.output.extend(
                 onnx.ValueInfoProto(name=name, type=o.type) for name, o in zip(called, list(graph.output))
             )
-    forget_shapes(graph)
     model.opset_import.append(helper.make_opsetid("local", 1))
     model.ir_version = max(model.ir_version, 8)
+    say_anew(model)
     return True
 
 
@@ -135,7 +146,7 @@ def of_any_size(model: ModelProto, pick: Pick) -> bool:
     numbers = [d for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_value]
     for k, d in enumerate(numbers):
         d.dim_param = f"D{d.dim_value}" if shared else f"D{d.dim_value}_{k}"
-    forget_shapes(model.graph)
+    say_anew(model)
     return bool(numbers)
 
 

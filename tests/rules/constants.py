@@ -357,9 +357,18 @@ def drop_unread(model: ModelProto) -> None:
     model.graph.initializer.extend(kept)
 
 
+def repeated(model: ModelProto, rng: random.Random) -> bool:
+    """What a node repeats is a constant."""
+    copied = {n.input[0] for n in model.graph.node if n.op_type in ("Expand", "Tile") and n.input}
+    return _freeze(model, rng, [i for i in _static(model) if i.name in copied])
+
+
 def frozen(model: ModelProto, rng: random.Random) -> bool:
     """An input is a constant."""
-    found = _static(model)
+    return _freeze(model, rng, _static(model))
+
+
+def _freeze(model: ModelProto, rng: random.Random, found: Sequence[onnx.ValueInfoProto]) -> bool:
     if not found:
         return False
     info = rng.choice(found)
@@ -397,8 +406,8 @@ def tied(model: ModelProto, rng: random.Random) -> bool:
 
 
 CHANGES: Final[tuple[Change, ...]] = (
-    *(other_numbers, other_integers, as_number, along_one_axis, in_full, one_for_two, made, fill, frozen, overridable),
-    tied,
+    *(other_numbers, other_integers, as_number, along_one_axis, in_full, one_for_two, made, fill, frozen, repeated),
+    *(overridable, tied),
 )
 
 __all__ = ["CHANGES", "Change", "exact", "exact_numbers", "fresh", "names", "opset", "stored"]

@@ -139,7 +139,7 @@ OFTEN: Final = (  # what a rule takes for something that it is not
     *("along_one_axis", "fill", "frozen", "made", "of_opset", "other_integers", "other_numbers", "resized", "unknown"),
 )
 NAMES: Final = (*CHANGES, *OFTEN, *OFTEN)
-FILLS: Final = ("fill", "fill", "frozen")
+FILLS: Final = ("fill", "repeated")
 
 
 def makes_constants(model: ModelProto) -> bool:

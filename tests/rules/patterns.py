@@ -277,7 +277,7 @@ class Sketch:
         elem_type = TensorProto.BOOL if truth or op == "Not" else self.type
         dtype = helper.tensor_dtype_to_np_dtype(elem_type)
         shape = operands.broadcast(self.rng, self.shape) if op in ("Expand", "Tile") else list(self.shape)
-        if self.rng.random() < 0.5:
+        if self.rng.random() < (0.3 if op in ("Expand", "Tile") else 0.5):
             x = self.input(shape, elem_type)
         else:
             x = self.constant(np.abs(operands.exact(self.rng, shape, np.dtype(np.int64))).astype(dtype))

@@ -11,7 +11,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from tests.cases.mutations import value_types
-from tests.cases.surroundings import converted, forget_shapes, renamed
+from tests.cases.surroundings import converted, forget_shapes, renamed, say_anew
 from tests.opsets import at_opset
 from tests.rules.constants import Change, add, opset
 
@@ -48,7 +48,7 @@ def resized(model: ModelProto, rng: random.Random) -> bool:
             if n == before and n:
                 array = np.take(array, np.arange(after) % n, axis)
         t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), t.name))
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
@@ -58,7 +58,7 @@ def resized_input(model: ModelProto, rng: random.Random) -> bool:
     if not dims:
         return False
     rng.choice(dims).dim_value = rng.choice(SIZES)
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
@@ -81,7 +81,7 @@ def deepened(model: ModelProto, rng: random.Random) -> bool:
                 a.ints[:] = [k + (k >= 0) for k in a.ints]
             elif a.name == "perm":
                 a.ints[:] = [0, *(k + 1 for k in a.ints)]
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
@@ -92,7 +92,7 @@ def flattened(model: ModelProto, rng: random.Random) -> bool:
         return False
     for info in infos if rng.random() < 0.5 else [rng.choice(infos)]:
         del info.type.tensor_type.shape.dim[rng.randrange(len(info.type.tensor_type.shape.dim))]
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
@@ -104,13 +104,13 @@ def unknown(model: ModelProto, rng: random.Random) -> bool:
     shared = rng.random() < 0.5
     for k, d in enumerate(rng.sample(dims, rng.randint(1, len(dims)))):
         d.dim_param = f"n{d.dim_value}" if shared else f"{'abcdefghijklmnop'[k % 16]}{d.dim_value}"
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
 def rankless(model: ModelProto, rng: random.Random) -> bool:
     """Nothing is said of the shapes of what is made, in between and in the end."""
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
@@ -180,9 +180,9 @@ def again(model: ModelProto, rng: random.Random) -> bool:
         old, new = rng.choice(inputs).name, rng.choice(list(graph.output)).name
         for node in second.node:
             node.input[:] = [new if i == old else i for i in node.input]
-    forget_shapes(second)
     graph.node.extend(second.node)
     graph.output.extend(second.output)
+    say_anew(model)
     return True
 
 
@@ -216,7 +216,7 @@ def into_loop(model: ModelProto, rng: random.Random) -> bool:
     graph.initializer.extend(kept)
     trips = add(model, np.array(rng.choice([1, 1, 2, 3]), np.int64), "trips")
     graph.node.append(helper.make_node("Loop", [trips, ""], outputs, body=body))
-    forget_shapes(graph)
+    say_anew(model)
     return True
 
 
@@ -243,7 +243,7 @@ def into_scan(model: ModelProto, rng: random.Random) -> bool:
         info.type.tensor_type.shape.dim.add().dim_value = size
         info.type.tensor_type.shape.dim.extend(dims)
     graph.node.append(helper.make_node("Scan", inputs, outputs, num_scan_inputs=len(inputs), body=body))
-    forget_shapes(graph)
+    say_anew(model)
     return True
 
 

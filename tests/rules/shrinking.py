@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, helper, numpy_helper
 
 from onnxopt.protos import body_graphs
 from tests.cases.mutations import value_types
-from tests.cases.surroundings import forget_shapes
+from tests.cases.surroundings import say_anew
 from tests.rules.apart import Apart
 from tests.rules.campaign import how
 from tests.rules.constants import drop_unread
@@ -136,7 +136,7 @@ def _pass_on(model: ModelProto, i: int, k: int) -> bool:
         return False
     for other in model.graph.node:
         other.input[:] = [new if n == old else n for n in other.input]
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
@@ -181,19 +181,19 @@ def _resize(model: ModelProto, before: int, after: int) -> bool:
                 if n == before:
                     array = np.take(array, np.arange(after), axis)
         t.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), t.name))
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
 def _number(model: ModelProto, v: int, k: int) -> bool:
     model.graph.input[v].type.tensor_type.shape.dim[k].dim_value = 2
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
 def _one(model: ModelProto, v: int, k: int) -> bool:
     model.graph.input[v].type.tensor_type.shape.dim[k].dim_value = 1
-    forget_shapes(model.graph)
+    say_anew(model)
     return True
 
 
