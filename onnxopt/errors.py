@@ -13,6 +13,9 @@ from stat import S_ISDIR, S_ISREG
 from typing import Final
 
 MAKE_ROOM: Final = "raise its limits (ulimit -a), or make room"
+_LEAST_DATA: Final = 112 << 20  # bytes that Python, numpy and onnx take for themselves
+_LEAST_SPACE: Final = 176 << 20
+_EACH_CORE: Final = 8 << 20  # of a thread of OpenBLAS, which ends a process that cannot start one
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 _INSTALLED: Final = {"site-packages", "dist-packages"}
 _GIT_LFS: Final = b"version https://git-lfs."
@@ -143,6 +146,18 @@ def is_limited() -> bool:
     return any(
         resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
     )
+
+
+def is_short() -> bool:
+    """May this process take so little memory that a library, refused it, would end the process in the middle?"""
+    if sys.platform == "win32":
+        return False
+    import resource
+
+    each = len(os.sched_getaffinity(0)) * _EACH_CORE if hasattr(os, "sched_getaffinity") else 0
+    limits = ((resource.RLIMIT_DATA, _LEAST_DATA), (resource.RLIMIT_AS, _LEAST_SPACE))
+    found = [(resource.getrlimit(kind)[0], least + each) for kind, least in limits]
+    return any(limit != resource.RLIM_INFINITY and limit < least for limit, least in found)
 
 
 def refused(error: Exception) -> str:

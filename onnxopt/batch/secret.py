@@ -23,10 +23,14 @@ def cache_key() -> bytes:
         return hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
     file = _folder() / "cache.key"
     try:
-        return _read(file)
-    except FileNotFoundError:
+        with contextlib.suppress(FileNotFoundError):
+            return _read(file)
         _make(file)
         return _read(file)
+    except OSError as e:
+        if e.strerror is None:  # it says itself what is wrong
+            raise
+        raise OSError(f"its key cannot be kept at {file}: {e.strerror}; {VARIABLE} gives one") from None
 
 
 def is_own(found: os.stat_result) -> bool:

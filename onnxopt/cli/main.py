@@ -19,7 +19,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.closed import open_closed
 from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
-from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, nearest, noted, refused
+from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, is_short, nearest, noted, refused
 from onnxopt.lazy_modules import is_importing
 from onnxopt.lazy_onnx import import_onnx_in_parts
 from onnxopt.threads import let_threads_sleep
@@ -73,7 +73,10 @@ class _Commands(click.Group):
             if name.endswith(".onnx"):
                 hint = f"onnxopt optimize {quote(name)} OUT"
             raise UsageError(f"no command is called {name!r}", hint)
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if found[1] is not None and not ctx.resilient_parsing:
+            _refuse_empty(found[1], found[2])
+        return found
 
     def make_context(self, *args: Any, **given: Any) -> click.Context:
         try:
@@ -94,6 +97,20 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _refuse_empty(command: click.Command, arguments: list[str]) -> None:
+    """Raises UsageError for a place, or a suffix, that is the empty text. An option that is text may be."""
+    options = {name: p for p in command.params if isinstance(p, click.Option) for name in p.opts}
+    for before, word in pairwise(("", *arguments)):
+        name, equals, value = word.partition("=")
+        asked = before if not word else name if equals and not value else word
+        option = options.get(asked)
+        if word and (option is None or not equals):
+            continue
+        if option is None or isinstance(option.type, click.Path) or option.metavar == "SUFFIX":
+            what = f"{asked} is given nothing" if option is not None else "a name is empty"
+            raise UsageError(what, "is a variable of the shell unset?")
 
 
 @click.group(
@@ -146,6 +163,8 @@ def _run() -> None:
         if number is not None and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):  # as nohup has it
             signal.signal(number, interruption)
     open_closed()
+    if is_short():
+        _fail("the system refuses: it has no more memory", MAKE_ROOM, 2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             spell_out(stream)
@@ -174,6 +193,8 @@ def _run() -> None:
     except Exception as e:
         if os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
+        if isinstance(e, OSError) and _is_of_stdout(e):
+            _fail(f"cannot write to stdout: {e.strerror}", "make room where it goes; no file is half-written", 2)
         if what := refused(e):
             _fail(f"the system refuses: {what}", MAKE_ROOM, 2)
         if isinstance(e, FileNotFoundError) and _is_nowhere():
@@ -182,6 +203,9 @@ def _run() -> None:
             _fail(
                 f"a package cannot be imported: {' '.join(str(e).split())}", "install onnxopt and what it needs anew", 2
             )
+        if _is_in_import(e):
+            hint = "mend what it names, of the environment perhaps, or install onnxopt and what it needs anew"
+            _fail(f"a package cannot be imported: {in_a_line(e)}", hint, 2)
         _fail(
             f"internal error: {type(e).__name__}: {in_a_line(e)}",
             "please report it; ONNXOPT_DEBUG=1 shows where",
@@ -219,6 +243,26 @@ class _Interruption:
             os._exit(130)
         self._quiet_until, self._importing_since = now + _CLEANING_UP, 0.0
         raise KeyboardInterrupt
+
+
+def _modules(error: Exception) -> list[str]:
+    """Those that it came through, the innermost last; `NAME!` while NAME was being imported."""
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        code, name = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
+        found.append(f"{name}!" if code.co_name == "<module>" else name)
+        trace = trace.tb_next
+    return found
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Was it raised where something is said, or a model written to stdout?"""
+    return error.filename is None and _modules(error)[-1] in (__name__, "click.utils", "rich.console", "shutil")
+
+
+def _is_in_import(error: Exception) -> bool:
+    """Was it raised while a module that is not ours was being imported?"""
+    return any(m.endswith("!") and not m.startswith(("onnxopt.", "__main__")) for m in _modules(error))
 
 
 def _is_nowhere() -> bool:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refu
 from onnxopt.io.staging import StagingFolder
 from onnxopt.wire import stands_alone
 
+_PATIENCE = 5.0  # seconds, in which somebody may begin to read a pipe
+_PAUSE = 0.05
 _SPLICED = 1 << 16  # new weights from here on go into the file without a copy in the proto
 
 
@@ -119,7 +122,7 @@ class Staged:
         """Rename the staged files into place, the model last; then what they replace is removed."""
         with _explained(self.asked):
             if self._special:
-                with open(self._made, "rb") as f, open(self.asked, "wb") as g:
+                with open(self._made, "rb") as f, open(_opened(self.asked), "wb") as g:
                     shutil.copyfileobj(f, g)
             else:
                 self._folder.let_go()
@@ -184,6 +187,23 @@ def _is_special(place: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _opened(place: Path) -> int:
+    """A descriptor to write to a device or a pipe. Raises WriteError where nobody reads the pipe, nor begins to."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            found = os.open(place, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+        except OSError as e:
+            if e.errno != errno.ENXIO or not place.is_fifo():
+                raise
+            if time.monotonic() > end:
+                raise WriteError(f"{place} is a pipe that nobody reads", "start who reads it first") from None
+            time.sleep(_PAUSE)
+        else:
+            os.set_blocking(found, True)
+            return found
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, Self, overload
 
@@ -96,7 +97,7 @@ def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
     options = parameters[2:]
     if len(parameters) < 2 or any(p.kind is not p.KEYWORD_ONLY or p.default is p.empty for p in options):
         raise TypeError(f"{function.__name__}: a pass takes a model or graph, a context, and options after a *")
-    if not function.__doc__:
+    if not function.__doc__ and sys.flags.optimize < 2:  # with -OO Python drops docstrings
         raise TypeError(f"{function.__name__}: a pass says in its docstring what it does")
     fields = [
         (p.name, Any, p.default if isinstance(p.default, dataclasses.Field) else option(p.default, "")) for p in options

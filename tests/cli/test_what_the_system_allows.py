@@ -84,8 +84,8 @@ def test_no_room_for_what_is_said(words: str, both: bool, samples: Path, tmp_pat
     assert done.returncode == 2
     if not both:
         assert done.stderr.decode().splitlines() == [
-            "error: the system refuses: No space left on device",
-            "hint: raise its limits (ulimit -a), or make room",
+            "error: cannot write to stdout: No space left on device",
+            "hint: make room where it goes; no file is half-written",
         ]
 
 
