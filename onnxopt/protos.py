@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxopt import element_types
 
@@ -42,6 +42,8 @@ _BODIES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
 # Types of whole bytes that numpy does not have: their raw_data is the array, too.
 _NAMELESS: Final = frozenset(t.code for t in element_types.TYPES if t.is_foreign and t.bits >= 8)
 is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
+INLINE_BELOW: Final = 1024  # bytes: onnx writes smaller tensors into the model (`size_threshold` of `onnx.save`)
+_SIZES_BELOW: Final = 1 << 14  # bytes of a list of integers, which may be the sizes of all that a Split makes
 
 _QUALIFIED: Final[dict[tuple[str, str], str]] = {}
 _OPERATORS: Final = 1 << 10  # of which the names are kept
@@ -101,6 +103,64 @@ def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
     return (count * known.bits + 7) // 8 if known is not None else count * 8
 
 
+def belongs_inside(tensor: TensorProto) -> bool:
+    """Whether the data of a tensor belong into the model file even if other data lie beside it: runtimes read shapes,
+    axes and the like when they load a model, and refuse a model in which these are external."""
+    data_type, size = tensor.data_type, tensor_bytes(tensor.data_type, tensor.dims[:])
+    may_be_sizes = data_type in (TensorProto.INT64, TensorProto.INT32) and len(tensor.dims) == 1
+    return data_type != TensorProto.STRING and 0 <= size < (_SIZES_BELOW if may_be_sizes else INLINE_BELOW)
+
+
+def put_inside(tensor: TensorProto, data: bytes) -> None:
+    """Make an external tensor one that holds `data`."""
+    tensor.raw_data = data
+    forget_location(tensor)
+
+
+def forget_location(tensor: TensorProto) -> None:
+    """Make an external tensor one whose data are in the model."""
+    tensor.ClearField("data_location")
+    del tensor.external_data[:]
+
+
+def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every TensorProto that may hold data: initializers and attributes, in bodies and functions too, and what these
+    take where a call says nothing."""
+    stack: list[GraphProto] = [proto.graph]
+    for info in proto.training_info:
+        stack += [info.initialization, info.algorithm]
+    nodes: list[NodeProto] = [n for f in proto.functions for n in f.node]
+    for function in proto.functions:
+        for a in function.attribute_proto:
+            yield from _tensors_of(a, stack)
+    while stack or nodes:
+        if stack:
+            graph = stack.pop()
+            yield from graph.initializer
+            for sparse in graph.sparse_initializer:
+                yield from (sparse.values, sparse.indices)
+            nodes.extend(graph.node)
+        while nodes:
+            for a in nodes.pop().attribute[:]:
+                yield from _tensors_of(a, stack)
+
+
+def _tensors_of(a: AttributeProto, stack: list[GraphProto]) -> Iterator[TensorProto]:
+    """Those that an attribute holds; its graphs go onto the stack."""
+    if a.type == AttributeProto.TENSOR:
+        yield a.t
+    elif a.type == AttributeProto.TENSORS:
+        yield from a.tensors
+    elif a.type == AttributeProto.GRAPH:
+        stack.append(a.g)
+    elif a.type == AttributeProto.GRAPHS:
+        stack.extend(a.graphs)
+    elif a.type in (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS):
+        several = a.type == AttributeProto.SPARSE_TENSORS
+        for sparse in a.sparse_tensors if several else (a.sparse_tensor,):
+            yield from (sparse.values, sparse.indices)
+
+
 def read_only(array: Array) -> Array:
     array.setflags(write=False)  # `flags.writeable = False` takes twice as long
     return array
@@ -119,7 +179,9 @@ def contiguous(array: Array) -> Array:
 
 def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can, or with `stored`, which is
-    what its raw_data would be."""
+    what its raw_data would be. Raises ValueError where it does not have its elements, as an external tensor."""
+    if tensor.data_location:
+        raise ValueError("its data lie beside the model")
     data_type = tensor.data_type
     raw = _RAW.get(data_type)
     if raw is None and data_type in _NAMELESS and sys.byteorder == "little":

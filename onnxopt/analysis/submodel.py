@@ -11,7 +11,8 @@ from onnxopt.analysis import facts, types
 from onnxopt.errors import ModelError
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model
+from onnxopt.graph.hiding import copies_before
+from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.names import Names
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import Excused, check_structure
@@ -147,7 +148,9 @@ def _import(proto: ModelProto, graph: Graph) -> None:
 
 
 def _add_nodes(target: GraphProto, graph: Graph, nodes: Sequence[Node], given: set[Value]) -> None:
-    for node, proto in zip(nodes, node_protos(graph, nodes)):
+    protos, copies = node_protos(graph, nodes), copies_before(nodes, (s for s in inner_scopes(graph) if s is not graph))
+    for node, proto in zip(nodes, protos):
+        target.node.extend(copies.get(node, ()))
         target.node.append(proto)
         for i, v in enumerate(node.outputs):
             if v is not None and v in given:

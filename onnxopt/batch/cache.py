@@ -66,12 +66,12 @@ class Cache:
     def key(self, source: Path, job: Job) -> Key:
         """From the bytes of model, data, inputs and plugins, options, versions. Raises ModelError for a bad model."""
         from onnxopt import __version__
-        from onnxopt.io.external import ExternalData, external_tensors, file_of
+        from onnxopt.io.external import ExternalData, data_files, external_tensors
         from onnxopt.io.load import read_proto
         from onnxopt.versions import version_of
 
         data = ExternalData(source.absolute().parent, source.name)
-        beside = sorted({file_of(t) for t in external_tensors(read_proto(source, weights=False))})
+        beside = data_files(external_tensors(read_proto(source, weights=False)))
         watch = Watch(source, *(data.path("", name) for name in beside))
         inputs = job.verify_options.inputs if job.verify_options is not None else {}
         made_of = {

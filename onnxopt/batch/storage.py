@@ -17,7 +17,7 @@ def is_url(place: str) -> bool:
 
 def fetch(place: str, folder: Path) -> Path:
     """The model at the URL `place`, copied into `folder` with the data files that lie beside it. Raises ModelError."""
-    from onnxopt.io.external import ExternalData, external_tensors, file_of
+    from onnxopt.io.external import ExternalData, data_files, external_tensors
     from onnxopt.io.load import read_proto
 
     local = folder / (os.path.basename(place) or "model.onnx")
@@ -28,7 +28,7 @@ def fetch(place: str, folder: Path) -> Path:
         raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
     tensors = external_tensors(read_proto(local, weights=False))
     ExternalData(folder, place).refuse_elsewhere(tensors)
-    for name in sorted({file_of(t) for t in tensors} - {local.name}):
+    for name in sorted({*data_files(tensors)} - {local.name}):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             system.get_file(f"{path.rsplit('/', 1)[0]}/{name}", str(folder / name))

@@ -16,6 +16,7 @@ def values_named(graph: Graph) -> set[str]:
     names = {v.name for node in graph for v in node.outputs if v is not None}
     names.update(graph.initializers, (v.name for v in graph.inputs))
     names.update(s.values.name for s in graph.proto.sparse_initializer)
+    names.update(name for v, name in graph.model.hiding.items() if v.graph is graph)
     return names
 
 

@@ -98,6 +98,12 @@ class Graph(Order):
         """Functions have none; before IR 4 one must also be an input, which a body cannot add."""
         return not self.is_function and (self.owner is None or self.model.ir_version >= 4)
 
+    @property
+    def is_bound_by_name(self) -> bool:
+        """Are its inputs and outputs known outside by their names? Those of the model and of functions are. Those of a
+        body may be, unless the standard defines its operator: BeamSearch of com.microsoft looks for `input_ids`."""
+        return self.owner is None or self.owner.graph is None or not self.owner.graph.knows(self.owner.op)
+
     def walk(self) -> Iterator[Node]:
         """Nodes of this scope and of all bodies inside, owners before their bodies."""
         for node in self:

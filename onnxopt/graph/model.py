@@ -52,7 +52,11 @@ class Model:
         self.path = path  # the file it was read from
         self.file: MappedFile | None = None  # the same, where weights stayed in it
         self.stands_alone = False  # is it known that none of its tensors names another file?
+        self.data_files: Sequence[str] = ()  # what the tensors of the file name, whatever became of them
+        self.brought_in = 0  # small tensors of data files, which belong inside
         self.names = Names()
+        self.hiding: dict[Value, str] = {}  # see hiding.py
+        self.copied: dict[Value, str] = {}
         self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
         self.version = 0
         self.learnt = 0

@@ -20,7 +20,6 @@ from onnxopt.protos import (
     make_attribute,
     qualified,
     read_only,
-    tensor_to_array,
 )
 
 if TYPE_CHECKING:
@@ -188,12 +187,17 @@ class Node:
         attributes = self.attributes if self._attributes is None else self._attributes
         found = attributes.get(name)
         if found is not None:
-            return self._referred(found) if found.ref_attr_name else attribute_value(found)
+            return self._referred(found) if found.ref_attr_name else self._said(found)
         if self.graph is not None:
             schema = attribute_default(self._op, self.graph.opset(self._op.rpartition("::")[0]), name)
             if schema is not None:
                 return schema
         return default
+
+    def _said(self, attribute: AttributeProto) -> Any:
+        if attribute.type == AttributeProto.TENSOR and self.graph is not None and attribute.t.data_location:
+            return self.graph.model.decode(attribute.t)
+        return attribute_value(attribute)
 
     def _referred(self, attribute: AttributeProto) -> Unknown:
         """A function's attribute. Outside of functions nobody gives it a value: raises ModelError."""
@@ -293,10 +297,8 @@ class Node:
         for key, a in self.attributes.items():
             if HELD.get(key) != a.type:  # it says nothing of the value
                 continue
-            if key == "value":
-                external = self.graph is not None and a.t.data_location
-                return self.graph.model.decode(a.t) if external and self.graph else tensor_to_array(a.t)
-            return read_only(np.array(attribute_value(a), dtype=_DTYPES.get(a.type, object)))
+            found = self._said(a)
+            return found if key == "value" else read_only(np.array(found, dtype=_DTYPES.get(a.type, object)))
         raise ValueError("Constant without a value")
 
     def described(self, outputs: Iterable[str]) -> str:

@@ -161,7 +161,7 @@ class _Reader:
 
     def name_apart(self) -> None:
         """Give those that hide a value around them names of their own: nobody who makes a node read another value asks
-        what the name means where the node stands."""
+        what the name means where the node stands. What is bound by name is called so in the index only."""
         for value in self.hiding:
             old, graph = value.name, value.graph
             value.rename(self.model.names.fresh(old))
@@ -169,6 +169,8 @@ class _Reader:
                 graph.initializers = {v.name: v for v in graph.initializers.values()}
                 if value.tensor is not None:
                     value.tensor.name = value.name
+            elif graph.is_bound_by_name and (value.is_input or value.output_count):
+                self.model.hiding[value] = old
 
     def resolve(self, graph: Graph, name: str, reader: object) -> Value:
         for table in reversed(self.scopes):
@@ -195,6 +197,8 @@ class _Reader:
 
     def read_graph(self, graph: Graph, proto: GraphProto) -> None:
         self.open_scope(graph, proto)
+        if graph.owner is not None and graph.owner.op == "If":
+            self.read_around(proto)
         for info in proto.input:
             value = self.define(graph, info.name)
             value.is_input = True
@@ -219,6 +223,14 @@ class _Reader:
         self.read_nodes(graph, proto.node)
         graph.outputs = [self.resolve(graph, info.name, _OUTPUT) for info in proto.output]
         self.finish(graph)
+
+    def read_around(self, branch: GraphProto) -> None:
+        """Take the inputs from the branch of an If that are values around it. By the standard a branch has no inputs,
+        and nobody gives it any: runtimes that do not refuse one take what is called so around it."""
+        if branch.input:
+            kept = [i for i in branch.input if not any(i.name in table for table in self.scopes)]
+            del branch.input[:]
+            branch.input.extend(kept)
 
     def finish(self, graph: Graph) -> None:
         for value in graph.outputs:

@@ -10,6 +10,7 @@ from onnxopt.graph.annotations import drop_vanished, values_named
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.domains import write_opsets
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.hiding import write_hiding
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature
@@ -33,6 +34,7 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
     deferred: dict[int, Array | Stored] = {}
     for scope in model.scopes():
         _write_scope(scope, deferred, at_least if scope is model.graph else None)
+    write_hiding(model, model.scopes())
     model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
     if model.file is not None:
         _leave_stored(model, deferred, fill=at_least is None)
@@ -85,9 +87,10 @@ def _declare(output: ValueInfoProto, data_type: int, dims: Iterable[int | str | 
 
 def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
     """The protos of `nodes`, all of the scope `graph`, brought up to date with what is in their bodies."""
-    for scope in inner_scopes(graph):
-        if scope is not graph:
-            _write_scope(scope, {}, None)
+    inside = [scope for scope in inner_scopes(graph) if scope is not graph]
+    for scope in inside:
+        _write_scope(scope, {}, None)
+    write_hiding(graph.model, inside)
     found = []
     for node in nodes:
         write_names(node)
@@ -100,6 +103,7 @@ def write_functions(model: Model) -> None:
     for function in model.functions.values():
         for scope in inner_scopes(function):
             _write_scope(scope, {}, None)
+        write_hiding(model, inner_scopes(function))
 
 
 def write_names(node: Node) -> None:

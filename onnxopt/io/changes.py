@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import ModelError
-from onnxopt.io.external import data_of, external_of, file_of
+from onnxopt.io.external import data_of
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -27,7 +27,7 @@ class Watch:
     def data(cls, model: Model) -> Watch:
         """Of the data files that a model names; what cannot be read others say."""
         found, reader = [], data_of(model)
-        for name in {file_of(t) for t in external_of(model)}:
+        for name in model.data_files:
             with suppress(ModelError):
                 found.append(reader.place("", name))
         return cls(*(place for place in found if place is not None))

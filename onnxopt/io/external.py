@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,22 @@ from typing import Final
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxopt.element_types import BY_CODE
 from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
-from onnxopt.protos import Array, is_external, leads_away, numpy_dtype, read_only, tensor_bytes
+from onnxopt.protos import (
+    Array,
+    all_tensors,
+    belongs_inside,
+    is_external,
+    leads_away,
+    numpy_dtype,
+    put_inside,
+    read_only,
+    tensor_bytes,
+)
 from onnxopt.record import record
 from onnxopt.wire import map_file
 
@@ -160,57 +170,33 @@ def data_of(model: Model) -> ExternalData:
     return ExternalData(model.path.absolute().parent if model.path else Path(), model.name)
 
 
-def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every TensorProto that may hold data: initializers and attributes, in bodies and functions too, and what these
-    take where a call says nothing."""
-    stack: list[GraphProto] = [proto.graph]
-    for info in proto.training_info:
-        stack += [info.initialization, info.algorithm]
-    nodes: list[NodeProto] = [n for f in proto.functions for n in f.node]
-    for function in proto.functions:
-        for a in function.attribute_proto:
-            yield from _tensors_of(a, stack)
-    while stack or nodes:
-        if stack:
-            graph = stack.pop()
-            yield from graph.initializer
-            for sparse in graph.sparse_initializer:
-                yield from (sparse.values, sparse.indices)
-            nodes.extend(graph.node)
-        while nodes:
-            for a in nodes.pop().attribute[:]:
-                yield from _tensors_of(a, stack)
-
-
-def _tensors_of(a: AttributeProto, stack: list[GraphProto]) -> Iterator[TensorProto]:
-    """Those that an attribute holds; its graphs go onto the stack."""
-    if a.type == AttributeProto.TENSOR:
-        yield a.t
-    elif a.type == AttributeProto.TENSORS:
-        yield from a.tensors
-    elif a.type == AttributeProto.GRAPH:
-        stack.append(a.g)
-    elif a.type == AttributeProto.GRAPHS:
-        stack.extend(a.graphs)
-    elif a.type in (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS):
-        several = a.type == AttributeProto.SPARSE_TENSORS
-        for sparse in a.sparse_tensors if several else (a.sparse_tensor,):
-            yield from (sparse.values, sparse.indices)
-
-
 def inline_data(proto: ModelProto, data: ExternalData) -> None:
     """Bring the data of external tensors into `proto`, which then needs no files."""
     for tensor in external_tensors(proto):
-        size = tensor_bytes(tensor.data_type, tensor.dims)
-        tensor.raw_data = bytes(data.bytes_of(tensor)[:size])
-        tensor.ClearField("data_location")
-        del tensor.external_data[:]
+        _bring_in(tensor, data)
 
 
-def external_of(model: Model) -> list[TensorProto]:
-    """Those of a model, which are not looked for where none names a file."""
-    return [] if model.stands_alone else external_tensors(model.proto)
+def bring_in_small(tensors: Iterable[TensorProto], data: ExternalData) -> int:
+    """Bring the data of those external tensors into the model that belong there; returns how many they are. A file
+    that is missing is for whoever reads it to name."""
+    count = 0
+    for tensor in filter(belongs_inside, tensors):
+        if data.place(tensor.name, file_of(tensor)) is not None:
+            _bring_in(tensor, data)
+            count += 1
+    return count
+
+
+def _bring_in(tensor: TensorProto, data: ExternalData) -> None:
+    size = tensor_bytes(tensor.data_type, tensor.dims)
+    put_inside(tensor, bytes(data.bytes_of(tensor)[:size]))
+
+
+def data_files(tensors: Iterable[TensorProto]) -> list[str]:
+    """The names of the files in which external tensors have their data, sorted."""
+    return sorted({file_of(t) for t in tensors})
 
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
+    """Those whose data lie beside the model, wherever in it they are."""
     return list(filter(is_external, all_tensors(proto)))

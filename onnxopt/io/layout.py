@@ -15,10 +15,10 @@ from onnx import ModelProto, TensorProto
 
 from onnxopt.errors import UsageError, WriteError, plain
 from onnxopt.io.copying import copy_range
-from onnxopt.io.external import ExternalData, all_tensors
+from onnxopt.io.external import ExternalData
 from onnxopt.io.overlaps import spans
 from onnxopt.io.splice import write_spliced
-from onnxopt.protos import Array, is_external, tensor_bytes
+from onnxopt.protos import Array, all_tensors, belongs_inside, forget_location, is_external, put_inside, tensor_bytes
 from onnxopt.record import record
 from onnxopt.wire import Stored
 
@@ -26,7 +26,6 @@ INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
 
 INLINE_LIMIT = 1_900_000_000  # protobuf ends at 2 GiB; the rest is room for names and attributes
-_SMALL: Final = 1024  # tensors below this stay in the file beside external data
 _PAGE: Final = 1 << 12  # what can be mapped begins at such an offset; on Windows
 _GRANULE: Final = 1 << 16  # at such a one
 _LARGE: Final = 1 << 20  # from here on the padding does not matter
@@ -162,9 +161,10 @@ class Layout:
                     entry.value = file
         for tensor, data in self._incoming:
             self._keep(tensor)
-            _forget_location(tensor)
             if data:
-                tensor.raw_data = bytes(data)
+                put_inside(tensor, bytes(data))
+            else:
+                forget_location(tensor)
         for piece in self.pieces:
             self._keep(piece.tensor, piece.data)
             piece.tensor.ClearField("raw_data")
@@ -189,7 +189,7 @@ class Layout:
                 tensor.CopyFrom(old)
             else:
                 tensor.raw_data = old
-                _forget_location(tensor)
+                forget_location(tensor)
         self._before.clear()
 
     def _keep(self, tensor: TensorProto, data: Array | bytes | None = None) -> None:
@@ -238,7 +238,6 @@ def plan(
     for tensor in tensors:
         at = index.get(id(tensor))
         array = new.get(at) if at is not None else None
-        size = tensor_bytes(tensor.data_type, tensor.dims)
         if is_external(tensor):
             path, start, length = data.source_of(tensor)
             if external == INLINE:
@@ -259,7 +258,7 @@ def plan(
             layout.add(tensor, array)
         elif array is not None and at is not None:
             layout.inside[at] = array
-        elif outgrown and size >= _SMALL and tensor.HasField("raw_data"):
+        elif outgrown and not belongs_inside(tensor) and tensor.HasField("raw_data"):
             layout.add(tensor, tensor.raw_data)
     layout.place()
     return layout
@@ -271,11 +270,6 @@ def _size(data: Array | Stored) -> int:
 
 def _flat(data: Array | bytes) -> memoryview:
     return data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else memoryview(data)
-
-
-def _forget_location(tensor: TensorProto) -> None:
-    tensor.ClearField("data_location")
-    del tensor.external_data[:]
 
 
 def check_choice(external: str) -> None:

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from onnxopt.errors import ModelError, file_path, plain, refuse_pipe, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
-from onnxopt.io.external import ExternalData, inline_data
+from onnxopt.io.external import ExternalData, bring_in_small, data_files, external_tensors, inline_data
 from onnxopt.wire import MappedFile, Stored, skim
 
 if TYPE_CHECKING:
@@ -44,26 +44,33 @@ def load(
     `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
     their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`), within
     `limits`. `stored`: large weights stay in the file, too, unless the model is made another first; they are no part of
-    the proto until it is written.
+    the proto until it is written. External tensors that belong inside (see `belongs_inside`) are brought in.
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = file_path(path)
     proto, stands_alone, places, file = _read(path, stored and target_opset is None)
+    data = ExternalData(path.absolute().parent, path.name)
+    outside = [] if stands_alone else external_tensors(proto)
+    files, brought_in = data_files(outside), bring_in_small(outside, data)
     changed = inline_functions and len(proto.functions) > 0
     if changed:
         from onnxopt.io.inlining import inlined
 
-        proto, places, file = inlined(read_proto(path) if places else proto, path), {}, None
+        if places:  # weights that stayed in the file
+            proto = read_proto(path)
+            bring_in_small(external_tensors(proto), data)
+        proto, places, file = inlined(proto, path), {}, None
     if target_opset is not None:
         from onnxopt.io.convert import convert_opset
 
         changed = convert_opset(proto, target_opset, path, limits) or changed
     model = read_model(proto, path, freeze_initializers=freeze_initializers)
-    model.version += changed  # it is not the file any more
+    model.version += changed or brought_in > 0  # it is not the file any more
     model.file, model.stands_alone = file, stands_alone
+    model.data_files, model.brought_in = files, brought_in
     for i, place in places.items():
         model.graph.initializers[proto.graph.initializer[i].name].stored = Stored(path, *place)
-    model.read_external = ExternalData(path.absolute().parent, path.name).decode
+    model.read_external = data.decode
     return model
 
 

@@ -115,10 +115,10 @@ def _ours(target: Path) -> list[str]:
 
 
 def _read_by(model: Path) -> set[str]:
-    from onnxopt.io.external import external_tensors, file_of
+    from onnxopt.io.external import data_files, external_tensors
     from onnxopt.io.load import read_proto
 
-    return {file_of(t) for t in external_tensors(read_proto(model, weights=False))}
+    return set(data_files(external_tensors(read_proto(model, weights=False))))
 
 
 def _remove(file: Path) -> None:

@@ -17,7 +17,7 @@ from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unw
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.copying import copy_file
-from onnxopt.io.external import data_of, external_of, external_tensors, file_of
+from onnxopt.io.external import data_files, data_of, external_tensors
 from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
 from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
 from onnxopt.io.staging import StagingFolder
@@ -84,7 +84,7 @@ class Staged:
             data = data_of(model)
             for tensor in tensors:
                 data.source_of(tensor)
-            self.read = list(dict.fromkeys(file_of(t) for t in tensors))
+            self.read = data_files(tensors)
         copy_file(source, self._made)
         return True
 
@@ -170,8 +170,8 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
     from onnxopt.io.load import read_proto
 
     folder = source.absolute().parent
-    tensors = external_tensors(read_proto(source, weights=False)) if model is None else external_of(model)
-    for name in {file_of(t) for t in tensors}:
+    named = data_files(external_tensors(read_proto(source, weights=False))) if model is None else model.data_files
+    for name in named:
         for file, called in replaced:
             if "\0" not in name and _same(folder / name, file):
                 raise WriteError(

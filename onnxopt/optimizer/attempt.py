@@ -17,7 +17,6 @@ from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.optimizer.results import DifferentResult, Report
 from onnxopt.pipeline import Instrument, Pass, PassContext, PipelineReport, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
-from onnxopt.protos import is_external
 from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
@@ -124,6 +123,7 @@ def attempt(
                 raise
             phase("write")
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
+            report.brought_in = model.brought_in
             report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
             if verifier is not None and changed:
                 from onnxopt.verification import let_in
@@ -158,7 +158,7 @@ def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bo
 
 def _bytes_of(source: Path, model: Model) -> int:
     """Of a model's file and the data files that it reads."""
-    if model.stands_alone or not any(map(is_external, model.proto.graph.initializer)):
+    if not model.data_files:
         return source.stat().st_size
     from onnxopt.analysis.measures.cost import file_bytes
 

@@ -57,6 +57,7 @@ class Report:
     rolled_back: list[RolledBack] = field(default_factory=list)
     fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
     stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
+    brought_in: int = 0  # small tensors of data files that are in the model now, where runtimes need them
     data: list[str] = field(default_factory=list)  # the data files that the result reads, by their names in its folder
 
     @property

@@ -54,7 +54,10 @@ def _nodes(change: int, width: int = 0) -> str:
 
 def warnings(report: dict[str, Any]) -> list[str]:
     """What is odd, of which nobody asked."""
-    return [f"! {text}" for text in report["pipeline"]["warnings"]]
+    found = [*report["pipeline"]["warnings"]]
+    if count := report.get("brought_in"):
+        found.append(f"{counted(count, 'small tensor')} of data files went into the model, where runtimes read sizes")
+    return [f"! {text}" for text in found]
 
 
 def pass_hits(p: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused, is_told_more
 from onnxopt.graph.emission import refusal
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.hiding import is_hidden
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an, counted
@@ -20,6 +21,7 @@ from onnxopt.rewriting.rule import Declined
 _UNNAMED: Final = "?"
 _READS: Final = "it is gone then: let it read what the anchor reads"
 _ITSELF: Final = "a rule makes something new, or returns what the anchor reads; m.skip() leaves it as it is"
+_HIDDEN: Final = "in a body that reads it its name is that of an input or output"
 _HINT: Final = "return a value for each output, or decline by m.require(condition, reason) or m.skip()"
 
 
@@ -40,6 +42,8 @@ def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Valu
             raise Declined(REFUSED)
         if old.output_count and new.users and is_told_more(new, old):
             raise Declined(REFUSED)
+        if m.graph.model.hiding and any(is_hidden(new, user.graph) for user in old.users if user.graph is not None):
+            raise Declined(_HIDDEN)
     if divides_by_zero(m.graph, m.new_nodes):
         raise Declined(REFUSED)
     return pairs

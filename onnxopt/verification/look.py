@@ -38,7 +38,7 @@ from onnxopt.verification.programs.rounded import name_in_file, round_results
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.records import Pieces, Place
 from onnxopt.verification.run import CPU, Reference
-from onnxopt.worker.serving import Tell
+from onnxopt.worker.serving import Refused, Tell
 
 
 def open_runner(
@@ -49,13 +49,16 @@ def open_runner(
     foreign: Foreign = NOTHING,
     **options: bool,
 ) -> Runner:
-    """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError and protobuf's
-    DecodeError."""
+    """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError, protobuf's
+    DecodeError, and Refused where its weights cannot be handed to parts."""
     return Runner(Program(_skeleton(path, foreign)), provider=provider, label=label, tell=tell, **options)
 
 
 def _skeleton(path: str, foreign: Foreign) -> Skeleton:
     skeleton = Skeleton(path)
+    if skeleton.left_outside:
+        size = f"{skeleton.left_outside / (1 << 30):.1f} GiB of weights that bodies read lie beside the model"
+        raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
     skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
     return skeleton
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as rt
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxopt.protos import all_tensors
 
 SIZE = 600
 # Names of files on Linux and macOS; to Windows drives, shares and folders above.
@@ -65,3 +67,22 @@ def references(path: Path) -> set[str]:
 
 def references_of(model: onnx.ModelProto) -> set[str]:
     return {e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"}
+
+
+def beside(model: onnx.ModelProto, path: Path, at_least: int = 1) -> Path:
+    """Write a model of which the data of all tensors of `at_least` so many bytes lie in `NAME.data`, also of those in
+    bodies, attributes and functions."""
+    data = bytearray()
+    for tensor in all_tensors(model):
+        raw = numpy_helper.to_array(tensor).tobytes()
+        if len(raw) < at_least:
+            continue
+        for field in ("float_data", "int32_data", "int64_data", "raw_data"):
+            tensor.ClearField(field)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, text in (("location", f"{path.name}.data"), ("offset", str(len(data))), ("length", str(len(raw)))):
+            tensor.external_data.add(key=key, value=text)
+        data += raw
+    path.with_name(f"{path.name}.data").write_bytes(data)
+    path.write_bytes(model.SerializeToString())
+    return path

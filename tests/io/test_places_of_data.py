@@ -16,14 +16,14 @@ from onnxopt.io.external import external_tensors
 from onnxopt.io.placing import is_data_of
 from tests.samples import parsed
 
-WEIGHTS = np.arange(8, dtype=np.float32)
-HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1, "c" : 1]> g (float[4] x) => (float[4] y) { '
+WEIGHTS = np.arange(512, dtype=np.float32)
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1, "c" : 1]> g (float[256] x) => (float[256] y) { '
 
 
 def stored(location: str) -> TensorProto:
     """The second half of the weights."""
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", location), ("offset", "16"), ("length", "16")):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[256], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", "1024"), ("length", "1024")):
         tensor.external_data.add(key=key, value=value)
     return tensor
 
@@ -43,9 +43,9 @@ def in_a_default(tensor: TensorProto) -> onnx.ModelProto:
 def in_sparse_tensors(tensor: TensorProto) -> onnx.ModelProto:
     model = parsed(HEAD + "a = c.Custom (x)  y = Neg (a) }")
     sparse = model.graph.node[0].attribute.add(name="s", type=AttributeProto.SPARSE_TENSORS).sparse_tensors.add()
-    sparse.dims.append(8)
+    sparse.dims.append(512)
     sparse.values.CopyFrom(tensor)
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.arange(4)))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.arange(256)))
     return model
 
 
@@ -64,13 +64,13 @@ def test_data_goes_along(place: Callable[[TensorProto], onnx.ModelProto], extern
     result = onnx.load(out, load_external_data=False)
     if external == "inline":
         assert not external_tensors(result)
-        assert WEIGHTS[4:].tobytes() in out.read_bytes()
+        assert WEIGHTS[256:].tobytes() in out.read_bytes()
         return
     (tensor,) = external_tensors(result)
     entries = {e.key: e.value for e in tensor.external_data}
     assert is_data_of("m.onnx", entries["location"])
     data = (tmp_path / "out" / entries["location"]).read_bytes()
-    assert data[int(entries["offset"]) :][:16] == WEIGHTS[4:].tobytes()
+    assert data[int(entries["offset"]) :][:1024] == WEIGHTS[256:].tobytes()
 
 
 @pytest.mark.parametrize("place", PLACES)

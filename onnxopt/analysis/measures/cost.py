@@ -10,12 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from onnx import AttributeProto, TensorProto
+from onnx import TensorProto
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.protos import element_type, is_external, tensor_bytes, tensor_type, type_name, type_proto_text
+from onnxopt.protos import element_type, tensor_bytes, tensor_type, type_name, type_proto_text
 
 Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 
@@ -202,30 +202,4 @@ def file_bytes(model: Model) -> int:
 def _data_files(model: Model) -> list[Path]:
     """What external tensors refer to, there or not."""
     folder = model.path.absolute().parent if model.path is not None else Path()
-    names = {
-        e.value
-        for graph in model.scopes()
-        for tensor in _tensors(graph)
-        if is_external(tensor)
-        for e in tensor.external_data
-        if e.key == "location"
-    }
-    return [folder / name for name in sorted(names) if "\0" not in name]
-
-
-def _tensors(graph: Graph) -> Iterator[TensorProto]:
-    """Every tensor of one scope that may hold data."""
-    for value in graph.initializers.values():
-        if value.tensor is not None:
-            yield value.tensor
-    if not graph.is_function:
-        for sparse in graph.proto.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-    for node in graph:
-        for a in node.proto.attribute:
-            if a.type == AttributeProto.TENSOR:
-                yield a.t
-            elif a.type == AttributeProto.TENSORS:
-                yield from a.tensors
-            elif a.type == AttributeProto.SPARSE_TENSOR:
-                yield from (a.sparse_tensor.values, a.sparse_tensor.indices)
+    return [folder / name for name in model.data_files if "\0" not in name]

@@ -28,7 +28,7 @@ class LiftConstants(GraphPass):
             return
         for node in list(graph.by_op.get("Constant", ())):
             value = node.outputs[0]
-            if value is None or not value.constant or (value.is_output and graph.owner is None):
+            if value is None or not value.constant or (value.is_output and graph.is_bound_by_name):
                 continue
             tensor = _tensor(node)
             if tensor is not None:
@@ -39,7 +39,7 @@ class LiftConstants(GraphPass):
             graph.add_initializer(value)
             graph.remove(node)
             ctx.count("constant_to_initializer")
-        if graph.owner is not None:
+        if not graph.is_bound_by_name:
             for node in list(graph.by_op.get("Identity", ())):
                 self._copy_into_body(node, graph, ctx)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.inputs.carried import CARRYING, Call, Shape, carried
 from onnxopt.verification.model.constants import constants as held_by
+from onnxopt.verification.model.constants import few
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
@@ -170,25 +171,11 @@ def _compare(
 
 def _numbers(tensor: TensorProto) -> Iterable[int]:
     """Of a single integer, whatever its type: floats are compared with what Cast makes of integers."""
-    from onnxopt.protos import tensor_to_array
-
-    if tensor.data_location != tensor.DEFAULT or sum(tensor.dims) > 1 or tensor.data_type not in _NUMBERS:
-        return ()
-    try:
-        return [int(n) for n in tensor_to_array(tensor).reshape(-1).tolist() if n == int(n)]
-    except (ValueError, OverflowError):  # it has not the elements that it should have, or no finite ones
-        return ()
+    return [int(n) for n in few(tensor, 1, _NUMBERS) if math.isfinite(n) and n == int(n)]
 
 
 def _small_integers(tensor: TensorProto) -> Iterable[int]:
-    from onnxopt.protos import tensor_to_array
-
-    if tensor.data_type != tensor.INT64 or tensor.data_location != tensor.DEFAULT or sum(tensor.dims) > _MOST:
-        return ()
-    try:
-        return [int(n) for n in tensor_to_array(tensor).reshape(-1)]
-    except ValueError:  # it has not the elements that it should have
-        return ()
+    return few(tensor, _MOST, (tensor.INT64,))
 
 
 def _dims(info: ValueInfoProto) -> list[str]:

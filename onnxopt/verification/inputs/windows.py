@@ -14,7 +14,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.model.constants import constants
+from onnxopt.verification.model.constants import constants, few
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -35,6 +35,7 @@ _BODIES: Final = ("If", "Loop", "Scan")
 _GLOBAL: Final = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 WINDOWS: Final = frozenset((*_WEIGHT, *_POOLS, *_GLOBAL, "SpaceToDepth", "STFT"))
 _CHANGING: Final = WINDOWS | {"Resize", "Upsample", "DepthToSpace", "Slice", "Pad"}  # lengths
+_FEW: Final = 16  # elements
 _NO_LENGTH: Final = ("Shape", "Size")
 
 
@@ -255,13 +256,4 @@ def _constants(graph: GraphProto) -> dict[str, TensorProto]:
 
 def _numbers(tensor: TensorProto | None) -> list[float]:
     """Of a small constant; none of what is no such."""
-    from onnxopt.protos import tensor_to_array
-
-    if tensor is None or tensor.data_location != tensor.DEFAULT or math.prod(tensor.dims) > 16:
-        return []
-    if tensor.data_type not in (tensor.INT64, tensor.INT32, tensor.FLOAT):
-        return []
-    try:
-        return list(tensor_to_array(tensor).reshape(-1).tolist())
-    except ValueError:  # it has not the elements that it should have
-        return []
+    return [] if tensor is None else few(tensor, _FEW, (tensor.INT64, tensor.INT32, tensor.FLOAT))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.element_types import FLOATS, INTEGERS
 
@@ -45,27 +45,24 @@ def held(node: NodeProto) -> TensorProto | None:
     return None
 
 
-def numbers(tensor: TensorProto) -> list[float]:
-    """Those of a small tensor, each once; none of what is no such."""
+def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
+    """The elements of a tensor of one of these types that has at most `most`; none of any other tensor, and of one
+    whose data are not where they should be."""
     from onnxopt.protos import tensor_to_array
 
-    count = math.prod(tensor.dims)
-    if not 0 < count <= _ELEMENTS or tensor.data_location != tensor.DEFAULT or tensor.data_type not in _NUMBERS:
+    if not 0 < math.prod(tensor.dims) <= most or tensor.data_type not in types:
         return []
     try:
-        return list(dict.fromkeys(float(n) for n in tensor_to_array(tensor).reshape(-1).tolist()))
-    except ValueError:  # it has not the elements that it should have
+        return list(tensor_to_array(tensor).reshape(-1).tolist())
+    except ValueError:
         return []
+
+
+def numbers(tensor: TensorProto) -> list[float]:
+    """Those of a small tensor, each once; none of what is no such."""
+    return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMBERS))))
 
 
 def single(tensor: TensorProto) -> int | None:
     """The integer, or boolean, that a tensor is which holds one; None of any other."""
-    from onnxopt.protos import tensor_to_array
-
-    whole = tensor.data_type in (tensor.INT32, tensor.INT64, tensor.BOOL)
-    if not whole or math.prod(tensor.dims) != 1 or tensor.data_location != tensor.DEFAULT:
-        return None
-    try:
-        return int(tensor_to_array(tensor).reshape(-1)[0])
-    except ValueError:  # it has not the element that it should have
-        return None
+    return next(map(int, few(tensor, 1, (tensor.INT32, tensor.INT64, tensor.BOOL))), None)

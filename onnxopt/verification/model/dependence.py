@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.model.constants import constants
+from onnxopt.verification.model.constants import constants, few
 from onnxopt.verification.model.order import bodies_of, in_order, inside, reads_of
 
 if TYPE_CHECKING:
@@ -199,12 +199,10 @@ class Changing:
 
 def _small_integers(graph: GraphProto) -> dict[str, list[int]]:
     """The elements of constants that pick dims."""
-    from onnxopt.protos import tensor_to_array
-
     tensors = {t.name: t for t in graph.initializer}
     tensors |= dict(constants(graph.node))
-    few = {name: t for name, t in tensors.items() if t.data_type in _INTEGERS and sum(t.dims) <= _FEW}
-    return {name: [int(i) for i in tensor_to_array(t).reshape(-1)] for name, t in few.items()}
+    found = {name: few(t, _FEW, _INTEGERS) for name, t in tensors.items()}
+    return {name: elements for name, elements in found.items() if elements}
 
 
 def _is_known(node: NodeProto) -> bool:

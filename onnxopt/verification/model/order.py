@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 WITH_BODIES: Final = frozenset((
     "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
@@ -55,6 +55,16 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
     return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]
+
+
+def leave_out_inputs(model: ModelProto) -> None:
+    """Take the inputs from branches of Ifs. By the standard a branch has none, and nobody gives it any: what is called
+    so around it is read."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node in inside(nodes):
+            if node.op_type == "If" and node.domain in ("", "ai.onnx"):
+                for branch in bodies_of(node):
+                    del branch.input[:]
 
 
 def first_of(node: NodeProto) -> str:

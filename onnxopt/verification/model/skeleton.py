@@ -1,7 +1,8 @@
 """A model file without its weights: they stay in the file, and are mapped where a piece needs them.
 
-The file is parsed without the `raw_data` of large initializers of its main graph, whose places are noted instead. What
-lies in external data files is mapped alike.
+The file is parsed without the `raw_data` of large initializers of its main graph, whose places are noted instead. Their
+external data are mapped alike. All other external tensors (of bodies, functions and attributes, and those that belong
+inside) are brought into the proto here, so that nobody else who looks at a tensor asks where its data are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from onnxopt.errors import ModelError
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
-from onnxopt.verification.model.order import WITH_BODIES
+from onnxopt.verification.model.order import WITH_BODIES, leave_out_inputs
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.verification.model.training import leave_out_false_modes
 from onnxopt.verification.model.unread import leave_out_unread
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE: Final = "plain files inside the folder of the model are read; move the data there and correct the location"
 _FIELDS: Final = sys.maxsize
+_ROOM: Final = 1_900_000_000  # bytes of a message, which ends at 2 GiB
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
 
 # Types whose elements numpy has: the others (bfloat16, 4 and 8 bits) are handed to a runtime as the bytes they are.
@@ -54,6 +56,8 @@ class Skeleton:
         elsewhere."""
         from onnx import ModelProto, TensorProto
 
+        from onnxopt.protos import belongs_inside
+
         self.path = Path(path)
         self.proto: ModelProto = ModelProto()
         self.stored: dict[str, Stored] = {}
@@ -63,8 +67,33 @@ class Skeleton:
         for i, tensor in enumerate(self.proto.graph.initializer[:]):
             if i in inside:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])
-            elif tensor.data_location == TensorProto.EXTERNAL:
+            elif tensor.data_location == TensorProto.EXTERNAL and not belongs_inside(tensor):
                 self.stored[tensor.name] = _external(tensor, self.path)
+        self.left_outside = self._bring_in()
+
+    def _bring_in(self) -> int:
+        """Bring the external tensors that are not `stored` into the proto. Returns the bytes of those that are left,
+        for which a message has no room: all but small ones."""
+        if not self._names_files:
+            return 0
+        from onnxopt.protos import all_tensors, belongs_inside, is_external, put_inside, tensor_bytes
+
+        main = self.proto.graph.initializer[:]  # held, so that no other message has the id of one
+        kept = {id(t) for t in main if t.name in self.stored}
+        found = [t for t in all_tensors(self.proto) if is_external(t) and id(t) not in kept]
+        left = sum(tensor_bytes(t.data_type, t.dims) for t in found if not belongs_inside(t))
+        has_room = left + self.proto.ByteSize() <= _ROOM
+        for tensor in found:
+            if not has_room and not belongs_inside(tensor):
+                continue
+            where = _external(tensor, self.path)
+            try:
+                data = where.bytes()
+            except FileNotFoundError:
+                place = f"{self.path}: the data file {where.file.name} of `{tensor.name}` is missing"
+                raise ModelError(place, "keep them together") from None
+            put_inside(tensor, bytes(data[: tensor_bytes(tensor.data_type, tensor.dims)]))
+        return 0 if has_room else left
 
     @cached_property
     def functions(self) -> Functions:
@@ -101,8 +130,13 @@ class Skeleton:
         """Parse what is not weights; (start, length) of these, by their index among the initializers."""
         light, found = skim(map_file(self.path), _SMALL, _FIELDS)
         self.proto.ParseFromString(light)
+        self._names_files = b"location" in light
         if call_of("Dropout") in light:
             leave_out_false_modes(self.proto)
+        if call_of("If") in light:
+            leave_out_inputs(
+                n for nodes in (self.proto.graph.node, *(f.node for f in self.proto.functions)) for n in nodes
+            )
         if any(call_of(op) in light for op in WITH_BODIES):
             leave_out_unread(self.proto)
         return found

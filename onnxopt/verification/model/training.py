@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.model.constants import constants
+from onnxopt.verification.model.constants import constants, few
 from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
@@ -43,11 +42,4 @@ def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
 
 
 def _is_false(tensor: TensorProto) -> bool:
-    from onnxopt.protos import tensor_to_array
-
-    if tensor.data_type != tensor.BOOL or tensor.data_location != tensor.DEFAULT or math.prod(tensor.dims) != 1:
-        return False
-    try:
-        return not tensor_to_array(tensor).any()
-    except ValueError:  # it has not the element that it should have
-        return False
+    return few(tensor, 1, (tensor.BOOL,)) == [False]

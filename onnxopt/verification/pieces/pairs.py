@@ -90,8 +90,6 @@ class Pairs:
         for n in inside([node]):
             if not self._is_as_old(n):
                 return False
-            if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
-                return False  # the same place in another folder is another
         return a.functions.texts([node]) == b.functions.texts([node])
 
     def _is_as_old(self, node: NodeProto) -> bool:

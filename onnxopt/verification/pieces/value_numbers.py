@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from onnxopt.element_types import element_kind
+from onnxopt.protos import tensor_to_array
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.programs.program import Program, bodies
@@ -147,8 +148,6 @@ class ValueNumbering:
         if a.type in (a.GRAPH, a.GRAPHS):
             graphs = (a.g,) if a.type == a.GRAPH else a.graphs
             return "", *(str(n) for g in graphs for n in (*self.body(g, known, scope.inner()), -1))
-        if a.t.data_location == a.t.EXTERNAL:  # the same place in another folder is another
-            return "", str(id(self._program)), a.t.SerializeToString(deterministic=True).hex()
         plain = type(a)()
         plain.CopyFrom(a)
         plain.name = plain.doc_string = ""
@@ -161,7 +160,7 @@ class ValueNumbering:
         for k, i in enumerate(graph.input):
             inner[i.name] = number_of(self._table, ("given", scope.depth, k))
         for t in graph.initializer:
-            inner[t.name] = number_of(self._table, elements(self._program.skeleton.values(t)))
+            inner[t.name] = number_of(self._table, elements(tensor_to_array(t)))
         for s in graph.sparse_initializer:
             inner[s.values.name] = number_of(self._table, ("sparse", id(self._program), s.values.name))
         for node in graph.node:
@@ -188,9 +187,7 @@ def _in_order(operator: str, reads: list[int]) -> tuple[str, list[int]]:
 
 def _held(name: str, a: AttributeProto) -> Hashable:
     """What a Constant holds."""
-    from onnxopt.protos import tensor_to_array
-
-    if name == "value" and a.t.data_location != a.t.EXTERNAL:
+    if name == "value":
         return elements(tensor_to_array(a.t))
     if name in ("value_int", "value_ints"):
         return elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
