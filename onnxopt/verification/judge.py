@@ -205,24 +205,19 @@ class Judge(Original):
         a, b = self.labels
         self.b = self._look = None  # all is compared, and whatever memory there is is free
         self.engine.rest()
-        self.tell(f"loading {b} with optimizations")
-        try:
-            OnnxRuntime(self.paths[1], optimize=True, provider=self.provider)
-            return "", True
-        except Exception as e:
-            blame_system(e)
-            error = e
-        return reason(error), self.optimizes(self.paths[0], a, self.provider)
+        why = self.unloaded(self.paths[1], b, self.provider, True)
+        return why, not (why and self.unloaded(self.paths[0], a, self.provider, True))
 
-    def optimizes(self, path: str, label: str, provider: str) -> bool:
-        """Does onnxruntime load the model at `path` with its optimizations? Nothing need be open for that."""
-        self.tell(f"loading {label} with optimizations")
+    def unloaded(self, path: str, label: str, provider: str, optimize: bool) -> str:
+        """Why onnxruntime does not load the model at `path`, with its optimizations or without; empty where it does, or
+        there is no memory to know it. Nothing need be open for that."""
+        self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
         try:
-            OnnxRuntime(path, optimize=True, provider=provider)
+            OnnxRuntime(path, optimize=optimize, provider=provider)
         except Exception as e:
             blame_system(e)
-            return False
-        return True
+            return "" if is_starved(e) else reason(e)
+        return ""
 
     # -- pieces ------------------------------------------------------------------------------------------
 

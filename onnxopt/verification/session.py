@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan
 
 _SMALL: Final = 1 << 20  # bytes that are loaded sooner than somebody is told to
+_LOADING: Final = 60.0  # seconds for a load that is all that is asked for
 START: Final = "from onnxopt.verification.judge import main; main()"
 
 Read = Callable[[], "Data"]
@@ -62,6 +63,7 @@ class Session:
         self._path = ""
         self._options = VerifyOptions()
         self._waits = False  # for a result, before anything is opened
+        self.has_loaded = False  # is it known that the result can be loaded?
         self.is_rushed = False  # has a result less time than the original took?
 
     # -- the worker --------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class Session:
 
     def submit(self, path: str, options: VerifyOptions) -> None:
         """The result, and what it may be allowed."""
-        self._path, self._options = path, options
+        self._path, self._options, self.has_loaded = path, options, False
         if self._waits:
             self._begin()
             self._post_plan()
@@ -214,6 +216,7 @@ class Session:
     def result(self) -> str:
         """Why the result cannot take the place of the original; empty if it can."""
         why: str = self.call("result", self._path, self._options)
+        self.has_loaded = not why
         return why
 
     def originals(self) -> list[Answer]:
@@ -322,17 +325,25 @@ class Session:
                 self._base = answers[-1].case.dims
         return answers, cases
 
-    def optimizes_original(self) -> bool:
-        """Does onnxruntime load the original with its optimizations? The worker that held both is dead: one that holds
-        nothing is asked, and ends, so that whoever is next starts anew."""
-        self._serve()
+    def unloaded(self, which: int, path: str | Path, *, optimize: bool = False) -> str:
+        """Why onnxruntime does not load a file, which is called by the label `which`; empty where it does, or that is
+        not known. A worker that is started for that ends, so that whoever is next starts anew."""
+        label, was_alive = self.labels[which], self.alive
+        if not was_alive:
+            self._serve()
         assert self._service is not None
+        if self._service.deadline is not None:
+            self._service.deadline = time.monotonic() + min(self._options.timeout, _LOADING)
         try:
-            return bool(self.call("optimizes", str(self.original.absolute()), self.labels[0], self.opened.provider))
-        except Died:
-            return False
+            found: str = self.call("unloaded", str(Path(path).absolute()), label, self.opened.provider, optimize)
+            return found
+        except Refused:
+            return ""
+        except Died as e:
+            return str(e) if e.is_about(label) and not e.late else ""
         finally:
-            self._service.close()
+            if not was_alive:
+                self._service.close()
 
     def hold(self, names: Sequence[str]) -> None:
         """Have the worker run the original again where it does not remember a case."""

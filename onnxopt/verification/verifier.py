@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import OnnxOptError, UsageError, file_path, unreadable
-from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, VerifyOptions
+from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.session import START, Read, Session
 from onnxopt.worker.limits import Limits
@@ -173,8 +173,21 @@ class Verifier:
             if not self._session.has_answers:
                 self._refusal = why
             self._stop(verdict, UNVERIFIED, why, "raise --memory, or leave it out" if starved else _REPORT)
+        if verdict.status == UNVERIFIED:
+            self._refuse_unloaded(verdict)
         verdict.seconds = time.monotonic() - self._began
         return verdict
+
+    def _refuse_unloaded(self, verdict: Verification) -> None:
+        """A result that could not be compared, and that onnxruntime does not load where it loads the original, cannot
+        take its place."""
+        session = self._session
+        if session.has_loaded or self.options.without or self.options.dtype == "bfloat16":  # which the CPU lacks
+            return
+        why = session.unloaded(1, self._result)
+        if why and not session.unloaded(0, self.original):
+            verdict.cases = []
+            self._stop(verdict, DIFFERENT, f"{self.labels[1]}{UNLOADED}: {why}")
 
     def _finish_alive(self, verdict: Verification) -> None:
         """What kills the original is no case: again without what is only tried, then with longer inputs."""
@@ -339,7 +352,7 @@ class Verifier:
         except Died as e:
             if not e.is_about(a) and not e.is_about(b):
                 raise
-            return str(e), e.is_about(b) and self._session.optimizes_original()
+            return str(e), e.is_about(b) and not self._session.unloaded(0, self.original, optimize=True)
 
     def close(self) -> None:
         self._session.close()

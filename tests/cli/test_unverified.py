@@ -36,6 +36,37 @@ def test_people_are_warned(run: Run, unknown: Path) -> None:
     assert (unknown / "out.onnx").exists()
 
 
+BREAKS = """from onnxopt import graph_pass, register
+
+@register
+@graph_pass(name="breaks", opt_level=2)
+def breaks(graph, ctx):
+    '''An axis that there is not.'''
+    for node in list(graph.by_op.get("Softmax", ())):
+        if node.attr("axis") != 9 and ctx.spend("breaks", at=node.output):
+            node.set_attr("axis", 9)
+"""
+
+
+def test_what_cannot_be_compared_is_loaded(run: Run, tmp_path: Path) -> None:
+    """A rewrite that keeps it from that is left out, and found by bisect."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (string[2] x, float[2,3] z) => (float[2] y, float[2,3] w)
+    { i = Identity (x)  y = Cast <to = 1> (i)  w = Softmax <axis = 1> (z) }"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    (tmp_path / "plugin.py").write_text(BREAKS)
+    plugin = ("--plugin", "plugin.py", "--with", "breaks")
+    done = run("optimize", "m.onnx", "out.onnx", *plugin)
+    assert done.returncode == 3, done.stderr
+    assert "pass breaks at value `w` was left out, it kept the result from being loaded" in done.stderr
+    assert "! not verified: " in done.stdout
+    softmax = onnx.load(tmp_path / "out.onnx").graph.node[-1]
+    assert softmax.attribute[0].i == 1
+    strict = run("optimize", "m.onnx", "strict.onnx", *plugin, "--strict")
+    assert (strict.returncode, (tmp_path / "strict.onnx").exists()) == (1, False)
+    found = run("bisect", "m.onnx", *plugin).stdout
+    assert [line.rpartition(": ")[2] for line in found.splitlines() if line.startswith("the guilty pass")] == ["breaks"]
+
+
 @pytest.mark.parametrize("where", [("m.onnx", "out.onnx"), ("m.onnx", "--out-dir", "o")], ids=" ".join)
 @pytest.mark.parametrize("form", BUILDS, ids=" ".join)
 def test_builds_fail(where: tuple[str, ...], form: tuple[str, ...], run: Run, unknown: Path) -> None:
