@@ -159,7 +159,7 @@ class Verifier:
                 self._stop(verdict, DIFFERENT, str(e), "it ran with the original; report it")
             else:
                 self._stop(verdict, UNVERIFIED, str(e), "give it data that the model is made for")
-        except OnnxOptError:
+        except (OnnxOptError, FileNotFoundError):  # a file that was removed meanwhile is for who named it
             raise
         except Exception as e:  # of the system, which had no memory, or a fault of ours: neither says that it is wrong
             from onnxopt.verification.run import is_starved, reason
