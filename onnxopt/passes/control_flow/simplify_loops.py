@@ -43,9 +43,6 @@ class SimplifyLoops(GraphPass):
             if loop is None:
                 continue
             loop.read_unchanged(ctx)
-            if not node.outputs:  # all that it gave out is what it was given
-                remove_dead(node)
-                continue
             if node.op == "Loop":
                 loop.use_own_counter(ctx)
                 loop.count_trips(ctx)
