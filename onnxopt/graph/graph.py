@@ -229,6 +229,14 @@ class Graph(Order):
             "this is a bug in the pass: value.replace_all_uses_with(other) comes first",
         )
 
+    def reads_itself(self, value: Value, other: Value) -> InvariantError:
+        """What is said where `other` is to take the place of a value of which it is made."""
+        return InvariantError(
+            f"{self.model.name}: {self.path}: `{value.name}` was to be replaced by `{other.name}`, "
+            f"which is made of it: {other.producer!r} would read itself",
+            "behind a node that stays, an interpreter emits: return self.op.Abs(super().call_operator(node, args))",
+        )
+
     def remove(self, node: Node) -> None:
         """Remove a node nobody reads; uses made by its bodies go with it. Raises InvariantError if somebody does."""
         assert node.graph is self

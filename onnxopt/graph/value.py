@@ -192,10 +192,13 @@ class Value:
         """Every node and graph output that reads this value reads `other` instead; `other` computes the same.
 
         Returns the value to read from now on: `other`, or this one. An output of a scope keeps its name: what made
-        `other` makes this value then, and `other` is no more.
+        `other` makes this value then, and `other` is no more. Raises InvariantError where what makes `other` reads this
+        value: it would read itself.
         """
         if other is self:
             return self
+        if other.producer is not None and other.producer in self.users:
+            raise self.graph.reads_itself(self, other)
         self.redirect_readers(other)
         other.learn(self)
         return self.graph.give_out(self, other) if self.output_count else other

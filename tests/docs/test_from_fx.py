@@ -30,7 +30,7 @@ from onnxopt import (
     split,
     write_model,
 )
-from onnxopt.errors import PassError, PreconditionError
+from onnxopt.errors import InvariantError, PassError, PreconditionError
 from tests.cli.conftest import Run, fork_server, run, small  # noqa: F401  fixtures
 from tests.docs.rows import Rows, operators
 from tests.docs.rows import model as a_model
@@ -220,3 +220,31 @@ def test_errors() -> None:
         Picky()(a_model())
     with pytest.raises(PassError, match="pass broken failed on g: main: KeyError"):
         broken(a_model())
+
+
+def test_what_is_put_behind_a_node() -> None:
+    @graph_pass
+    def as_in_fx(graph: Any, ctx: Any) -> None:
+        """Would have a node read itself."""
+        for node in list(graph.by_op["Relu"]):
+            made = graph.make("Abs", [node.output], before=node.next)
+            node.output.replace_all_uses_with(made)
+
+    with pytest.raises(
+        InvariantError, match=r"pass as-in-fx: .*`b` was to be replaced by `b_Abs`, which is made of it"
+    ):
+        as_in_fx(a_model())
+
+    class Behind(GraphInterpreter):
+        """As it is done here."""
+
+        info = PassInfo("behind")
+
+        def call_operator(self, node: Any, args: Any) -> Any:
+            again = super().call_operator(node, args)
+            return self.op.Abs(again) if node.op == "Relu" else again
+
+    model = a_model()
+    Behind()(model)
+    assert operators(model) == ["Identity", "Relu", "Abs", "Neg"]
+    checked(model)
