@@ -11,6 +11,7 @@ from onnx import parser
 from onnxopt import optimize_file
 from onnxopt.verification import Verification, VerifyOptions, verify
 from onnxopt.verification.comparison import compare_files
+from tests.samples import parsed
 from tests.verification.pairs import verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x, bool c, bool d) => (float[N, 4] y) '
@@ -182,3 +183,15 @@ def test_one_of_b_is_in_the_place_of_two(then: str, expected: tuple[str, ...], t
     head = HEAD.replace(", bool c, bool d", "")
     found = verdict(tmp_path, f"{head} {{ {a} }}", f"{head} {{ {b} }}")
     assert found.status in expected
+
+
+def test_a_branch_that_lists_inputs_reads_what_is_called_so_around_it(tmp_path: Path) -> None:
+    """By the standard it has none. onnxruntime refuses such a model, the reference evaluator runs it."""
+    text = """g (float[2] x, bool c) => (float[2] y) {{ v = Exp (x)
+      y = If (c) <then_branch = t ({0}) => (float[2] p) {{ p = Neg (v) }},
+                  else_branch = e ({0}) => (float[2] q) {{ q = Abs (v) }}> }}"""
+    for name, inputs in (("a", "float[2] v"), ("b", "")):
+        onnx.save(parsed(text.format(inputs)), tmp_path / f"{name}.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert found.status == "equal", found.message
+    assert found.engine == "reference"

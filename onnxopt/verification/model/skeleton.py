@@ -134,9 +134,7 @@ class Skeleton:
         if call_of("Dropout") in light:
             leave_out_false_modes(self.proto)
         if call_of("If") in light:
-            leave_out_inputs(
-                n for nodes in (self.proto.graph.node, *(f.node for f in self.proto.functions)) for n in nodes
-            )
+            leave_out_inputs(self.proto)
         if any(call_of(op) in light for op in WITH_BODIES):
             leave_out_unread(self.proto)
         return found
