@@ -65,6 +65,29 @@ def test_these_nodes_must_be_the_same(tmp_path: Path) -> None:
     assert judge(tmp_path, MODEL.replace("(read)", "(before)")).status == DIFFERENT
 
 
+BEHIND = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]> g (float[n, 4] x) => (float[n, 4] y)
+    <float one = {{1}}, float half = {{0.5}}> {{ a = Relu (x) {made} }}"""
+FIRST = "q = com.acme.Find (x) s = Add (q, a) "
+TWO = "p = com.acme.Find (a) y = Mul (p, one)"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "status"),
+    [
+        (TWO, "y = com.acme.Find (a)", IN_PIECES),
+        (TWO, "q = com.acme.Find (a) p = Identity (q) y = Mul (p, one)", UNVERIFIED),  # the name is another's there
+        (TWO.replace("one", "half"), "y = com.acme.Find (a)", DIFFERENT),
+        (TWO, "y = com.acme.Find (x)", DIFFERENT),
+        (TWO, "y = com.acme.Find <k = 2> (a)", UNVERIFIED),
+        (FIRST + TWO.replace("(a)", "(s)"), FIRST + "y = com.acme.Find (s)", IN_PIECES),
+    ],
+)  # fmt: skip
+def test_what_such_a_node_makes_may_have_another_name(a: str, b: str, status: str, tmp_path: Path) -> None:
+    """A factor of one behind it is gone, and it makes the output itself."""
+    found = judge(tmp_path, BEHIND.format(made=b), BEHIND.format(made=a))
+    assert found.status == status, found.message
+
+
 RENAMED = """
 <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
 g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z, float[n, 4] u)

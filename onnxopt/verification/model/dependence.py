@@ -21,23 +21,36 @@ _DRAWING: Final = frozenset((
 ))  # fmt: skip
 # Shapes of what these make depend on the shapes of what they read, never on elements.
 _BY_SHAPES: Final = frozenset((
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Concat",
-    "ConcatFromSequence", "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Einsum", "Equal", "Erf", "Exp", "Flatten",
-    "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater",
-    "GreaterOrEqual", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean",
-    "Min", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "ScatterElements",
-    "ScatterND", "SequenceAt", "SequenceConstruct", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Softmax", "Softplus",
-    "Sqrt", "Sub", "Sum", "Tanh", "Transpose", "Trilu", "Where", "Xor",
+    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Attention",
+    "AveragePool", "BatchNormalization", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
+    "BitwiseXor", "Cast", "CastLike", "CausalConvWithState", "Ceil", "Celu", "Clip", "Concat", "ConcatFromSequence",
+    "Conv", "ConvInteger", "ConvTranspose", "Cos", "Cosh", "CumProd", "CumSum", "DeformConv", "DepthToSpace",
+    "DequantizeLinear", "Det", "Div", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp",
+    "EyeLike", "Flatten", "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm",
+    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "GridSample",
+    "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf",
+    "IsNaN", "LRN", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "LinearAttention", "Log",
+    "LogSoftmax", "LpNormalization", "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "MaxRoiPool", "Mean",
+    "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "NegativeLogLikelihoodLoss", "Not", "Or",
+    "PRelu", "Pow", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Reciprocal",
+    "RegexFullMatch", "Relu", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "Round", "Scatter",
+    "ScatterElements", "ScatterND", "Selu", "SequenceAt", "SequenceConstruct", "Shape", "Shrink", "Sigmoid", "Sign",
+    "Sin", "Sinh", "Size", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "Softsign", "SpaceToDepth", "Sqrt",
+    "StringConcat", "Sub", "Sum", "SwiGLU", "Swish", "Tan", "Tanh", "TensorScatter", "TfIdfVectorizer",
+    "ThresholdedRelu", "Transpose", "Trilu", "Where", "Xor",
 ))  # fmt: skip
 # These are told sizes, axes or ends by the elements of some operands.
 _BY_ELEMENTS: Final = {
-    **dict.fromkeys(("ConstantOfShape",), (0,)),
+    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
     **dict.fromkeys(("Expand", "Reshape", "Split", "Squeeze", "Tile", "TopK", "Unsqueeze"), (1,)),
-    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), (1,)),
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "OneHot", "Upsample"), (1,)),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), (1,)),
+    **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), (1,)),
+    **dict.fromkeys(("MaxUnpool",), (2,)),
+    **dict.fromkeys(("Col2Im", "DFT"), (1, 2)),
     **dict.fromkeys(("Pad",), (1, 3)),
-    **dict.fromkeys(("Range",), (0, 1, 2)),
-    **dict.fromkeys(("Resize",), (1, 2, 3)),
+    **dict.fromkeys(("MelWeightMatrix", "Range"), (0, 1, 2)),
+    **dict.fromkeys(("Resize", "STFT"), (1, 2, 3)),
     **dict.fromkeys(("Slice",), (1, 2, 3, 4)),
 }
 

@@ -2,7 +2,8 @@
 
 A node that is the same in both, and reads the same, draws alike, and what A drew is taken for what B does. But the
 result may call what it reads otherwise: an Identity is gone, a shape was folded. So each of its operands gets a name of
-its own, after the node's result, and is a value of both that is compared like any other.
+its own, after the node's first result, and is a value of both that is compared like any other. So does each further
+result, as the mask of a Dropout, which one of the two may call otherwise, or not ask for.
 
 What draws in a body, or in a function that the other has inline, gives nothing out that could be taken. It gets a seed,
 the same in both.
@@ -10,7 +11,7 @@ the same in both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import draws
@@ -23,28 +24,31 @@ if TYPE_CHECKING:
     from onnxopt.verification.model.skeleton import Skeleton
 
 _READ: Final = "\N{RIGHTWARDS ARROW}read"
+_DRAWN: Final = "\N{RIGHTWARDS ARROW}drawn"
 _SEED: Final = 47
 
 
 def draw_alike(a: Skeleton, b: Skeleton) -> None:
     """Change both, in place."""
-    drawing = [{first_of(n): n.op_type for n in s.proto.graph.node if draws(n)} for s in (a, b)]
-    both = {name for name, op in drawing[0].items() if name and drawing[1].get(name) == op}
+    drawing = [{n.output[0]: n for n in s.proto.graph.node if n.output and draws(n)} for s in (a, b)]
+    pairs = {name: (n, drawing[1][name]) for name, n in drawing[0].items() if name and name in drawing[1]}
+    both = {name: max(len(x.output), len(y.output)) for name, (x, y) in pairs.items() if x.op_type == y.op_type}
     for skeleton in (a, b):
         model = skeleton.proto
-        skeleton.operands = _name_operands(model.graph, both)
+        skeleton.operands = _name_alike(model.graph, both)
         _seed(model.graph.node, both)
         for function in model.functions:
             _seed(function.node, ())
 
 
-def _name_operands(graph: GraphProto, results: Collection[str]) -> dict[str, Operand]:
-    """Put an Identity before each operand of what makes these; by the names that they get."""
+def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Operand]:
+    """Put an Identity before each operand of what makes these, and behind each of so many results but the first.
+    Returns the operands by the names that they get."""
     found: dict[str, Operand] = {}
-    taken = {name for node in graph.node for name in node.output if _READ in name}
+    taken = {name for node in graph.node for name in node.output if _READ in name or _DRAWN in name}
     nodes: list[NodeProto] = []
     for node in graph.node:
-        result = first_of(node)
+        result = next(iter(node.output), "")
         for i, read in enumerate(node.input) if result in results else ():
             name = f"{result}{_READ}{i}"
             if read and name not in taken:
@@ -52,6 +56,11 @@ def _name_operands(graph: GraphProto, results: Collection[str]) -> dict[str, Ope
                 node.input[i] = name
                 found[name] = Operand(read, result)
         nodes.append(node)
+        for k in range(1, results.get(result, 0)):
+            name, own = f"{result}{_DRAWN}{k}", node.output[k] if k < len(node.output) else ""
+            if name not in taken:
+                node.output[k : k + 1] = [name]
+                nodes += [type(node)(op_type="Identity", input=[name], output=[own])] if own else []
     if found:
         del graph.node[:]
         graph.node.extend(nodes)

@@ -7,7 +7,7 @@ the same numbers in its place. A node that is the same in both, and reads the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,17 +24,19 @@ from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Streamed
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 Operators = frozenset[Name]
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """What cannot be run: `operators`, and what is made of values that are `unseen`, whose shapes nobody knows."""
+    """What cannot be run: `operators`, and what is made of values that are `unseen`, whose shapes nobody knows.
+    `nodes`: those of the original, after which the results of the other's are called."""
 
     operators: Operators = frozenset()
     unseen: frozenset[str] = frozenset()
+    nodes: tuple[NodeProto, ...] = ()
 
 
 _DTYPES: Final[dict[int, Any]] = {1: np.float32, 10: np.float16, 11: np.float64, 6: np.int32, 7: np.int64, 9: np.bool_}
@@ -95,6 +97,7 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
         elif not alive.isdisjoint(node.output):
             found.append(copy)
     kept = _renamed(found, kept, called, unseen)
+    kept = _as_in(foreign.nodes, found, kept, declared) + kept
     for node in sorted(found, key=_made):
         for output in (o for o in node.output if o and o not in unseen):
             given = graph.input.add(name=output)
@@ -131,6 +134,38 @@ def _renamed(
                 turned[called[name]] = type(node)(op_type="Identity", input=[called[name]], output=[name])
     behind = [identity for output, identity in turned.items() if output not in unseen]
     return behind + [node for node in kept if turned.keys().isdisjoint(node.output)]
+
+
+def _as_in(
+    originals: Iterable[NodeProto],
+    nodes: Sequence[NodeProto],
+    kept: Iterable[NodeProto],
+    declared: dict[str, TypeProto],
+) -> list[NodeProto]:
+    """Let `nodes` make what the original's make by the names that it has there, where a rewrite behind them gave them
+    another: of each kind of node the only one of another name. Returns Identities that make what others read."""
+    made, taken, behind = {tuple(n.output) for n in nodes}, {o for n in kept for o in n.output}, []
+    alone = _only([n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output)])
+    names = {name for n in originals for name in n.output}
+    for key, node in _only([n for n in nodes if names.isdisjoint(n.output)]).items():
+        for i, name in enumerate(alone[key].output if key in alone else ()):
+            own, node.output[i] = node.output[i], name
+            if own:
+                behind.append(type(node)(op_type="Identity", input=[name], output=[own]))
+                declared.update({name: declared[own]} if own in declared else {})
+    return behind
+
+
+def _only(nodes: Iterable[NodeProto]) -> dict[tuple[Any, ...], NodeProto]:
+    """Those of which there is one: of an operator, its attributes, and so many operands and results."""
+    found: dict[tuple[Any, ...], list[NodeProto]] = {}
+    for n in nodes:
+        found.setdefault((*_kind(n), *(bool(o) for o in n.output)), []).append(n)
+    return {key: some[0] for key, some in found.items() if len(some) == 1}
+
+
+def _kind(node: NodeProto) -> tuple[Any, ...]:
+    return node.op_type, node.domain, len(node.input), tuple(sorted(map(_text, node.attribute)))
 
 
 def _made(node: NodeProto) -> list[str]:
@@ -180,8 +215,7 @@ class Around:
         if len(self.nodes) != len(other.nodes):
             return f"{self._count} that cannot be run became {len(other.nodes)}"
         for x, y in zip(sorted(self.nodes, key=_made), sorted(other.nodes, key=_made)):
-            same = (x.op_type, x.domain, x.output, len(x.input)) == (y.op_type, y.domain, y.output, len(y.input))
-            if not same or sorted(map(_text, x.attribute)) != sorted(map(_text, y.attribute)):
+            if _kind(x) != _kind(y) or x.output != y.output:
                 return f"{x.op_type} `{x.output[0]}`, which cannot be run, is not the same in both"
         return ""
 
