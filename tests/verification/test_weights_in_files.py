@@ -6,10 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, helper, numpy_helper, save
 
+from onnxopt.errors import ModelError
+from onnxopt.protos import all_tensors, is_external
+from onnxopt.verification import verify
+from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.wire import Stored
+from onnxopt.worker.serving import Refused
+from tests.cli.weights import beside
+from tests.samples import parsed
 
 LARGE = 1 << 20
 
@@ -49,3 +56,48 @@ def test_arrays_are_aligned(size: int, shift: int, tmp_path: Path) -> None:
     found = skeleton.array(skeleton.proto.graph.initializer[0])
     assert found.flags.aligned
     assert (found == weights).all()
+
+
+HIDING = """g (float[4,64] x) => (float[4,64] y) <float[64,64] W = {0}, float high = {1e20}> {
+  a = MatMul (x, W)  m = ReduceMax <keepdims = 0> (x)  c = Less (high, m)
+  y = If (c) <then_branch = t () => (float[4,64] p) <float[64,64] W = {0}> { p = MatMul (a, W) },
+              else_branch = e () => (float[4,64] q) { q = Neg (a) }> }"""
+
+
+def hiding(path: Path, fill: float) -> Path:
+    """A model of which a branch that no case takes has a weight that is called as one around it is."""
+    model = parsed(HIDING)
+    draw = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32) / 8
+    branch = model.graph.node[-1].attribute[0].g
+    for tensor, array in ((model.graph.initializer[0], draw), (branch.initializer[0], draw.T * fill)):
+        tensor.CopyFrom(numpy_helper.from_array(array, "W"))
+    save(model, path)
+    return path
+
+
+def test_a_weight_of_a_body_is_not_one_of_the_same_name_around_it(tmp_path: Path) -> None:
+    original, same, other = (hiding(tmp_path / f"{n}.onnx", n) for n in (1, 1.0, 2))
+    assert verify(original, same).status == "verified in pieces"
+    found = verify(original, other)
+    assert (found.status, [place.value for place in found.places]) == ("different", ["p"])
+
+
+def test_external_tensors_are_where_they_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones of the main graph stay in their files; all others are brought in, as far as a message holds them."""
+    made = parsed(HIDING.replace("high = {1e20}", "high = {1e20}, float[300] large = {0}"))
+    inner = made.graph.node[-1].attribute[0].g.initializer[0]
+    for tensor, dims, fill in zip((*made.graph.initializer, inner), ((64, 64), (), (300,), (64, 64)), (5, 5, 5, 7)):
+        tensor.CopyFrom(numpy_helper.from_array(np.full(dims, fill, np.float32), tensor.name))
+    path = beside(made, tmp_path / "m.onnx")
+    skeleton = Skeleton(path)
+    assert [t.name for t in all_tensors(skeleton.proto) if is_external(t)] == ["W", "large"]
+    assert skeleton.values(skeleton.proto.graph.initializer[0])[0, 0] == 5
+    body = skeleton.proto.graph.node[-1].attribute[0].g
+    assert (skeleton.values(body.initializer[0]) == 7).all()
+    monkeypatch.setattr("onnxopt.verification.model.skeleton._ROOM", 1 << 12)
+    assert Skeleton(path).left_outside == 4 * 64 * 64
+    with pytest.raises(Refused, match="GiB of weights that bodies read lie beside the model"):
+        open_runner(str(path), "the original")
+    (tmp_path / "m.onnx.data").unlink()
+    with pytest.raises(ModelError, match=r"the data file m\.onnx\.data of `high` is missing"):
+        Skeleton(path)

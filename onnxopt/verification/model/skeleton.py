@@ -40,6 +40,9 @@ _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes
 _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "fiub" and not t.is_foreign}
 
 
+_DATA: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
+
 @dataclass(frozen=True)
 class Operand:
     """What a node reads that draws: `read`, as the file calls it, for `result`, the first that is made of it."""
@@ -139,9 +142,15 @@ class Skeleton:
             leave_out_unread(self.proto)
         return found
 
+    def place(self, tensor: TensorProto) -> Stored | None:
+        """Where the data of an initializer are stored; None for one that has them itself, as one of a body may that is
+        called as one of the main graph is."""
+        holds = tensor.HasField("raw_data") or any(len(getattr(tensor, field)) for field in _DATA)
+        return None if holds else self.stored.get(tensor.name)
+
     def array(self, tensor: TensorProto) -> Any:
         """The array of an initializer that is stored and of a type that numpy has, else None."""
-        where, dtype = self.stored.get(tensor.name), _DTYPES.get(tensor.data_type)
+        where, dtype = self.place(tensor), _DTYPES.get(tensor.data_type)
         if where is None or dtype is None:
             return None
         if not math.prod(tensor.dims):
@@ -158,7 +167,7 @@ class Skeleton:
 
     def whole(self, tensor: TensorProto) -> TensorProto:
         """An initializer with its data inside."""
-        where = self.stored.get(tensor.name)
+        where = self.place(tensor)
         if where is None:
             return tensor
         from onnx import TensorProto
@@ -169,7 +178,7 @@ class Skeleton:
 
     def size(self, tensor: TensorProto) -> int:
         """Bytes of an initializer."""
-        where = self.stored.get(tensor.name)
+        where = self.place(tensor)
         return where.length or len(where.bytes()) if where is not None else tensor.ByteSize()
 
 

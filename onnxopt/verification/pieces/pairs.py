@@ -117,7 +117,7 @@ class Pairs:
         x, y = self.a.constants[name], self.b.constants[name]
         if x.data_type != y.data_type or x.dims[:] != y.dims[:]:
             return False
-        places = [p.skeleton.stored.get(name) for p in (self.a, self.b)]
+        places = [self.a.skeleton.place(x), self.b.skeleton.place(y)]
         if places[0] is not None and places[0] == places[1]:
             return True
         if x.data_type == x.STRING:
@@ -130,7 +130,7 @@ def _attributes(node: Any) -> list[bytes]:
 
 
 def _bytes(program: Program, name: str) -> Any:
-    where = program.skeleton.stored.get(name)
+    where = program.skeleton.place(program.constants[name])
     if where is not None:
         return np.frombuffer(where.bytes(), np.uint8)
     return np.ascontiguousarray(program.constant(name)).reshape(-1).view(np.uint8)
