@@ -11,15 +11,19 @@ import argparse
 import json
 import re
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from threading import local
+from typing import Final
 
 from tests.rules.apart import Apart
 from tests.rules.campaign import HEAD, SHOWN, Row, campaign
 from tests.rules.instances import rules
 from tests.rules.regions import REGIONS
+
+SHARE: Final = 3  # as much of the time that is left as an equal part
 
 
 def main() -> int:
@@ -33,16 +37,21 @@ def main() -> int:
     args = parser.parse_args()
     known = {**{r: f"{p}.{r}" for r, p in rules().items()}, **{p: p for p in REGIONS}}
     chosen = [name for name, said in known.items() if not args.rules or any(re.search(w, said) for w in args.rules)]
-    each = args.seconds * args.jobs / max(1, len(chosen))
+    waiting, end = len(chosen), time.monotonic() + args.seconds
     print(HEAD, flush=True)
     rows: list[Row] = []
     with ThreadPoolExecutor(args.jobs) as pool, ExitStack() as stack:
         own = local()
 
         def run(rule: str) -> Row:
+            """Of the time that is left some more than its part: most need less."""
+            nonlocal waiting
             if not hasattr(own, "apart"):
                 own.apart = stack.enter_context(Apart())
-            return campaign(own.apart, rule, args.fired, each, args.first)
+            left = end - time.monotonic()
+            share = min(left, SHARE * left * args.jobs / waiting)
+            waiting -= 1
+            return campaign(own.apart, rule, args.fired, share, args.first)
 
         for row in pool.map(run, chosen):
             print(row, flush=True)

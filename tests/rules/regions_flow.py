@@ -169,7 +169,7 @@ def _loop(g: Flow, counts: list[int]) -> list[str]:
         inputs = [g.typed("loop_i", (), np.int64), g.typed("loop_go", (), np.bool_)]
         insides = []
         for k in range(len(given)):
-            name = f"loop_c{k}"
+            name = given[k] if g.rarely(6) and given.count(given[k]) == 1 else f"loop_c{k}"  # as outside: another value
             inputs.append(_as_drawn(g, g.typed(name, shape)))
             g.shapes[name], g.types[name] = shape, g.float
             insides.append(name)
