@@ -45,7 +45,7 @@ class PassInfo:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
+        if not isinstance(self.name, str):
             raise UsageError(f"the name of a pass is text, not {self.name!r}", 'PassInfo("my-pass", opt_level=1)')
         for field in ("required", "after", "before", "targets", "ops"):
             names = getattr(self, field)
