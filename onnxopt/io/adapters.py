@@ -41,7 +41,7 @@ class Conversion:
         for node in graph.node:
             self._names.update(node.output)
             self._read.update(node.input)
-            if node.op_type == "Constant" and node.output and node.attribute:
+            if node.op_type == "Constant" and node.output and node.attribute and not is_external(node.attribute[0].t):
                 self.known[node.output[0]] = attribute_value(node.attribute[0])
             for _, body in body_graphs(node):
                 self._learn(body)
