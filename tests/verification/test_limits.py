@@ -12,6 +12,7 @@ from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.limits import other_limit
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
+from tests.verification.pairs import verdict
 
 SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
 IF = """y = If (c) <then_branch = t () => (p) { p = Neg (x) }, else_branch = e () => (q) { q = Exp (x) }>"""
@@ -71,3 +72,34 @@ def test_not_what_would_take_long() -> None:
         for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))
     ]
     assert sizes == [41, 0, 0]
+
+
+ROWS = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 40] x) => (float[batch, 40] y)
+    <int64[1] first = {0}, int64[1] some = {300}, int64[1] all = {9223372036854775807}, float[1] half = {0.5}> {"""
+
+
+def test_a_batch_is_as_large_as_that_too(tmp_path: Path) -> None:
+    """Of few rows nobody would see it: a case that fell back to three was one of that size by name alone."""
+    found = verdict(
+        tmp_path,
+        ROWS + "y = Mul (x, half) }",
+        ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) c = Neg (b)"
+        " y = Concat <axis = 0> (a, c) }",
+        VerifyOptions(cases=("all",)),
+    )
+    assert found.status == "different"
+    assert found.message.startswith("case beyond")
+    case = next(c for c in found.cases if c.name == "beyond")
+    assert case.dims == {"batch": 301}
+
+
+TURNS = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, int64 n) => (float[2] y)
+    <bool go = {1}, int64 most = {MOST}> { m = Min (n, most) y = Loop (TRIPS, go, x) <body =
+    b (int64 i, bool c, float[2] s) => (bool d, float[2] t) { d = Identity (c) t = Tanh (s) }> }"""
+
+
+@pytest.mark.parametrize("most", ["5", "40"])
+def test_turns_are_as_many_as_the_second_leaves(most: str, tmp_path: Path) -> None:
+    a, b = (TURNS.replace("MOST", most).replace("TRIPS", trips) for trips in "nm")
+    found = verdict(tmp_path, a, b, VerifyOptions(cases=("all",)))
+    assert found.status == "different", found.message

@@ -132,6 +132,7 @@ _MANY: Final = 16  # of small inputs: numbers enough to meet several edges
 _ROWS: Final = 64  # of models with so few
 _MOST_ROWS: Final = 512  # where that is all that is left to try,
 _NUMBERS: Final = 1 << 15  # of so many numbers
+_WORK: Final = 1 << 36  # bytes of weights, each time one is read
 _LITTLE: Final = 1 << 20  # bytes of weights
 _FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are known to be taken,
 _FURTHER: Final = 1 << 24  # and then, unless those have as many
@@ -237,9 +238,9 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
             yield from (choice | counts for choice in plan.size_choices())
         return
     if recipe.beyond:
-        if plan.is_small(plan.limit):
+        if plan.is_small(plan.limit) or plan.bytes * plan.limit ** len(plan.symbols) <= _WORK:
             yield dict.fromkeys(plan.symbols, plan.limit)
-        yield from plan.size_choices((plan.limit,))
+        yield from (choice for choice in plan.size_choices((plan.limit,)) if plan.limit in choice.values())
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.longer:

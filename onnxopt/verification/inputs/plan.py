@@ -17,7 +17,8 @@ from onnxopt.element_types import TYPES
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import CUTTING
 from onnxopt.verification.inputs.hints import compared
-from onnxopt.verification.inputs.uses import FREE, INDEX, UNKNOWN, Use, uses
+from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, uses
+from onnxopt.verification.inputs.wide import LARGE_SIZE
 from onnxopt.verification.model.order import operator_names
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ class InputSpec:
 
     def meeting(self, other: Use) -> InputSpec:
         """With these edges, too, but for those that rounding made of its own; of integers, where they stay within what
-        the first takes."""
-        if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOATS or self._takes_others):
+        the first takes. A size, or a number of turns, may be any small one."""
+        is_size = self.use.role == SIZE and self.kind in _INTEGERS
+        if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOATS or self._takes_others or is_size):
             return self
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
+        new = [e for e in new if 0 < e <= LARGE_SIZE] if is_size else new
         levelled, exact = self.use.levelled or other.levelled, self.use.exact or other.exact
-        if not new and (levelled, exact) == (self.use.levelled, self.use.exact):
+        if not new and (is_size or (levelled, exact) == (self.use.levelled, self.use.exact)):
             return self
         return replace(self, use=replace(self.use, edges=(*self.use.edges, *new), levelled=levelled, exact=exact))
 

@@ -22,7 +22,7 @@ _SHARE: Final = 0.75  # of elements that are near an edge, if there are any
 _FLOATING: Final = 1000  # as floats: large enough for a time step, too small for its sine to be rounding
 _TRIPS: Final = {"wide": 5, "near": 3}
 _BEFORE: Final = -3  # an index that counts from the end
-_LARGE_SIZE: Final = 64
+LARGE_SIZE: Final = 64
 _FEW: Final = 4096
 _LARGEST: Final = 2**62
 _HALF: Final = {"float16": 4.0}
@@ -101,7 +101,7 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: s
     around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.low <= n <= limits.high})
     single = math.prod(shape) == 1
     if i.use.role == SIZE:
-        high = max([_TRIPS[mode], *(n for n in around if n <= _LARGE_SIZE)])
+        high = max([_TRIPS[mode], *(n for n in around if n <= LARGE_SIZE)])
         return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
