@@ -15,15 +15,21 @@ from onnxopt.lazy import listing
 if TYPE_CHECKING:
     from onnxopt.analysis.types import dtype, shape
     from onnxopt.api import (
+        Finding,
+        Found,
         OptimizeOptions,
+        Page,
         Report,
         Result,
         Verification,
         VerifyOptions,
+        bisect,
+        find,
         load,
         optimize,
         optimize_file,
         optimize_model,
+        report,
         save,
         stats,
         verify,
@@ -112,8 +118,8 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "onnxopt.analysis.types": "dtype shape",
     "onnxopt.api": (
-        "OptimizeOptions Report Result Verification VerifyOptions load optimize optimize_file optimize_model save "
-        "stats verify"
+        "Finding Found OptimizeOptions Page Report Result Verification VerifyOptions bisect find load optimize "
+        "optimize_file optimize_model report save stats verify"
     ),
     "onnxopt.errors": (
         "DomainError EmissionError InstrumentError InvariantError ModelError NoFixpointError OnnxOptError PassError "
@@ -144,7 +150,9 @@ __all__ = [
     "DumpModels",
     "EmissionError",
     "Extraction",
+    "Finding",
     "Fixpoint",
+    "Found",
     "Graph",
     "GraphInterpreter",
     "GraphPass",
@@ -161,6 +169,7 @@ __all__ = [
     "OnnxOptError",
     "OperatorSupport",
     "OptimizeOptions",
+    "Page",
     "Part",
     "Partition",
     "Pass",
@@ -194,6 +203,7 @@ __all__ = [
     "all_passes",
     "all_targets",
     "any_chain",
+    "bisect",
     "chain",
     "config_keys",
     "const",
@@ -204,6 +214,7 @@ __all__ = [
     "either",
     "extract",
     "extract_file",
+    "find",
     "fuse_partition",
     "generate_pattern_op_partitions",
     "get_pass",
@@ -222,6 +233,7 @@ __all__ = [
     "read_model",
     "register",
     "replace_pattern",
+    "report",
     "rewrite",
     "save",
     "shape",

@@ -54,6 +54,11 @@ class OnnxOptError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        """What Python writes below the message, where nobody catches the error."""
+        return [f"hint: {self.hint}"] if self.hint else []
+
 
 class UsageError(OnnxOptError):
     """Options that contradict each other, or name something that does not exist."""

@@ -5,26 +5,37 @@ from typing import TYPE_CHECKING
 from onnxopt.lazy import lazy, listing
 
 if TYPE_CHECKING:
+    from onnxopt.api.bisecting import bisect
     from onnxopt.api.counting import stats
+    from onnxopt.api.finding import Found, find
     from onnxopt.api.optimizing import optimize, optimize_file
+    from onnxopt.api.page import Page, report
     from onnxopt.api.result import Result
+    from onnxopt.api.verifying import verify
+    from onnxopt.bisection import Finding
     from onnxopt.io.load import load
     from onnxopt.io.save import save
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, RolledBack, optimize_model
-    from onnxopt.verification import Verification, VerifyOptions, verify
+    from onnxopt.verification import Verification, VerifyOptions
 
 __all__ = [
     "DifferentResult",
+    "Finding",
+    "Found",
     "OptimizeOptions",
+    "Page",
     "Report",
     "Result",
     "RolledBack",
     "Verification",
     "VerifyOptions",
+    "bisect",
+    "find",
     "load",
     "optimize",
     "optimize_file",
     "optimize_model",
+    "report",
     "save",
     "stats",
     "verify",
@@ -34,12 +45,16 @@ __dir__ = listing(__name__)
 __getattr__ = lazy(
     "onnxopt",
     {
+        "api.bisecting": ("bisect",),
         "api.counting": ("stats",),
+        "api.finding": ("Found", "find"),
+        "api.page": ("Page", "report"),
+        "api.verifying": ("verify",),
+        "bisection": ("Finding",),
         "api.optimizing": ("optimize", "optimize_file"),
         "api.result": ("Result",),
         "io": ("load", "save"),
         "optimizer": ("DifferentResult", "OptimizeOptions", "Report", "RolledBack", "optimize_model"),
-        "verification.files": ("verify",),
         "verification.options": ("VerifyOptions",),
         "verification.records": ("Verification",),
     },

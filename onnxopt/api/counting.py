@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnxopt.api.files import model_file, name_of
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
 
 if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.api.files import AnyModel
     from onnxopt.graph import Model
 
 
 def stats(
-    model: str | Path,
+    model: AnyModel,
     *,
     work: bool = False,
     top: int = 0,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> ModelStats:
-    """Operators, nodes, initializers, parameters and bytes of a model file.
+    """Operators, nodes, initializers, parameters and bytes of a model file or a ModelProto.
 
     `work`: MACs, FLOPs and memory of a run too, with the `top` nodes that compute most; `dims` (by symbol) and `shapes`
     (by input) give dynamic inputs their sizes for that. Raises ModelError where it cannot be read, UsageError for
@@ -32,14 +33,14 @@ def stats(
     from onnxopt.analysis.measures.cost import model_stats, model_work
     from onnxopt.settling import settle_shapes
 
-    with blaming(model):
-        measured = load(model, stored=True)
-        counted = model_stats(measured)
+    with model_file(model) as source, blaming(source):
+        measured = load(source, stored=True)
+        counted = replace(model_stats(measured), path=name_of(source))
         if not work:
             return counted
 
         def loaded() -> Model:
-            again = load(model, inline_functions=True, stored=True)
+            again = load(source, inline_functions=True, stored=True)
             specialise(again, dims or {}, shapes or {})
             return again
 

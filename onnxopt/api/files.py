@@ -48,6 +48,11 @@ def model_file(model: AnyModel) -> Iterator[Path]:
         yield folder / IN_MEMORY
 
 
+def name_of(file: Path) -> str:
+    """What users call a model that `model_file` gave a file."""
+    return IN_MEMORY if file.name == IN_MEMORY else str(file)
+
+
 @contextmanager
 def input_files(given: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yields a .npy file for each input's value: paths as they are, arrays in files that go when the block is left."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Collection, Iterable
+from typing import Final, NoReturn
 
 from onnxopt.errors import nearest
 from onnxopt.plaintext import an
@@ -56,15 +56,13 @@ _MEANT: Final = {
 }
 
 
-def refuse(function: Callable[..., Any], wrong: Mapping[str, object]) -> None:
-    """Raises TypeError if there are `wrong` keywords, which the function does not have; says what to write."""
+def refuse(called: str, wrong: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError if there are `wrong` keywords, which the function `called` so does not have; says what to write
+    instead."""
     for name in wrong:
-        code = function.__code__
-        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        otherwise = f"help(onnxopt.{function.__name__}) lists those that there are"
-        raise TypeError(
-            f"{function.__name__}() has no keyword {name}: {_MEANT.get(name) or nearest(name, known, otherwise)}"
-        )
+        if name not in known:
+            meant = _MEANT.get(name) or nearest(name, known, f"help(onnxopt.{called}) lists those that there are")
+            raise TypeError(f"{called}() has no keyword {name}: {meant}")
 
 
 def refuse_second(function: str, given: object) -> NoReturn:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from onnxopt.api.files import IN_MEMORY, input_files, model_file, temporary_folder
+from onnxopt.api.files import IN_MEMORY, input_files, model_file, name_of, temporary_folder
 from onnxopt.api.keywords import refuse, refuse_second
 from onnxopt.api.result import Result
 from onnxopt.api.running import run
@@ -17,7 +18,7 @@ from onnxopt.api.telling import log
 from onnxopt.errors import UsageError
 from onnxopt.io.load import load_whole
 from onnxopt.optimizer import Report
-from onnxopt.optimizer.remarks import not_for_target, remarks
+from onnxopt.optimizer.remarks import remarks
 from onnxopt.pipeline import Instrument
 from onnxopt.pipeline.context import Trace
 from onnxopt.verification import VerifyOptions
@@ -113,7 +114,7 @@ def optimize(
     Raises UsageError, ModelError, WriteError, PassError, DomainError; VerificationError with `error.report` where no
     right result is found; TypeError for a keyword that does not exist.
     """
-    refuse(optimize, wrong)
+    refuse("optimize", wrong, inspect.signature(optimize).parameters if wrong else ())
     if output is not None and not isinstance(output, (str, os.PathLike)):
         refuse_second("optimize", output)
     if not verify and (strict or input or verify_dims or rtol is not None or atol is not None):
@@ -143,7 +144,6 @@ def optimize(
         provenance=provenance,
         external=external,
     )
-    idle = not_for_target(options) if pipeline is not None or extra else []
     with ExitStack() as stack:
         source = stack.enter_context(model_file(model))
         verify_options = None
@@ -160,7 +160,7 @@ def optimize(
             source,
             made,
             options,
-            called=(IN_MEMORY if source.name == IN_MEMORY else str(source), str(output or "")),
+            called=(name_of(source), str(output or "")),
             inputs=inputs,
             outputs=outputs,
             verify_options=verify_options,
@@ -173,7 +173,7 @@ def optimize(
             reproducer=None if reproducer is None else Path(reproducer),
             zero_weights=zero_weights,
         )
-        log(report, [*idle, *remarks(report, options, plugins)], verified=verify)
+        log(report, remarks(report, options, plugins), verified=verify)
         return Result(report, load_whole(made) if output is None else None)
 
 

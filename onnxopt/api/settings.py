@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
+from onnxopt.api.telling import warn
 from onnxopt.errors import UsageError, any_of
 from onnxopt.optimizer import OptimizeOptions
 from onnxopt.pipeline.settings import names_in
@@ -60,7 +61,8 @@ def make_options(
     provenance: bool = False,
     external: str = "auto",
 ) -> OptimizeOptions:
-    """Returns the options; loads the plugins. Raises UsageError for what is no setting."""
+    """Returns the options; loads the plugins, and warns of passes that are not for the target. Raises UsageError for
+    what is no setting."""
     if dtype not in (None, "", *_DTYPES):
         raise UsageError(f"there is no dtype {dtype!r}", f"what is float32 becomes {any_of(_DTYPES)}")
     for plugin in names_in(plugins, "plugins"):
@@ -68,7 +70,7 @@ def make_options(
 
         load_module(plugin)
     limit = {} if max_constant_bytes is None else {"constant-folding.max-bytes": max_constant_bytes}
-    return OptimizeOptions(
+    options = OptimizeOptions(
         level=level,
         pipeline=pipeline,
         extra=tuple(names_in(extra, "extra")),
@@ -88,3 +90,8 @@ def make_options(
         keep_io=keep_io,
         limits=Limits(memory, work),
     )
+    if pipeline is not None or extra:
+        from onnxopt.optimizer.remarks import not_for_target
+
+        warn(not_for_target(options))
+    return options

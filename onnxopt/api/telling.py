@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onnxopt.plaintext import cleaned, line
@@ -12,15 +11,23 @@ if TYPE_CHECKING:
     from onnxopt.optimizer import Report
 
 
-def log(report: Report, remarks: Sequence[str], *, verified: bool) -> None:
+def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
     """Log the report line by line. `verified`: somebody wants to know whether the result is right: a verdict that does
     not say so is a warning, and so are the `remarks`."""
+    import logging  # most commands print, and need not import it
+
     from onnxopt.reporting import plain
 
-    logger = logging.getLogger("onnxopt")
-    data = report.to_dict()
+    logger, data = logging.getLogger("onnxopt"), report.to_dict()
     doubtful = set(plain.verdict(cleaned(data))) if verified and not report.ok else set()
     for text in plain.lines(data):
         logger.log(logging.WARNING if text in doubtful else logging.INFO, "%s", line(text))
-    for text in remarks:
-        logger.warning("%s", line(text))
+    warn(remarks)
+
+
+def warn(texts: Iterable[str]) -> None:
+    """Log each as a warning, which Python prints on stderr where nobody configured what becomes of it."""
+    for text in texts:
+        import logging
+
+        logging.getLogger("onnxopt").warning("%s", line(text))

@@ -21,7 +21,7 @@ from onnxopt.io.external import data_of, inline_data
 from onnxopt.optimizer import OptimizeOptions
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
 from onnxopt.pipeline.site import Site
-from onnxopt.plaintext import counted
+from onnxopt.plaintext import counted, line
 from onnxopt.verification import Verifier, VerifyOptions
 
 if TYPE_CHECKING:
@@ -56,6 +56,18 @@ class Finding:
     submodel: ModelProto | None = None
     site: Site | None = None
     runs: int = 0
+
+    def lines(self) -> list[str]:
+        """What the command prints of it: where, what is wrong, and what was replaced."""
+        place = f"pass {self.pass_text}" + (f", rule {self.rule}" if self.rule else "")
+        number = f", rewrite {self.rewrite}" if self.rewrite is not None else ""
+        found = [f"{place}: run {self.pass_run} of the pipeline's passes{number}: {self.message}"]
+        found += [f"  {self.equation}"] if self.rule else []
+        found += [f"  in {self.scope}, it replaced", *(f"    {line}" for line in self.match)] if self.match else []
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(map(line, self.lines()))
 
 
 def describe(

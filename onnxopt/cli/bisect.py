@@ -9,7 +9,7 @@ import click
 
 from onnxopt.cli.feeds import verify_dim_option
 from onnxopt.cli.files import refuse_models, refuse_unwritable, write_bytes
-from onnxopt.cli.options import NewFile, make_options, pipeline_options, refuse_ignored, seed_option, tolerance_options
+from onnxopt.cli.options import NewFile, pipeline_options, refuse_ignored, seed_option, settings_of, tolerance_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.plaintext import counted
@@ -45,27 +45,23 @@ def bisect(
     onnxopt bisect model.onnx
     onnxopt bisect model.onnx --plugin my_passes.py --with my-pass -o small.onnx
     """
-    from onnxopt.bisection import bisect as search
-    from onnxopt.io import blaming
-    from onnxopt.verification import VerifyOptions
+    from onnxopt.api import bisect as search
 
     refuse_ignored(given)
     output = output or source.with_name(f"{source.stem}.bisect.onnx")
     refuse_models([output], [source])
     refuse_unwritable([output])
-    options = make_options(given)
-    with blaming(source):
-        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims, dtype=options.dtype)
-        found = search(source, options, judging, (lambda _: None) if quiet else say)
-    place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
-    number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""
-    say(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")
-    if found.rule:
-        say(f"  {found.equation}")
-    if found.match:
-        say(f"  in {found.scope}, it replaced")
-        for line in found.match:
-            say(f"    {line}")
+    found = search(
+        source,
+        rtol=rtol,
+        atol=atol,
+        verify_dims=verify_dims,
+        seed=seed,
+        progress=(lambda _: None) if quiet else say,
+        **settings_of(given),
+    )
+    for line in found.lines():
+        say(line)
     if found.submodel is not None:
         write_bytes(output, found.submodel.SerializeToString())
         nodes = len(found.submodel.graph.node)

@@ -15,9 +15,7 @@ from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
-    from onnxopt.rewriting import SubgraphMatch
-
-_LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes: that takes longer than to find
+    from onnxopt.api import Found
 
 
 @click.command(epilog="Exit codes: 0 something was found, 1 nothing was, 2 wrong usage or unreadable input.")
@@ -50,13 +48,11 @@ def find(
     onnxopt find model.onnx "Conv|ConvTranspose(x, const(w), ..., group=1)"
     onnxopt find model.onnx "(x) => (y) { n = Neg (x)  s = Sigmoid (n)  y = Mul (x, s) }"
     """
-    from onnxopt.analysis.facts import infer
-    from onnxopt.io import blaming, load
-    from onnxopt.rewriting import SubgraphMatcher
-    from onnxopt.rewriting.unknown import refuse_unknown
+    from onnxopt.api import find as search
 
     refuse_swapped(model, pattern, "find")
-    matcher = SubgraphMatcher(
+    found = search(
+        model,
         named_text(pattern, "a pattern"),
         match_outputs=match_outputs,
         match_placeholder=match_placeholder,
@@ -64,45 +60,19 @@ def find(
         ignore_literals=ignore_literals,
         tolerance=tolerance,
         exact=exact,
-        shared=not single_use,
+        single_use=single_use,
     )
-    with blaming(model):
-        loaded = load(model, stored=True)
-        found = matcher.match(loaded)
-        if not found:
-            refuse_unknown(matcher.example.results, loaded)
-        if form == "json":
-            records = [
-                {
-                    "scope": m.anchor.graph.path if m.anchor.graph is not None else "",
-                    "results": [v.name for v in m.results],
-                    "nodes": {
-                        name: {
-                            "op": n.op,
-                            "name": n.name,
-                            "outputs": [v.name if v is not None else "" for v in n.outputs],
-                        }
-                        for name, n in m.nodes.items()
-                    },
-                    "values": {name: v.name if v is not None else None for name, v in m.values.items()},
-                }
-                for m in found
-            ]
-            say_all(json_text(records))
-        else:
-            if found and loaded.node_count() <= _LARGE:
-                infer(loaded)  # for the shapes that are shown
-            say_lines(_lines(found))
-            say(f"{model}: {counted(len(found), 'match')}")
+    if form == "json":
+        say_all(json_text([m.to_dict() for m in found]))
+    else:
+        say_lines(_lines(found))
+        say(f"{model}: {counted(len(found), 'match')}")
     if not found:
         sys.exit(1)
 
 
-def _lines(found: Sequence[SubgraphMatch]) -> Iterator[str]:
-    from onnxopt.graph.text import node_text
-
+def _lines(found: Sequence[Found]) -> Iterator[str]:
     for i, m in enumerate(found, 1):
-        scope = m.anchor.graph.path if m.anchor.graph is not None else ""
-        yield f"{i}. {scope}: {', '.join(v.name for v in m.results)}"
-        for node in dict.fromkeys(reversed([n for n, _ in m.bindings.covered])):
-            yield f"   {node_text(node)}"
+        yield f"{i}. {m.scope}: {', '.join(m.results)}"
+        for line in m.text:
+            yield f"   {line}"

@@ -7,18 +7,18 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_passes, known_rules, known_targets, names_option
 from onnxopt.cli.files import named_text, refuse_missing_folder
-from onnxopt.cli.say import say
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
+    from onnxopt.api.settings import Settings
     from onnxopt.optimizer import OptimizeOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -322,20 +322,21 @@ def make_options(
 ) -> OptimizeOptions:
     """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
     from onnxopt.api import settings
+
+    named = settings_of(given)
+    return settings.make_options(**named, max_rewrites=max_rewrites, provenance=provenance, external=external)
+
+
+def settings_of(given: dict[str, Any]) -> Settings:
+    """The options that `pipeline_options` put into a command's arguments, as keywords of the Python API."""
+    from onnxopt.api.settings import Settings
     from onnxopt.pipeline.text import literal
 
-    named = {name: given[name] for name in settings.Settings.__annotations__}
-    named["config"] = {key: literal(text) for key, text in given["config"].items()}
-    named["target"] = given["target"] or "any"
+    config = {key: literal(text) for key, text in given["config"].items()}
+    named = given | {"config": config, "target": given["target"] or "any"}
     if given["keep_dynamic"]:
-        named["dims"] = named["shapes"] = {}
-    options = settings.make_options(**named, max_rewrites=max_rewrites, provenance=provenance, external=external)
-    if options.pipeline is not None or options.extra:
-        from onnxopt.optimizer.remarks import not_for_target
-
-        for text in not_for_target(options):
-            say(text, err=True)
-    return options
+        named |= {"dims": {}, "shapes": {}}
+    return cast("Settings", {name: named[name] for name in Settings.__annotations__})
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.options import NewFile, make_options, pipeline_options
+from onnxopt.cli.options import NewFile, pipeline_options, settings_of
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
-from onnxopt.errors import UsageError, WriteError
+from onnxopt.errors import UsageError
 
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 done, 2 wrong usage, unreadable input or unwritable page.")
@@ -53,39 +52,25 @@ def report(
     """
     if record is not None:
         _refuse_options(click.get_current_context(), given)
-    for path in (source, result, *([record] if record is not None else [])):
-        if os.path.realpath(path) == os.path.realpath(output):
-            raise WriteError(f"{output} is one of the files to read", "write the page to another name")
-    from onnxopt.io import Staged, blaming, refuse_overwriting_input
+    from onnxopt.api import report as make_page
+    from onnxopt.reporting.plain import size
     from onnxopt.reporting.progress import Progress
 
-    for model in (source, result):
-        refuse_overwriting_input(model, output)
-    with Progress(enabled=not quiet) as progress, Staged(output) as staged, blaming(source), blaming(result):
-        from onnxopt.comparison import compare_files, read_history
-
-        options = make_options(given)
-        if record is not None:
-            history = read_history(record)
-        else:
-            from onnxopt.comparison import repeat
-
-            history = repeat(source, options, progress.phase)
-        progress.phase("comparing")
-        found = compare_files(source, result, history)
-        verdict = history.report["verification"] if not found.doubts else None
-        if verdict is None and not no_verify:
-            from onnxopt.comparison import judge
-
-            progress.phase("verifying")
-            allowed = history.report["pipeline"]["tolerances"]
-            verdict = judge(source, result, options, history.journal if not found.doubts else (), allowed).to_dict()
-        progress.phase("writing")
-        staged.write_bytes(_page(found.to_dict(verdict), not no_times).encode())
-        size = staged.bytes
-        staged.commit()
+    with Progress(enabled=not quiet) as progress:
+        page = make_page(
+            source,
+            result,
+            output,
+            record=record,
+            verify=not no_verify,
+            times=not no_times,
+            progress=progress.phase,
+            **settings_of(given),
+        )
     if not quiet:
-        _tell(output, size, found.doubts)
+        for doubt in page.doubts:
+            say(f"warning: {doubt}", err=True)
+        say(f"{output}: {size(len(page.html.encode()))}, open it in a browser")
 
 
 def _refuse_options(ctx: click.Context, given: dict[str, Any]) -> None:
@@ -93,18 +78,3 @@ def _refuse_options(ctx: click.Context, given: dict[str, Any]) -> None:
     for p in named:
         if p.name and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--from contradicts {p.opts[-1]}: nothing is run again", "leave one of them out")
-
-
-def _page(data: dict[str, Any], times: bool) -> str:
-    from onnxopt import __version__
-    from onnxopt.reporting.html import page
-
-    return page(data | {"times": times, "version": __version__})
-
-
-def _tell(output: Path, size: int, doubts: list[str]) -> None:
-    from onnxopt.reporting.plain import size as shown
-
-    for doubt in doubts:
-        say(f"warning: {doubt}", err=True)
-    say(f"{output}: {shown(size)}, open it in a browser")

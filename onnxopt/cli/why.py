@@ -71,8 +71,8 @@ def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> I
     yield f"{owner.name} has no rules; {did}"
     for what, rule in (ran.rules if ran else {}).items():
         yield f"  {what}: {counted(rule.hits, 'time')}"
-        for why, (n, at) in rule.declined.items():
-            yield f"  {what} declined {counted(n, 'time')}: {why}, for example {at}"
+        for why, d in rule.declined.items():
+            yield f"  {what} declined {counted(d.count, 'time')}: {why}, for example {d.example}"
 
 
 def _idle(owner: Pass, report: PipelineReport, level: int) -> str:

@@ -79,10 +79,10 @@ class Comparison:
     def _examples(self) -> dict[str, tuple[int, int]]:
         """Where the nodes are that reasons for declining name: in which graph, and its index there."""
         wanted = {
-            example
+            declined["example"]
             for p in self.history.report["pipeline"]["passes"]
             for rule in p["rules"].values()
-            for _, example in rule["declined"].values()
+            for declined in rule["declined"].values()
         }
         found: dict[str, tuple[int, int]] = {}
         for side, graph in enumerate((self.after, self.before)) if wanted else ():  # where it is in both: in the result

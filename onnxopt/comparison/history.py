@@ -102,7 +102,10 @@ def _pass(p: Mapping[str, Any]) -> dict[str, Any]:
             str(name): {
                 "hits": int(rule["hits"]),
                 "nodes": int(rule["nodes"]),
-                "declined": {str(why): (int(n), str(example)) for why, (n, example) in rule["declined"].items()},
+                "declined": {
+                    str(why): {"example": str(d["example"]), "count": int(d["count"])}
+                    for why, d in rule["declined"].items()
+                },
             }
             for name, rule in p["rules"].items()
         },

@@ -23,6 +23,7 @@ from onnxopt.pipeline.settings import check_settings
 from onnxopt.pipeline.site import Site
 from onnxopt.record import record
 from onnxopt.rewriting import Fuel, RuleRecord
+from onnxopt.rewriting.driver import Decline
 
 if TYPE_CHECKING:
     from onnxopt.graph import Graph, Model
@@ -197,8 +198,7 @@ class PassContext:
     def decline(self, what: str, reason: str, example: str) -> None:
         """A pass that has no rules says why it left something alone."""
         report = self.rules.setdefault(what, RuleReport())
-        count, first = report.declined.get(reason, (0, example))
-        report.declined[reason] = (count + 1, first)
+        report.declined.setdefault(reason, Decline(example)).count += 1
 
     def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleRecord]) -> None:
         """Add what a driver counted of these rules to the current pass. The last round's declines are those that
@@ -211,7 +211,7 @@ class PassContext:
             report.hits += done.hits
             report.nodes += done.nodes
             if done.declined:
-                report.declined = {reason: (d.count, d.example) for reason, d in done.declined.items()}
+                report.declined = done.declined
 
 
 def _node(at: Value | Node) -> Node | None:

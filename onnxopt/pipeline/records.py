@@ -7,15 +7,16 @@ from typing import Any
 
 from onnxopt.pipeline.site import Site
 from onnxopt.record import record
+from onnxopt.rewriting.driver import Decline
 
 
 @record
 class RuleReport:
-    """`declined`: reason -> (number of anchors, one of them). `nodes` is how many nodes the hits removed."""
+    """`declined`: by reason, how many anchors, and one of them. `nodes` is how many nodes the hits removed."""
 
     hits: int = 0
     nodes: int = 0
-    declined: dict[str, tuple[int, str]] = field(default_factory=dict)
+    declined: dict[str, Decline] = field(default_factory=dict)
 
 
 @record

@@ -118,6 +118,6 @@ def _declined(pipeline: dict[str, Any]) -> Table:
     table.add_column("for example", style="dim", overflow="fold")
     for p in pipeline["passes"]:
         for name, rule in p["rules"].items():
-            for reason, (count, example) in rule["declined"].items():
-                table.add_row(name, reason, f"{count:,}", example)
+            for reason, d in rule["declined"].items():
+                table.add_row(name, reason, f"{d['count']:,}", d["example"])
     return table

@@ -23,12 +23,12 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     for p in report["pipeline"]["passes"]:
         if p["name"] in _FOLDS:
             for name, rule in p["rules"].items():
-                for reason, (count, example) in rule["declined"].items():
+                for reason, (example, count) in _declined(rule):
                     if count >= _MANY and not _is_ordinary(p["name"], reason):
                         yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
         elif p["name"] == "convert-dtype":
             for rule in p["rules"].values():
-                for reason, (count, example) in rule["declined"].items():
+                for reason, (example, count) in _declined(rule):
                     remedy = _TARGET if reason == _NEWER else _remedy(reason)
                     if remedy and (count >= _MANY or not rule["hits"]):
                         stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
@@ -37,6 +37,10 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
             if len(weights) > _SHOWN:
                 yield f"kept: and {counted(len(weights) - _SHOWN, 'more weight')} (-v)"
+
+
+def _declined(rule: dict[str, Any]) -> Iterator[tuple[str, tuple[str, int]]]:
+    return ((reason, (d["example"], d["count"])) for reason, d in rule["declined"].items())
 
 
 def _is_ordinary(name: str, reason: str) -> bool:

@@ -41,8 +41,8 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                 if rule["hits"]:
                     removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
                     yield f"    {name}: {rule['hits']:,}{removed}"
-                for reason, (count, example) in rule["declined"].items():
-                    yield f"    {name} declined {counted(count, 'time')}: {reason}, for example {example}"
+                for reason, d in rule["declined"].items():
+                    yield f"    {name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"

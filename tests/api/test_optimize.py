@@ -15,32 +15,6 @@ import pytest
 import onnxopt
 from tests.samples import sample
 
-WRONG = '''
-from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
-
-@rewrite(op.Sin(var("x")))
-def sine_is_cosine(m, x):
-    """Sin(x) = Cos(x), which is wrong."""
-    return m.op.Cos(x)
-
-@register
-class Wrong(RewritePass):
-    info = PassInfo("wrong", opt_level=0)
-    rules = (sine_is_cosine,)
-'''
-SINES = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[2, 4] y)
-    { a = Identity (x) b = Sin (a) y = Neg (b) }"""
-
-
-@pytest.fixture
-def sines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> onnx.ModelProto:
-    """A model, which is also in m.onnx, and a plugin with a wrong rule in wrong.py, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    proto = onnx.parser.parse_model(SINES)
-    onnx.save(proto, "m.onnx")
-    Path("wrong.py").write_text(WRONG)
-    return proto
-
 
 @pytest.mark.parametrize("place", ["-c", "script"])
 def test_whoever_calls_gets_a_right_result_and_is_told(place: str, sines: onnx.ModelProto) -> None:

@@ -16,6 +16,7 @@ from onnxopt.graph import Model, write_model
 from onnxopt.pipeline import PassContext, PipelineReport, execute, parse_pipeline
 from onnxopt.pipeline.reproducer import write_reproducer
 from onnxopt.pipeline.site import Site
+from onnxopt.rewriting.driver import Decline
 
 TWO = "a = Identity (x) b = Relu (a) c = Identity (b) y = Neg (c)"
 BRANCHES = (
@@ -41,7 +42,7 @@ def test_one_match_of_a_rule_is_left_out(model: Any, name: str) -> None:
     assert report.left_out == [site]
     rule = report.of("elim-identity").rules["identity"]
     assert rule.hits == 1
-    assert rule.declined == {"left out: it made the result wrong": (1, "Identity -> c")}
+    assert rule.declined == {"left out: it made the result wrong": Decline("Identity -> c", 1)}
     version = m.version
     run(m, "fixpoint(elim-identity)", site)
     assert m.version == version, "a second run changes nothing"

@@ -11,7 +11,7 @@ from onnxopt.reporting import kept
     ("weights", "last"), [(3, "`w2`"), (4, "and 1 more weight (-v)"), (5, "and 2 more weights (-v)")]
 )
 def test_weights_that_are_not_named_are_counted(weights: int, last: str) -> None:
-    rule = {"hits": 0, "declined": {f"`w{i}`": (1, "") for i in range(weights)}}
+    rule = {"hits": 0, "declined": {f"`w{i}`": {"count": 1, "example": ""} for i in range(weights)}}
     report = {"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}}
     assert [*kept.lines(report)][-1] == f"kept: {last}"
 
@@ -34,14 +34,18 @@ ELSEWHERE = "Conv output used elsewhere"
 def test_what_is_ordinary_is_not_said_and_freezing_is_advised_where_it_helps(
     name: str, reason: str, said: str | None
 ) -> None:
-    report = {"pipeline": {"passes": [{"name": name, "rules": {"r": {"declined": {reason: (8, "Conv")}}}}]}}
+    report = {
+        "pipeline": {
+            "passes": [{"name": name, "rules": {"r": {"declined": {reason: {"count": 8, "example": "Conv"}}}}}]
+        }
+    }
     wanted = [] if said is None else [f"kept: r declined 8 times: {reason}, for example Conv{said}"]
     assert [*kept.lines(report)] == wanted
 
 
 @pytest.mark.parametrize(("count", "hits", "said"), [(1, 0, True), (1, 3, False), (8, 3, True), (0, 0, False)])
 def test_what_the_standard_does_not_have_is_said_if_it_is_much_or_all(count: int, hits: int, said: bool) -> None:
-    declined = {"the standard does not have it in this type": (count, "Conv -> y")} if count else {}
+    declined = {"the standard does not have it in this type": {"count": count, "example": "Conv -> y"}} if count else {}
     rule = {"hits": hits, "declined": declined}
     report = {"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}}
     lines = [*kept.lines(report)]
@@ -68,7 +72,7 @@ NEWER = "the standard does not have it in this type"
     ],
 )
 def test_what_an_option_would_make_narrow_is_said(reason: str, nodes: int, hits: int, said: str) -> None:
-    rule = {"hits": hits, "declined": {reason: (nodes, "Conv")}}
+    rule = {"hits": hits, "declined": {reason: {"count": nodes, "example": "Conv"}}}
     found = [*kept.lines({"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}})]
     assert len(found) == bool(said)
     assert all(line.startswith(f"kept: {said}") for line in found)

@@ -34,7 +34,9 @@ def test_models_of_which_none_changed() -> None:
 
 
 def test_passes_that_found_nothing_share_a_line() -> None:
-    declined = {"rule": {"hits": 0, "nodes": 0, "declined": {"the rank is unknown": [2, 'Add "a" -> y']}}}
+    declined = {
+        "rule": {"hits": 0, "nodes": 0, "declined": {"the rank is unknown": {"count": 2, "example": 'Add "a" -> y'}}}
+    }
     idle = {"nodes": 0, "bytes": 0, "seconds": 0.1, "rules": {}}
     passes = [idle | {"name": "first"}, idle | {"name": "second", "rules": declined}, idle | {"name": "third"}]
     why = "the model has no If"

@@ -71,10 +71,10 @@ def _signed(n: int, text: str) -> Markup:
 def declined(data: dict[str, Any]) -> Markup:
     """Each reason with its count, and a node to look at."""
     rows = [
-        (n, rule, why, example, p["name"])
+        (d["count"], rule, why, d["example"], p["name"])
         for p in data["history"]["report"]["pipeline"]["passes"]
         for rule, record in p["rules"].items()
-        for why, (n, example) in record["declined"].items()
+        for why, d in record["declined"].items()
     ]
     rows.sort(key=lambda r: (-r[0], r[1], r[2]))
     body = [

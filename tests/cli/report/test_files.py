@@ -100,7 +100,7 @@ def test_the_wheel_has_what_the_page_is_made_of(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    folder = ROOT / "onnxopt" / "report" / "html"
+    folder = ROOT / "onnxopt" / "reporting" / "html"
     parts = [p for p in folder.rglob("*") if p.suffix in (".js", ".css", ".LICENSE")]
     assert len(parts) == 9
     assert {str(p.relative_to(ROOT)) for p in parts} <= names

@@ -1,0 +1,43 @@
+"""`onnxopt.bisect`: the command `onnxopt bisect IN` as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Unpack
+
+from onnxopt import bisection
+from onnxopt.api.files import model_file
+from onnxopt.api.keywords import refuse
+from onnxopt.api.settings import Settings, make_options
+from onnxopt.io import blaming
+from onnxopt.verification import VerifyOptions
+
+if TYPE_CHECKING:
+    from onnxopt.api.files import AnyModel
+    from onnxopt.bisection import Finding
+
+
+def bisect(
+    model: AnyModel,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    verify_dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda line: None,
+    **settings: Unpack[Settings],
+) -> Finding:
+    """Find the rewrite that makes the result of optimizing a model differ from it, and the smallest model that shows
+    that.
+
+    `settings`: those of `optimize` that say what runs, and on what. `progress` is called with each step of the search.
+    Raises UsageError if the result does not differ, what a failing pass raises, and TypeError for a keyword that does
+    not exist.
+    """
+    refuse("bisect", settings, Settings.__annotations__)
+    options = make_options(**settings)
+    with model_file(model) as source, blaming(source):
+        judging = VerifyOptions(
+            rtol, atol, seed, limit=options.limits.memory, dims=dict(verify_dims or {}), dtype=options.dtype
+        )
+        return bisection.bisect(source, options, judging, progress)

@@ -1,0 +1,37 @@
+"""`onnxopt.verify`: the command `onnxopt verify A B` as a function."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.api.files import input_files, model_file, name_of
+from onnxopt.api.keywords import refuse
+from onnxopt.verification import VerifyOptions, files
+from onnxopt.verification.records import Comparison
+
+if TYPE_CHECKING:
+    from onnxopt.api.files import AnyModel
+    from onnxopt.verification import Verification
+
+
+def verify(original: AnyModel, result: AnyModel, options: VerifyOptions | None = None, **settings: Any) -> Verification:
+    """Compare two model files or ModelProtos: same inputs, onnxruntime with graph optimizations off, every output.
+
+    The fields of VerifyOptions are keywords, such as `rtol=1e-3`; values of `inputs` are arrays or .npy files. The two
+    are compared on the inputs that the optimizer checks its results with; where cases, datasets, a provider or dims are
+    named, as `onnxopt verify` does: the result is a `Comparison`. `.ok` of what is returned: do they compute the same?
+
+    Raises ModelError for what is no model, UsageError for models that do not take or give the same, TypeError for a
+    keyword that does not exist.
+    """
+    refuse("verify", settings, [f.name for f in fields(VerifyOptions)])
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(model_file(model)) for model in (original, result))
+        options = replace(options or VerifyOptions(), **settings)
+        given = stack.enter_context(input_files(options.inputs))
+        found = files.verify(a, b, replace(options, inputs=given))
+        if isinstance(found, Comparison):
+            found.a, found.b = name_of(a), name_of(b)
+        return found
