@@ -173,6 +173,8 @@ def optimize(
             reproducer=None if reproducer is None else Path(reproducer),
             zero_weights=zero_weights,
         )
+        if output is None:
+            report.data = []  # which are in the model
         log(report, remarks(report, options, plugins), verified=verify)
         return Result(report, load_whole(made) if output is None else None)
 

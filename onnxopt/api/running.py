@@ -38,13 +38,15 @@ def run(
     trace: Trace | None = None,
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
+    began: float | None = None,
 ) -> Report:
     """Optimize `source` into `destination`, which the report calls as `called` says.
 
     `inputs` and `outputs`: values at which the model is cut first; `cut` is told what came of that. `verifier`: one of
-    `source`, that was started before. Raises what `optimize_or_roll_back` and `extract_file` raise.
+    `source`, that was started before. `began`: when the caller began, by `time.perf_counter`, for the report's seconds.
+    Raises what `optimize_or_roll_back` and `extract_file` raise.
     """
-    start = time.perf_counter()
+    start = time.perf_counter() if began is None else began
     found: Extraction | None = None
     with ExitStack() as stack:
         if inputs or outputs:

@@ -171,7 +171,7 @@ def _run() -> None:
     try:
         reserve = bytes(_RESERVE)  # of zeros, which the system gives when they are read: a bytearray writes them
         try:
-            cli(standalone_mode=False)
+            cli(standalone_mode=False, obj=time.perf_counter())
         finally:
             del reserve
         sys.stdout.flush()

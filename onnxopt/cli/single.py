@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from onnxopt.cli.files import json_text, write_text
 from onnxopt.cli.options import make_options
 from onnxopt.cli.say import say
@@ -147,6 +149,7 @@ class Single:
                     again=again,
                     reproducer=self.reproducer,
                     zero_weights=self.zero_weights,
+                    began=click.get_current_context().obj,
                 )
             except DifferentResult as e:
                 return e.report, e

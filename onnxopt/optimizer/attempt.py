@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verification, Verifier
 
 Progress = Callable[[str], None]
+
+_GROWN: Final = 1 << 16  # bytes more than the original, which are worth a word
 
 
 class _Tell(Instrument):
@@ -148,6 +150,11 @@ def attempt(
                 watch.refuse()  # the result was held against the other one
                 raise DifferentResult(report)
             staged.commit()
+        if changed and report.bytes_after - report.bytes_before >= _GROWN:
+            from onnxopt.optimizer.growth import growth
+
+            report.pipeline.warnings += growth(report, source, options)
+            report.seconds = time.perf_counter() - start
         return report
 
 

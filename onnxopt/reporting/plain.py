@@ -123,6 +123,8 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
             return ["! not verified: --no-verify"]
         if report["pipeline"]["nodes_before"] != report["pipeline"]["nodes_after"]:
             return ["nothing else to do"]
+        if report["rolled_back"]:
+            return ["nothing was changed: what was to be done makes the result wrong, and was left out"]
         same = report["bytes_before"] == report["bytes_after"]
         return [f"nothing to do: {'the bytes are the same' if same else 'no node and no weight is new'}"]
     return [*judged.lines(found, verbose)]

@@ -135,14 +135,14 @@ def _agreement(verdict: Verification) -> str:
         return "bit for bit the same"
     whole = f"{verdict.worst_rel:.1e} of the range of `{verdict.worst}`"
     noise = verdict.noise.get(verdict.worst)
-    alone = f", rounding alone by {noise:.1e}" if noise is not None else ""
     pieces = verdict.pieces
     if verdict.status == IN_PIECES and pieces is not None:
-        cuts = f"{pieces.cuts:,} cut{'s' if pieces.cuts != 1 else ''}"
-        text = f"{cuts}, largest difference of a piece {pieces.worst_rel:.1e}"
-        return text + (f"; the whole differs by {whole}{alone}" if verdict.worst_rel else "")
+        agree = "the one piece agrees" if pieces.cuts == 1 else f"all {pieces.cuts:,} pieces agree"
+        text = f"{agree}, within {pieces.worst_rel:.1e} of what each gives"
+        alone = f", rounding alone to {noise:.1e}" if noise is not None else ""
+        return text + (f"; their roundings add up to {whole}{alone}" if verdict.worst_rel else "")
     if verdict.status == WITHIN_NOISE:
-        return f"it differs by {whole}{alone}"
+        return f"it differs by {whole}" + (f", rounding alone by {noise:.1e}" if noise is not None else "")
     return f"largest difference {whole}"
 
 

@@ -1,0 +1,49 @@
+"""Why a result is larger than its original, and which option keeps it small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.errors import OnnxOptError
+from onnxopt.optimizer.options import OptimizeOptions
+from onnxopt.pipeline import execute
+
+if TYPE_CHECKING:
+    from onnxopt.optimizer.results import Report
+    from onnxopt.pipeline import PassReport
+
+_PERCENT: Final = 1  # of the file: less is not worth a word
+_NAMED: Final = 3
+_REMEDIES: Final = {"constant-folding": "--max-constant-bytes 0"}  # else the pass is left out
+
+
+def growth(report: Report, source: str | Path, options: OptimizeOptions) -> list[str]:
+    """Returns a line: how much larger the result is, which passes added constants, and what leaves them out; none where
+    the result is hardly larger.
+
+    Bytes are not measured while passes run: runs are deterministic, so this one is repeated.
+    """
+    more = report.bytes_after - report.bytes_before
+    if more < report.bytes_before * _PERCENT // 100:
+        return []
+    from onnxopt.reporting.plain import size
+
+    passes = report.pipeline.passes
+    try:
+        passes = passes if any(p.bytes for p in passes) else _measured(source, options)
+    except OnnxOptError:  # of a file that is another by now
+        return []
+    grown = sorted((p for p in passes if -p.bytes > more // 10), key=lambda p: p.bytes)[:_NAMED]
+    said = f"the file is {size(more)} larger than the original"
+    if not grown:
+        return [f"{said}: what was converted or put inline takes more room"]
+    added = " and ".join(f"{p.name} made constants of {size(-p.bytes)}" for p in grown)
+    remedies = ", ".join(_REMEDIES.get(p.name, f"--disable {p.name}") for p in grown)
+    return [f"{said}: {added}; {remedies} keeps it small"]
+
+
+def _measured(source: str | Path, options: OptimizeOptions) -> list[PassReport]:
+    from onnxopt.pipeline.instruments import Sizes
+
+    return execute(options.passes(), options.load_specialised(source), options.context((Sizes(),))).passes
