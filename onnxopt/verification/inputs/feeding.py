@@ -20,18 +20,23 @@ _SECONDS: Final = 10.0
 _MOST: Final = 1 << 30
 _MANY: Final = 1 << 26  # bytes: what fails with so much less would only take longer
 _ENOUGH: Final = 8  # attempts that fail for what no size changes
+_TRIED: Final = 24  # attempts of which none succeeded; or `_ENOUGH` that failed in the same words
+_SHORT: Final = 1.0  # seconds that are enough then
 
 
 class Search:
     """How long one original may be tried, in all its cases: `seconds` of attempts that fail, and inputs of at most
     `most` bytes. A machine that does other things takes longer for what takes no longer a processor, and a processor
-    for each thread is none of the caller's time: what is less counts."""
+    for each thread is none of the caller's time: what is less counts. Where none of many succeeded, there are less."""
 
     def __init__(self, seconds: float = _SECONDS, most: int = _MOST) -> None:
         self.seconds = seconds
         self.most = most
         self.spent = 0.0
         self.hopeless = 0
+        self.taken = False
+        self._tried = self._alike = 0
+        self._said = ""
         self.why = f" after {seconds:g} s"
 
     @property
@@ -46,6 +51,15 @@ class Search:
     def spend(self, began: tuple[float, float]) -> None:
         """An attempt that began then was in vain."""
         self.spent += min(time.monotonic() - began[0], time.process_time() - began[1])
+
+    def fail(self, said: str) -> None:
+        """An attempt failed in these words."""
+        self._tried += 1
+        self._alike = self._alike + 1 if said == self._said else 1
+        self._said = said
+        if not (self.taken or self.ended) and (self._tried == _TRIED or self._alike == _ENOUGH):
+            self.seconds = min(self.seconds, _SHORT)
+            self.why = f" after {self.seconds:g} s"
 
     def end(self, why: str) -> None:
         self.spent, self.why = self.seconds + 1, why
@@ -101,9 +115,12 @@ def feed(
                 raise Refused(str(e)) from e
             case.feeds |= {name: value for name, value in data.inputs.items() if name not in case.feeds}
             try:
-                return case, run(case.feeds)
+                made = run(case.feeds)
+                search.taken = True
+                return case, made
             except Exception as e:
                 why = reason(e)
+                search.fail(why)
                 if is_starved(e):  # other sizes are larger, and other cases as large
                     search.end("")
                 search.hopeless += is_about_types(e)
