@@ -105,3 +105,22 @@ def test_an_original_that_nothing_runs_takes_no_time(body: str, says: str, tmp_p
     assert "onnxruntime cannot load the original" in report.verification.message, report.verification.message
     assert says in report.verification.message, report.verification.message
     assert time.monotonic() - began < 5
+
+
+def test_sizes_that_a_trace_left_in_a_target() -> None:
+    """As many dims as before, of which those that are known stay: the others are what the target says."""
+    body = "g (float[b, 1, s, 8] x, float[n, 4] z) => (y, v) <int64[4] t = {2, 1, 5, 8}, int64[2] u = {8, 2}>"
+    text = f"{HEAD} {body} {{ c = Reshape (x, t) y = Relu (c) d = Reshape (z, u) v = Relu (d) }}"
+    plan = make_plan(parser.parse_model(text))
+    assert plan.demanded == {"b": 2, "s": 5}
+
+
+def test_what_fails_in_the_same_words_gets_less_time() -> None:
+    model, search = "g (float[N, C, H] x) => (y) { y = Relu (x) }", Search()
+    attempts(model, failing(ValueError("never")), search)
+    assert search.seconds == 1.0 and search.why == " after 1 s"
+    taken = Search()
+    attempts(model, lambda _: None, taken)
+    assert taken.taken
+    attempts(model, failing(ValueError("not this one")), taken)
+    assert taken.seconds == 10.0, "of an original that took some, other cases are tried as long as ever"

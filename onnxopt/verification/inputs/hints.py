@@ -94,8 +94,8 @@ def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counte
 
 
 def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
-    """Sizes of symbols about which weights leave no choice: channels of a Conv, rows of a matrix. Followed as far as
-    what is read has sizes of an input; `given`: their shapes."""
+    """Sizes of symbols that weights and constant targets of Reshape ask for: channels of a Conv, rows of a matrix.
+    Followed as far as what is read has sizes of an input; `given`: their shapes."""
     shapes: dict[str, Shape] = {name: tuple(shape) for name, shape in given.items()}
     tensors = {t.name: t for t in graph.initializer if t.name not in shapes}
     found: dict[int | str, int] = {}
@@ -112,6 +112,8 @@ def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dic
             continue
         if node.op_type in _WEIGHTED:
             _ask(node, shapes, found)
+        elif node.op_type == "Reshape" and len(node.input) > 1:
+            _match(shapes.get(node.input[0], ()), integers(node.input[1]) or [], found)
         elif node.op_type in CARRYING and node.input:
             shape = carried(Call(node, [shapes.get(name) for name in node.input], integers))
             if shape is not None:
@@ -134,6 +136,14 @@ def _ask(node: NodeProto, shapes: Mapping[str, Shape], found: dict[int | str, in
         size = weight[theirs]
         if isinstance(size, int) and size > 0:  # else it is not known
             found.setdefault(dims[mine], size * groups)
+
+
+def _match(dims: Shape, target: Sequence[int], found: dict[int | str, int]) -> None:
+    """What a target asks for that has as many dims as what it is for, of which those that are known stay."""
+    pairs = list(zip(dims, target))
+    if len(dims) == len(target) and all(n > 0 and (isinstance(d, str) or d == n) for d, n in pairs):
+        for d, n in pairs:
+            found.setdefault(d, n)
 
 
 def compared(graph: GraphProto) -> dict[str, tuple[int, ...]]:
