@@ -28,8 +28,6 @@ class Layout(Sketch):
             target[0 if batch else self.draw.randrange(len(target))] = -1
         elif prod(shape) and self.rarely(3):
             target = [0 if self.shapes[x][k : k + 1] == (d,) else d for k, d in enumerate(shape)]
-        if self.rarely(5) and not self.depth:  # the shape of something that is as large
-            target = list(shape)
         return self.add("Reshape", [x, self.ints(*target)], shape)
 
     def along(self, x: str, kept: int = 0, last: bool = False) -> str:
@@ -138,13 +136,7 @@ def transposes(seed: str) -> ModelProto:
     entering = [g.transposed(g.chain(g.input(*shape), 1), perm) for _ in range(g.one(1, 1, 2))]
     v = entering[0]
     for other in entering[1:]:
-        v = (
-            g.add(g.one("Add", "Mul", "Concat"), [v, other], g.shapes[v])
-            if g.chance()
-            else g.add("Sub", [other, v], g.shapes[v])
-        )
-        if g.nodes[-1].op_type == "Concat":
-            g.nodes[-1].op_type = "Max"
+        v = g.add(g.one("Add", "Mul", "Max", "Sub"), [v, other], g.shapes[v])
     for _ in range(g.draw.randint(1, 5)):
         v = g.along(v) if g.chance() else g.elementwise(v)
     if g.rarely(4):

@@ -213,16 +213,13 @@ def networks(seed: str) -> ModelProto:
     g.exact = not g.rarely(6)
     v = g.made()
     for _ in range(g.draw.randint(0, 4)):
-        way = g.draw.randrange(6)
+        way = g.draw.randrange(5)
         if way == 0 and g.shapes[v] and g.shapes[v][-1] < 9:
             v = g.product(v, g.one(1, 2, 3), g.chance()) if len(g.shapes[v]) > 1 else v
         elif way == 1 and g.shapes[v]:
             v = g.along(v)
         elif way == 2:
             v = g.moved(v, 1)
-        elif way == 3 and g.rarely(2):
-            shape = g.shapes[v]
-            v = g.draw.choice(g.decide(g.condition(False), [v], 1, shape)) if hasattr(g, "decide") else v
         else:
             v = g.elementwise(v)
         if g.rarely(8):
