@@ -108,6 +108,14 @@ class EmissionError(PassError):
     """A pass made what no operator's definition allows, or resulted in what takes no place: a bug in that pass."""
 
 
+class MistypedError(EmissionError):
+    """A pass gave an operator a type that it does not take, or a value another type than that of what it replaces."""
+
+    def __init__(self, message: str, hint: str = "", objection: str = "") -> None:
+        super().__init__(message, hint)
+        self.objection = objection  # the message without the place
+
+
 class DomainError(UsageError):
     """A pass makes an operator of a domain that may not enter the model: for the user to decide, no bug."""
 

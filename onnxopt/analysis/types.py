@@ -8,7 +8,7 @@ says the type, from what is known of its inputs: one operator at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
@@ -75,6 +75,28 @@ def same_shape(a: Value, b: Value) -> bool:
     return x is not None and x == y and None not in x
 
 
+def foresee(nodes: Iterable[Node], values: Sequence[Value]) -> list[tuple[int, Shape | None]]:
+    """(element type, shape) of each value, as far as that follows from what is known by now; `nodes`, in order, are not
+    in the graph yet. Nothing is learnt: what is decided later depends on no question that was only a check."""
+    made = [v for node in nodes for v in node.outputs if v is not None]
+    before = [(v.dtype, v.shape, v.unasked) for v in made]
+    models = {v.graph.model for v in values}
+    flags = [(model, model.inference_allowed, model.is_vague) for model in models]
+    for model in models:
+        model.inference_allowed = False
+    found = []
+    for v in values:
+        if v.producer is not None and v.producer.graph is None:
+            found.append((dtype(v), shape(v)))
+        else:
+            found.append((v.known_dtype, v.known_shape))
+    for v, (kind, dims, unasked) in zip(made, before):
+        v.dtype, v.shape, v.unasked = kind, dims, unasked
+    for model, allowed, vague in flags:
+        model.inference_allowed, model.is_vague = allowed, vague
+    return found
+
+
 def refresh_allowed(model: Model) -> None:
     """Let the next question about a value without facts run inference again, if the model changed since."""
     model.inference_allowed = True
@@ -130,7 +152,7 @@ def _infer_made(value: Value) -> None:
             continue
         stack.pop()
         asked.unasked = False
-        if node is not None and not asked.dtype:
+        if node is not None and (not asked.dtype or asked.shape is None):
             _infer_node(node)
 
 

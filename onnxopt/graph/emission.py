@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import AttributeProto, NodeProto
 
-from onnxopt.errors import EmissionError, nearest
+from onnxopt.errors import EmissionError, MistypedError, few, nearest
 from onnxopt.graph.domains import declared, import_domain, is_standard, opset_for, where
-from onnxopt.graph.schema import Signature, first_opset, is_known, operators_of, signature
-from onnxopt.graph.value import Value
+from onnxopt.graph.schema import Signature, first_opset, formals, is_known, operators_of, signature
+from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import an
-from onnxopt.protos import make_attribute, qualified
+from onnxopt.protos import make_attribute, qualified, type_name
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -27,7 +27,7 @@ def make_call(
     op_type: str,
     domain: str,
     inputs: Sequence[Value | None],
-    outputs: int,
+    outputs: Sequence[Value | None],
     attributes: Mapping[str, Any],
     *,
     like: NodeProto | None = None,
@@ -35,8 +35,8 @@ def make_call(
 ) -> NodeProto:
     """The proto of a new call; what `like` has, apart from names of values and from `attributes`, it has too.
 
-    `place` is where it goes, for messages. An attribute of None is left out. Raises EmissionError for what the
-    operator's definition does not allow, and DomainError.
+    `outputs` learn their element types. `place` is where it goes, for messages. An attribute of None is left out.
+    Raises EmissionError for what the operator's definition does not allow, and DomainError.
     """
     op = qualified(op_type, domain)
     opset = opset_for(graph, op, place)
@@ -52,9 +52,11 @@ def make_call(
             proto.attribute.extend(kept)
     proto.op_type, proto.domain = op_type, domain
     proto.attribute.extend(given)
-    objection = _objection(op, opset, defined, inputs, outputs, given if same else proto.attribute, known=same)
+    objection = _objection(op, opset, defined, inputs, len(outputs), given if same else proto.attribute, known=same)
     if objection and not (defined is None and graph.model.has_function(op)):
         raise refusal(graph, place, objection, op, opset)
+    if defined is not None:
+        _check_types(graph, op, opset, inputs, outputs, proto, place)
     return proto
 
 
@@ -73,12 +75,69 @@ def admit(graph: Graph, node: Node) -> None:
         import_domain(graph, domain, opset)
 
 
-def check_call(graph: Graph, op: str, inputs: Sequence[Value | None], outputs: int, place: object) -> None:
-    """Raise EmissionError if the node that is there may not have these numbers of inputs and outputs."""
+def check_call(
+    graph: Graph,
+    op: str,
+    proto: NodeProto,
+    inputs: Sequence[Value | None],
+    outputs: Sequence[Value | None],
+    place: object,
+) -> None:
+    """Raise EmissionError if the call that is there may not have these inputs and outputs."""
     opset = graph.opset(op.rpartition("::")[0])
-    objection = _objection(op, opset, signature(op, opset), inputs, outputs, (), known=True)
+    objection = _objection(op, opset, signature(op, opset), inputs, len(outputs), (), known=True)
     if objection:
         raise refusal(graph, place, objection, op, opset)
+    _check_types(graph, op, opset, inputs, outputs, proto, place)
+
+
+def _check_types(
+    graph: Graph,
+    op: str,
+    opset: int,
+    inputs: Sequence[Value | None],
+    outputs: Sequence[Value | None],
+    proto: NodeProto,
+    place: object,
+) -> None:
+    """Raise MistypedError for element types that the operator does not take, as far as they are known, and does not
+    result in. `outputs` learn theirs."""
+    known = formals(op, opset)
+    if known is None:
+        return
+    given, made = known
+    bound: dict[str, int] = {}
+    for i, v in enumerate(inputs):
+        kind = v.known_dtype if v is not None else 0
+        if not kind:
+            continue
+        formal = given[i] if i < len(given) else given[-1]
+        if kind not in formal.allowed:
+            takes = few([type_name(t) for t in sorted(formal.allowed)]) or "no tensor"
+            told = f"its input {i} is {type_name(kind)}, and it takes {takes}"
+            raise refusal(graph, place, told, op, opset, kind=MistypedError)
+        if formal.symbol and bound.setdefault(formal.symbol, kind) != kind:
+            told = f"its input {i} is {type_name(kind)}, beside {type_name(bound[formal.symbol])}"
+            raise refusal(graph, place, told, op, opset, kind=MistypedError)
+    for i, v in enumerate(outputs):
+        if v is None:
+            continue
+        formal = made[i] if i < len(made) else made[-1]
+        kind = bound.get(formal.symbol, 0) or formal.only or _said_type(proto)
+        if kind not in formal.allowed:
+            continue  # it is not known
+        if v.dtype and v.dtype != kind:
+            told = f"it results in {type_name(kind)}, and `{v.name}` is {type_name(v.dtype)}"
+            raise refusal(graph, place, told, op, opset, kind=MistypedError)
+        v.dtype = kind
+
+
+def _said_type(proto: NodeProto) -> int:
+    """The element type that a Cast, or what draws or fills, results in by an attribute; 0 if it says none."""
+    for a in proto.attribute[:]:
+        if a.name in ("to", "dtype") and a.type == AttributeProto.INT and not a.ref_attr_name:
+            return int(a.i)
+    return 0
 
 
 def check_attribute(graph: Graph, node: Node, name: str, attribute: AttributeProto | None) -> None:
@@ -95,7 +154,13 @@ def check_attribute(graph: Graph, node: Node, name: str, attribute: AttributePro
 
 
 def refusal(
-    graph: Graph, place: object, objection: str, op: str = "", opset: int = 0, hint: str = "this is a bug in the pass"
+    graph: Graph,
+    place: object,
+    objection: str,
+    op: str = "",
+    opset: int = 0,
+    hint: str = "this is a bug in the pass",
+    kind: type[EmissionError] = EmissionError,
 ) -> EmissionError:
     """`objection` against a call of `op`, or without one against what a pass did, at `place`."""
     defined = signature(op, opset)
@@ -105,7 +170,35 @@ def refusal(
         hint = f"it is there from opset {since} on: require that, or --target-opset {since} converts the model"
     elif op:
         hint = nearest(op, operators_of(op.rpartition("::")[0]), hint)
-    return EmissionError(f"{where(graph, op, place)}: {objection}", hint)
+    message = f"{where(graph, op, place)}: {objection}"
+    return MistypedError(message, hint, objection) if kind is MistypedError else kind(message, hint)
+
+
+def contradiction(old: Value, data_type: int, dims: Shape | None) -> str:
+    """How this type, of which 0 and None are not known, differs from that of `old`, whose place it is to take; empty if
+    it does not."""
+    was, shape = old.known_dtype, old.known_shape
+    alike = not (was and data_type) or was == data_type
+    if alike and dims is not None and shape is not None:
+        alike = len(dims) == len(shape) and all(
+            a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in zip(dims, shape)
+        )
+    if alike:
+        return ""
+    from onnxopt.graph.text import shape_text
+
+    told, told_was = (shape_text(type_name(t or was).lower(), d) for t, d in ((data_type, dims), (was, shape)))
+    return f"what replaces `{old.name}` is {told}, not {told_was}"
+
+
+def describe_as(proto: NodeProto, like: NodeProto) -> None:
+    """Give a new node the name, the doc string and the metadata of the node whose place it takes."""
+    if name := like.name:  # an empty field takes bytes
+        proto.name = str(name)
+    doc_string = like.doc_string
+    if doc_string and isinstance(doc_string, str):  # what is not UTF-8 is handed out as bytes, and not taken
+        proto.doc_string = doc_string
+    proto.metadata_props.extend(like.metadata_props)
 
 
 def _attribute(name: str, value: Any, defined: Signature | None) -> AttributeProto:
@@ -132,7 +225,7 @@ def _objection(
             return f"its input {i} is {kind}, not a value: m.value(name) is one that is there, m.const(array) a new one"
     if defined is None:
         return "" if known else _unknown(op, opset)
-    if not defined.inputs[0] <= len(inputs) <= defined.inputs[1]:
+    if not defined.takes(len(inputs)):
         return f"it is given {len(inputs)} inputs"
     if not defined.outputs[0] <= outputs <= defined.outputs[1]:
         return f"{outputs} outputs are asked of it"

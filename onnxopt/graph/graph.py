@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from onnxopt.errors import InvariantError
-from onnxopt.graph.emission import admit, make_call
+from onnxopt.errors import InvariantError, MistypedError
+from onnxopt.graph.emission import admit, contradiction, describe_as, make_call, refusal
 from onnxopt.graph.node import Node
 from onnxopt.graph.order import Order
 from onnxopt.graph.schema import is_known
@@ -171,14 +171,13 @@ class Graph(Order):
         while operands and operands[-1] is None:
             operands.pop()
         domain, _, op_type = op.rpartition("::")
-        node = Node(make_call(self, op_type, domain, operands, outputs, attributes, place=before), operands, [])
+        results = [Value("", self) for _ in range(outputs)]
+        node = Node(make_call(self, op_type, domain, operands, results, attributes, place=before), operands, [*results])
         first = next((v.name for v in operands if v is not None), op_type)
-        for _ in range(outputs):
-            value = Value(self.model.names.fresh(first, f"_{op_type}"), self)
-            value.unasked = True
-            node.outputs.append(value)
+        for value in results:
+            value.name, value.unasked = self.model.names.fresh(first, f"_{op_type}"), True
         self.insert(node, before)
-        return node.output if outputs == 1 else tuple(node.outputs)
+        return results[0] if outputs == 1 else tuple(results)
 
     def insert(self, node: Node, before: Node | None = None) -> Node:
         """Insert a node that a pass made (and its bodies) before another, or at the end; its inputs gain it as user.
@@ -355,6 +354,12 @@ class Graph(Order):
         node.outputs[value.index] = left
         node.stale = True
 
+    def check_type(self, old: Value, new: Value) -> None:
+        """Raise MistypedError where `new` is to take the place of `old`, and is of another type, as far as both are
+        known. Sizes count in debug mode: files may say wrong ones."""
+        if told := contradiction(old, new.known_dtype, new.known_shape if self.model.debug else None):
+            raise refusal(self, old.producer, told, kind=MistypedError)
+
     def needs_copy(self, value: Value) -> bool:
         """Does this scope need an Identity to give out `value` under another name? It has to make it, and give it out
         under no name yet: runtimes lose one of two outputs that are one value."""
@@ -363,7 +368,9 @@ class Graph(Order):
     def _copy(self, value: Value, of: Node | None) -> Value:
         """An Identity of `value`, called as the node `of` is, right behind what makes `value`, or behind `of`."""
         place = value.producer if value.graph is self and value.producer is not None else of
-        node = Node(make_node("Identity", "", of.name if of is not None else "", {}), [value], [])
+        node = Node(make_node("Identity", "", "", {}), [value], [])
+        if of is not None:
+            describe_as(node.proto, of.proto)
         copy = Value(self.model.names.fresh(value.name, "_Identity"), self)
         copy.unasked = True
         node.outputs.append(copy)

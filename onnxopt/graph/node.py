@@ -109,7 +109,7 @@ class Node:
         if graph is None or self.bodies or "Constant" in (op, self._op):
             raise EmissionError(f"{self!r} cannot become {op}", "make a node, and let it take over the results")
         domain, _, op_type = op.rpartition("::")
-        make_call(graph, op_type, domain, self.inputs, len(self.outputs), {}, like=self.proto, place=self)
+        make_call(graph, op_type, domain, self.inputs, self.outputs, {}, like=self.proto, place=self)
         del graph.by_op[self._op][self]
         self._op, self.proto.op_type, self.proto.domain = op, op_type, domain
         if not graph.by_op.get(op):

@@ -66,6 +66,12 @@ class Signature:
     deprecated: bool
     operands: tuple[str, ...]
 
+    def takes(self, count: int) -> bool:
+        """May it be given so many inputs? Those that are missing behind them may be absent: a Loop has such."""
+        least, most = self.inputs
+        missing = self.operands[count:least]
+        return count <= most and len(missing) == max(0, least - count) and all(o.endswith("?") for o in missing)
+
     def __str__(self) -> str:
         kind = onnx.AttributeProto.AttributeType.Name
         named = [f"{name}: {kind(t)}" for name, t in self.attributes.items()]
@@ -120,6 +126,45 @@ def results_of(op: str, opset: int) -> Results | None:
         return None
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     return Results(schema.min_output, frozenset(i for i, p in enumerate(schema.outputs) if p.option == optional))
+
+
+@record(frozen=True)
+class Formal:
+    """The types of one operand or result: `allowed` element types of tensors; those of one `symbol` are alike."""
+
+    symbol: str
+    allowed: frozenset[int]
+
+    @property
+    def only(self) -> int:
+        """The one element type that it can be; 0 if it can be several."""
+        return next(iter(self.allowed)) if len(self.allowed) == 1 else 0
+
+
+@cache
+def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]] | None:
+    """(operands, results) of an operator, the last of them for all that follow; None where the installed standard does
+    not say."""
+    schema = find_schema(op, opset)
+    if schema is None or ("::" not in op and newer(opset)):
+        return None
+    given, made = (tuple(map(_formal, parameters)) for parameters in (schema.inputs, schema.outputs))
+    return given, made
+
+
+def _formal(parameter: onnx.defs.OpSchema.FormalParameter) -> Formal:
+    kinds = (_element_type(text) for text in parameter.types)
+    alike = parameter.is_homogeneous and not parameter.type_str.endswith(")")  # else it is a type, no symbol
+    return Formal(parameter.type_str if alike else "", frozenset(k for k in kinds if k))
+
+
+@cache
+def _element_type(text: str) -> int:
+    """Of `tensor(float)`; 0 for what is no tensor."""
+    try:
+        return int(onnx.TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
+    except ValueError:  # a sequence, say
+        return 0
 
 
 @cache

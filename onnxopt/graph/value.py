@@ -123,6 +123,20 @@ class Value:
         self._array, self._digest, self._type = array, None, None
 
     @property
+    def known_dtype(self) -> int:
+        """The element type, if it is known without asking inference, or decoding anything; else 0."""
+        if self.dtype or not self.constant or (self.tensor is None and self._array is None):
+            return self.dtype
+        return self.constant_type()[0]
+
+    @property
+    def known_shape(self) -> Shape | None:
+        """The same for the shape; None if it is not known."""
+        if self.shape is not None or not self.constant or (self.tensor is None and self._array is None):
+            return self.shape
+        return self.constant_type()[1]
+
+    @property
     def held(self) -> Array | None:
         """The constant's data, if it was decoded, or made, already."""
         return self._array
@@ -199,6 +213,8 @@ class Value:
             return self
         if other.producer is not None and other.producer in self.users:
             raise self.graph.reads_itself(self, other)
+        if self.dtype or self.shape is not None:
+            self.graph.check_type(self, other)
         self.redirect_readers(other)
         other.learn(self)
         return self.graph.give_out(self, other) if self.output_count else other

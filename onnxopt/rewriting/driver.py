@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Final
 
-from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
+from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.record import record
@@ -255,6 +255,8 @@ class Driver:
         except Declined as e:
             return str(e)
         except OnnxOptError as e:
+            if isinstance(e, MistypedError) and not model.debug:
+                return e.objection  # types that a file says may be wrong: the rule is none that somebody tries out
             if isinstance(e, EmissionError):
                 e.message = f"rule {rule.name}: {e.message}" + ("" if line_of(e) else f" ({rule.line})")
             raise

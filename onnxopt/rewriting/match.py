@@ -16,7 +16,7 @@ from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.underflow import underflows
 from onnxopt.element_types import is_float
-from onnxopt.graph.emission import check_call, make_call
+from onnxopt.graph.emission import check_call, describe_as, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
@@ -267,22 +267,20 @@ class Builder:
             while ins and ins[-1] is None:
                 ins.pop()
             m.require_attributes_in_range(attributes)
+            results = [Value("", m.graph) for _ in range(outputs)]
             same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
             if like is not None and same and not attributes and m.replaces(like):
-                check_call(m.graph, like.op, ins, outputs, m.anchor)
+                check_call(m.graph, like.op, like.proto, ins, results, m.anchor)
                 proto = like.proto
                 m.borrowed.append(like)
             else:
                 model = like.proto if like is not None else None
-                proto = make_call(m.graph, op_type, domain, ins, outputs, attributes, like=model, place=m.anchor)
+                proto = make_call(m.graph, op_type, domain, ins, results, attributes, like=model, place=m.anchor)
                 if like is None:
-                    proto.name = m.anchor.name
-                    proto.metadata_props.extend(m.anchor.proto.metadata_props)
-            results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
+                    describe_as(proto, m.anchor.proto)
             m.adopt(ins)
-            node = Node(proto, ins, results)
+            node = Node(proto, ins, [*results])
             for i, v in enumerate(results):
-                assert v is not None
                 v.producer, v.index, v.unasked = node, i, True
             m.new_nodes.append(node)
             return results[0] if outputs == 1 else tuple(results)

@@ -9,7 +9,8 @@ from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused, is_told_more
-from onnxopt.graph.emission import refusal
+from onnxopt.errors import MistypedError
+from onnxopt.graph.emission import contradiction, refusal
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.hiding import is_hidden
 from onnxopt.graph.node import Node
@@ -37,6 +38,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
 def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
     """The (old, new) values of a replacement that may be carried out; changes nothing. Raises what `commit` raises."""
     pairs = check_replacement(m, result)
+    _check_types(m, pairs)
     for old, new in pairs:
         if not old.constant and is_refused(old, new):
             raise Declined(REFUSED)
@@ -47,6 +49,18 @@ def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Valu
     if divides_by_zero(m.graph, m.new_nodes):
         raise Declined(REFUSED)
     return pairs
+
+
+def _check_types(m: Match, pairs: list[tuple[Value, Value]]) -> None:
+    """Raise MistypedError for a result of another type than what it replaces, as far as they are known; in debug mode
+    inference is asked, and sizes count, too."""
+    if m.graph.model.debug:
+        types_of = types.foresee(m.new_nodes, [new for _, new in pairs])
+    else:
+        types_of = [(new.known_dtype, None) for _, new in pairs]
+    for (old, _), known in zip(pairs, types_of):
+        if told := contradiction(old, *known):
+            raise refusal(m.graph, m.anchor, told, kind=MistypedError)
 
 
 def carry_out(m: Match, pairs: list[tuple[Value, Value]]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
@@ -83,7 +84,7 @@ def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
     fresh = graph.model.names.fresh
     parts = [Value(fresh(value.name, f"_{i}"), graph) for i in range(len(sizes))]
     split = Node(make_node("Split", "", node.name, {"axis": node.attr("axis")}), [node.inputs[0], lengths], [*parts])
-    split.proto.metadata_props.extend(node.proto.metadata_props)
+    describe_as(split.proto, node.proto)
     graph.insert(split, node)
     taken: set[int] = set()
     for user in list(value.users):

@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
@@ -115,7 +116,7 @@ def _pick(graph: Graph, split: Node, alike: _Alike, places: dict[int, int]) -> N
     for i, reader in alike.readers.items():
         index = graph.constant(np.array(places[i], np.int64), f"{reader.output.name}_index", split)
         pick = Node(make_node("Gather", "", reader.name, {"axis": alike.axis}), [x, index], [None])
-        pick.proto.metadata_props.extend(reader.proto.metadata_props)
+        describe_as(pick.proto, reader.proto)
         graph.take_over(reader.output, graph.insert(pick, split))
         graph.remove(reader)
     graph.remove(split)

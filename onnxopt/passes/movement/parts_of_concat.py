@@ -8,6 +8,7 @@ from typing import Final
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts
 from onnxopt.graph import Graph, Value
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.forms import operands
@@ -149,7 +150,7 @@ def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
         if node.op == "Gather":
             squeeze = of_axes(graph, "Squeeze", inputs[0], [int(node.attr("axis") or 0)], node)
             squeeze.proto.name = node.name
-            squeeze.proto.metadata_props.extend(node.proto.metadata_props)
+            describe_as(squeeze.proto, node.proto)
             graph.take_over(v, graph.insert(squeeze, node))
             continue
         if len(inputs) > 1:

@@ -11,6 +11,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.analysis.shapes.slicing import cuts, is_behind
 from onnxopt.graph import Graph, Value
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
@@ -128,7 +129,7 @@ def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> 
     else:
         numbers = [graph.constant(np.array(n, np.int64), f"{part.name}_{what}", split) for what, n in given.items()]
         node = Node(make_node("Slice", "", split.name, {}), [split.inputs[0], *numbers], [None])
-    node.proto.metadata_props.extend(split.proto.metadata_props)
+    describe_as(node.proto, split.proto)
     graph.take_over(part, graph.insert(node, split))
     graph.remove(split)
 
@@ -149,7 +150,7 @@ def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node)
         proto = make_node("Split", "", first.name, {"axis": axis})
         inputs = [source, graph.constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
     split = Node(proto, [*inputs], [None] * len(parts))
-    split.proto.metadata_props.extend(first.proto.metadata_props)
+    describe_as(split.proto, first.proto)
     graph.insert(split, first)
     for i, group in enumerate(parts.values()):
         for j, node in enumerate(group):
