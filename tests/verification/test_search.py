@@ -124,3 +124,12 @@ def test_what_fails_in_the_same_words_gets_less_time() -> None:
     assert taken.taken
     attempts(model, failing(ValueError("not this one")), taken)
     assert taken.seconds == 10.0, "of an original that took some, other cases are tried as long as ever"
+
+
+def test_floats_that_become_sizes() -> None:
+    """As a segmentation model is told the size of its picture."""
+    text = """g (float[1, 1, 8, 8] x, float[2] size) => (y) <int64[2] ones = {1, 1}> {
+      h = Cast <to = 7> (size) s = Concat <axis = 0> (ones, h) y = Resize <mode = "linear"> (x, , , s) }"""
+    plan = make_plan(parser.parse_model(f"{HEAD} {text}"))
+    case, _ = feed(lambda feeds: feeds, plan, OWN[0], Data({}), sizes(plan, OWN[0], None))
+    assert (case.feeds["size"] >= 1).all() and (case.feeds["size"] == case.feeds["size"].round()).all()

@@ -66,7 +66,7 @@ class Use:
     indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it. `levelled`:
     what is on one side of an edge becomes all alike. `exact`: they are compared, and what is an edge itself goes with
     one side of it. `whole`: ends of narrower integers than those that floats become,
-    as they would have to be fed."""
+    as they would have to be fed. `size`: floats become integers that are sizes."""
 
     role: str = FREE
     floats: bool = False
@@ -80,6 +80,7 @@ class Use:
     levelled: bool = False
     whole: tuple[float, ...] = ()
     exact: bool = False
+    size: bool = False
 
     @property
     def bound(self) -> int | None:
@@ -117,6 +118,7 @@ class _Found:
         self.levelled = False
         self.exact = False
         self.whole: dict[float, None] = {}
+        self.size = False
         self.sized = False  # do integers that it becomes do more than being computed with?
 
 
@@ -157,6 +159,7 @@ class _Sweep:
                 f.levelled,
                 () if f.sized else tuple(f.whole),
                 f.exact,
+                f.size,
             )
             for name, f in self.found.items()
         }
@@ -359,6 +362,7 @@ class _Sweep:
             found.role = max(found.role, role, key=_ROLES.index)
         for name in trace.cast if trace is not None else ():
             self._of(name).sized = True
+            self._of(name).size |= role == SIZE
 
     def _shape(self, name: str) -> Sequence[int | str]:
         if name in self.turned:

@@ -102,6 +102,7 @@ class InputMaker:
 _STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4, "below": 5, "above": 6}
 _SHARE: Final = 0.25  # of elements that are what inputs are compared with
 _NO_BOUND: Final = 1 << 31
+_SMALL_SIZE: Final = 8
 # A picture, or what is quantized: hardly a size or an index.
 _BYTES: Final = {t.name: (int(t.low), int(t.high) + 1) for t in TYPES if t.kind in "iu" and t.bits <= 8}
 
@@ -116,6 +117,8 @@ def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str)
         return _mask(shape, "right" if variant else "ones").astype(dtype)
     if element_kind(dtype) in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)
+    if i.use.size:
+        return rng.integers(1, 2 * _SMALL_SIZE >> variant, shape).astype(dtype)
     data = rng.normal(shape) if variant == 0 else 2 * spread(shape, rng) - 1
     return np.asarray(data).astype(dtype)
 
