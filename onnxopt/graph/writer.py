@@ -46,7 +46,7 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
 
 def excused(model: Model) -> Excused:
     """What the last look lets pass, because the file had it."""
-    return Excused({id(node.proto) for node in model.lacking}, {v.name for v in model.repeated})
+    return Excused({id(node.proto) for node in model.lacking}, {model.hiding.get(v, v.name) for v in model.repeated})
 
 
 def _leave_stored(model: Model, deferred: dict[int, Array | Stored], fill: bool) -> None:

@@ -189,6 +189,17 @@ def test_an_output_of_a_body_that_is_bound_by_name_keeps_its_name() -> None:
     ]
 
 
+def test_what_a_file_gives_out_twice_it_may_under_a_name_that_hides_another() -> None:
+    proto = parsed(
+        HEAD
+        + """g (float x) => (float y) { r = Neg (x)  one = Identity (r)
+      y = my.Call (one) <body = b (float s) => (float r, float r) { r = Neg (s) }> }"""
+    )
+    call = optimized(proto, 1).graph.node[1]
+    assert call.input[:] == ["r"]
+    assert [o.name for o in call.attribute[0].g.output] == ["r", "r"]
+
+
 def test_what_a_branch_lists_as_inputs_it_reads_around_it() -> None:
     """By the standard it has none: onnxruntime refuses such a model, and loads the result."""
     proto = parsed("""g (float x, bool c) => (float y) { v = Identity (x)
