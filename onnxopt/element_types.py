@@ -122,6 +122,11 @@ BY_ONNX: Final = {t.onnx: t for t in TYPES}
 BY_NAME: Final = {t.name: t for t in TYPES}
 # Types whose arithmetic rounds, and integers that operators compute with, as TensorProto.DataType numbers them.
 FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f" and t.is_arithmetic)
+# A Cast to these makes one thing in runtimes, which round to the nearest integer and have no power of two for what is
+# below zero, and another in the standard and numpy, which cut fractions off and leave the sign out.
+CAST_OTHERWISE: Final = frozenset(
+    t.code for t in TYPES if (t.kind in "iu" and t.bits < 8) or t.name == "float8_e8m0fnu"
+)
 INTEGERS: Final = frozenset(t.code for t in TYPES if t.kind in "iu" and t.is_arithmetic)
 
 
