@@ -66,6 +66,8 @@ def main() -> int:
     print(f"{len(rows)} rules and passes, {sum(r.fired for r in rows)} instances on which they fired, {faults} faults")
     if few:
         print(f"fewer than {args.fired}: {', '.join(few)}")
+    if by_cases := [r.rule for r in rows if r.by_cases]:
+        print(f"no draw of the pattern fires, all begin with a case: {', '.join(by_cases)}")
     if faults:
         print("`python -m tests.rules.shrinking RULE NUMBER` prints the smallest model of one")
     return int(faults > 0)

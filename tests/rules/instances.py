@@ -247,7 +247,7 @@ def draw(name: str, number: int) -> Instance | None:
     if number % 3 == 1:  # of a constant that a node makes
         fills = (changed(instance, rng, FILLS, 0.9) for _ in range(6))
         instance = next((i for i in fills if i is not None), instance)
-    return in_surroundings(instance, rng, rng.choice([1, 2, 3, 4, 6]))
+    return in_surroundings(instance, rng, rng.choice([0, 0, 1, 1, 2, 3, 4, 6]))
 
 
 def of_region(name: str, number: int) -> Instance | None:

@@ -25,11 +25,41 @@ IMAGES: Final = frozenset(
 INTEGERS_ONLY: Final = frozenset({"Range"})
 
 
-def dims(rng: random.Random, rank: int) -> list[int]:
+# What formulas of activations and normalizations have: one that is drawn like others hits none of them.
+TELLING: Final = (
+    2**0.5,
+    0.5**0.5,
+    0.5,
+    1.0,
+    2.0,
+    3.0,
+    6.0,
+    1 / 6,
+    0.0,
+    -1.0,
+    1e-5,
+    0.044715,
+    (2 / np.pi) ** 0.5,
+    1.702,
+)
+
+
+class Draw(random.Random):
+    """One draw, in which most operators are about the same axis, counted from either end."""
+
+    axis = -1
+
+    def an_axis(self, rank: int) -> int:
+        if rank and self.random() < 0.7 and -rank <= self.axis < rank:
+            return self.axis
+        return self.randint(-rank, rank - 1) if rank else 0
+
+
+def dims(rng: Draw, rank: int) -> list[int]:
     return rng.choices([1, 2, 2, 3, 3, 4, 5], k=rank)
 
 
-def base(rng: random.Random, ops: frozenset[str]) -> list[int]:
+def base(rng: Draw, ops: frozenset[str]) -> list[int]:
     """The shape of what most of a pattern reads, which has these operators."""
     if ops & IMAGES or "BatchNormalization" in ops:
         flat = "Gemm" in ops or "MatMul" in ops
@@ -39,7 +69,7 @@ def base(rng: random.Random, ops: frozenset[str]) -> list[int]:
     return dims(rng, rng.choice([0, 1, 2, 2, 3, 3, 4, 5]) if rng.random() < 0.9 else rng.choice([2, 3, 4]))
 
 
-def broadcast(rng: random.Random, shape: Shape) -> list[int]:
+def broadcast(rng: Draw, shape: Shape) -> list[int]:
     """A shape that meets another one: of a number, along one axis, of some axes, in full."""
     way = rng.randrange(6)
     if way == 0 or not shape:
@@ -65,7 +95,7 @@ def is_place(op: str, place: int) -> bool:
     return (op, place) in PLACES or (op, place) in SIZES or (op.startswith("Reduce") and place == 1)
 
 
-def factors(rng: random.Random, size: int) -> list[int]:
+def factors(rng: Draw, size: int) -> list[int]:
     """Numbers whose product is the size."""
     found = []
     while size > 1:
@@ -77,7 +107,7 @@ def factors(rng: random.Random, size: int) -> list[int]:
     return found
 
 
-def target(rng: random.Random, shape: Shape) -> list[int]:
+def target(rng: Draw, shape: Shape) -> list[int]:
     """Of a Reshape: other dims, the same ones copied, one left open, neighbours as one, ones put in or left out."""
     size, way = int(np.prod(shape, dtype=int)), rng.randrange(5)
     found = list(shape)
@@ -101,14 +131,16 @@ def target(rng: random.Random, shape: Shape) -> list[int]:
     return found
 
 
-def _axes(rng: random.Random, rank: int, count: int | None = None) -> list[int]:
+def _axes(rng: Draw, rank: int, count: int | None = None) -> list[int]:
     if not rank:
         return []
-    found = rng.sample(range(rank), min(rank, count or rng.choice([1, 1, 1, 2])))
+    if (count or 1) == 1 and rng.random() < 0.8:
+        return [rng.an_axis(rank)]
+    found = rng.sample(range(rank), min(rank, count or rng.choice([1, 2, rank])))
     return [a - rank if rng.random() < 0.3 else a for a in found]
 
 
-def integers(rng: random.Random, op: str, place: int, given: Sequence[Array | None], attributes: Attributes) -> Array:
+def integers(rng: Draw, op: str, place: int, given: Sequence[Array | None], attributes: Attributes) -> Array:
     """Places, sizes and axes for a constant that an operator reads at `place` behind what is given."""
     x = given[0] if given and given[0] is not None else np.zeros(())
     shape, rank = x.shape, x.ndim
@@ -145,7 +177,9 @@ def integers(rng: random.Random, op: str, place: int, given: Sequence[Array | No
         if op == "Unsqueeze":
             count = rng.choice([1, 1, 2])
             ones, rank = list(range(rank + count)), rank + count
-        picked = rng.sample(ones, min(len(ones), rng.choice([1, 1, 2])))
+        picked = rng.sample(ones, min(len(ones), rng.choice([0, 1, 1, 1, 1, 1, 2, 2])))
+        if rank and rng.axis % rank in ones and rng.random() < 0.5:
+            picked = [rng.axis % rank]
         found = [a - rank if rng.random() < 0.3 else a for a in picked]
     elif op == "Slice":
         axes = given[3] if len(given) > 3 and given[3] is not None else None
@@ -176,7 +210,7 @@ def integers(rng: random.Random, op: str, place: int, given: Sequence[Array | No
 
 
 def numbers(
-    rng: random.Random,
+    rng: Draw,
     op: str,
     place: int,
     given: Sequence[Array | None],
@@ -194,11 +228,14 @@ def numbers(
         return np.abs(exact(rng, shape, np.dtype(np.int64))).astype(dtype)
     if dtype.kind == "i":
         return exact(rng, shape, dtype)
+    if np.prod(shape, dtype=int) == 1 and rng.random() < 0.4:
+        sizes = [float(n) for n in x.shape] + [1.0 / n for n in x.shape if n]
+        return np.full(shape, rng.choice((*TELLING, *sizes)), dtype)
     return exact(rng, shape, dtype, "factors" if (op, place) == ("Div", 1) else rng.choice(["factors", ""]))
 
 
 def _shape_of_number(
-    rng: random.Random, op: str, place: int, given: Sequence[Array | None], attributes: Attributes, x: Array
+    rng: Draw, op: str, place: int, given: Sequence[Array | None], attributes: Attributes, x: Array
 ) -> Shape:
     shape = x.shape
     channels = shape[1] if x.ndim > 1 else 1
@@ -251,19 +288,21 @@ def _shape_of_number(
         met = others[0]
     if op in ("Concat", "SequenceConstruct"):
         return list(others[0])
+    if rng.random() < 0.25:
+        return []
     return broadcast(rng, met)
 
 
-Attribute = Callable[[random.Random, Array], Attributes]
+Attribute = Callable[[Draw, Array], Attributes]
 
 
-def _pool(rng: random.Random, x: Array) -> Attributes:
+def _pool(rng: Draw, x: Array) -> Attributes:
     spatial = x.ndim - 2
     found: Attributes = {"kernel_shape": [rng.randint(1, 3) for _ in range(spatial)]}
     return found | _windows(rng, spatial, dilated=False)
 
 
-def _windows(rng: random.Random, spatial: int, dilated: bool = True) -> Attributes:
+def _windows(rng: Draw, spatial: int, dilated: bool = True) -> Attributes:
     found: Attributes = {}
     if rng.random() < 0.4:
         found["pads"] = [rng.choice([0, 1, 1, 2]) for _ in range(2 * spatial)]
@@ -278,18 +317,18 @@ def _windows(rng: random.Random, spatial: int, dilated: bool = True) -> Attribut
     return found
 
 
-def _conv(rng: random.Random, x: Array) -> Attributes:
+def _conv(rng: Draw, x: Array) -> Attributes:
     channels = x.shape[1] if x.ndim > 1 else 1
     groups = [g for g in range(1, channels + 1) if channels % g == 0]
     found = _windows(rng, max(x.ndim - 2, 0))
     return found | ({"group": rng.choice(groups)} if rng.random() < 0.4 else {})
 
 
-def _axis(rng: random.Random, x: Array) -> Attributes:
-    return {"axis": rng.randint(-x.ndim, x.ndim - 1)} if x.ndim and rng.random() < 0.8 else {}
+def _axis(rng: Draw, x: Array) -> Attributes:
+    return {"axis": rng.an_axis(x.ndim)} if x.ndim and rng.random() < 0.8 else {}
 
 
-def _perm(rng: random.Random, x: Array) -> Attributes:
+def _perm(rng: Draw, x: Array) -> Attributes:
     rank = x.ndim
     way = rng.randrange(4)
     perm = list(range(rank))
@@ -305,16 +344,16 @@ def _perm(rng: random.Random, x: Array) -> Attributes:
     return {} if perm == perm[::-1] and rng.random() < 0.5 else {"perm": perm}
 
 
-def _keeps(rng: random.Random, x: Array) -> Attributes:
+def _keeps(rng: Draw, x: Array) -> Attributes:
     return {"keepdims": rng.choice([0, 1])} if rng.random() < 0.7 else {}
 
 
-def _gemm(rng: random.Random, x: Array) -> Attributes:
+def _gemm(rng: Draw, x: Array) -> Attributes:
     found = {name: rng.choice([0, 1]) for name in ("transA", "transB") if rng.random() < 0.3}
     return found | {name: rng.choice([0.5, 2.0, 1.0]) for name in ("alpha", "beta") if rng.random() < 0.2}
 
 
-def _cast(rng: random.Random, x: Array) -> Attributes:
+def _cast(rng: Draw, x: Array) -> Attributes:
     return {"to": rng.choice([1, 1, 11, 7, 6, 9, 10])}
 
 
@@ -336,7 +375,7 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 }
 
 
-def attributes(rng: random.Random, op: str, x: Array) -> Attributes:
+def attributes(rng: Draw, op: str, x: Array) -> Attributes:
     if op.startswith("Reduce"):
         return _keeps(rng, x)
     found = ATTRIBUTES[op](rng, x) if op in ATTRIBUTES else {}

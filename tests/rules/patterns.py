@@ -28,7 +28,15 @@ WANTED: Final[dict[Any, tuple[Any, ...]]] = {  # of attributes, of each type
     _KIND.STRING: (None, "tanh", "none", "linear"),
 }
 MOVED: Final = ("Add", "Mul", "Relu", "Abs", "Neg")  # what may make a variable
-WHOLE: Final = {TensorProto.FLOAT: 60, TensorProto.DOUBLE: 10, TensorProto.INT64: 15, TensorProto.INT32: 10}
+WHOLE: Final = {
+    TensorProto.FLOAT: 60,
+    TensorProto.DOUBLE: 10,
+    TensorProto.FLOAT16: 5,
+    TensorProto.INT64: 15,
+    TensorProto.INT32: 10,
+    TensorProto.UINT8: 3,
+    TensorProto.INT8: 2,
+}
 _IR: Final = {13: 7, 17: 8, 18: 8, 20: 9, 22: 10, 23: 11}
 
 
@@ -39,7 +47,7 @@ class NoModel(Exception):
 class Sketch:
     """A model that grows from inputs to what a pattern ends in."""
 
-    def __init__(self, rng: random.Random, source: Pattern) -> None:
+    def __init__(self, rng: operands.Draw, source: Pattern) -> None:
         self.rng = rng
         self.opset = rng.choice(OPSETS)
         ops = frozenset(_operators(source))
@@ -47,7 +55,7 @@ class Sketch:
         floats = ops & (
             operands.IMAGES | {"Gemm", "MatMul", "BatchNormalization", "Exp", "Erf", "Tanh", "Softmax", "Sqrt"}
         )
-        whole = WHOLE if not floats else {TensorProto.FLOAT: 9, TensorProto.DOUBLE: 1}
+        whole = WHOLE if not floats else {TensorProto.FLOAT: 9, TensorProto.DOUBLE: 1, TensorProto.FLOAT16: 0.5}
         self.type = rng.choices(list(whole), list(whole.values()))[0]
         self.inputs: list[onnx.ValueInfoProto] = []
         self.weights: list[TensorProto] = []
@@ -349,9 +357,11 @@ def _fits(predicate: Any, value: object) -> bool:
 def drawn(rng: random.Random, source: Pattern) -> ModelProto | None:
     """A model of the pattern; None where the draw leads to none."""
     root = rng.choice(source.choices) if isinstance(source, Either) else source
-    sketch = Sketch(rng, root)
+    draw = operands.Draw(rng.getrandbits(64))
+    draw.axis = draw.choice([-1, -1, 1, 0, 2, -2])
+    sketch = Sketch(draw, root)
     try:
         assert isinstance(root, Call)
         return sketch.model(sketch.call(root))
-    except (NoModel, IndexError, KeyError, TypeError, ValueError):  # of an operand that fits nothing
+    except (NoModel, IndexError, KeyError, OverflowError, TypeError, ValueError):  # of an operand that fits nothing
         return None
