@@ -123,8 +123,8 @@ _HOMES: Final = {
         "optimize_file optimize_model report save stats verify"
     ),
     "onnxopt.errors": (
-        "DomainError EmissionError InstrumentError InvariantError MistypedError ModelError NoFixpointError OnnxOptError "
-        "PassError PreconditionError UsageError VerificationError WriteError"
+        "DomainError EmissionError InstrumentError InvariantError MistypedError ModelError NoFixpointError "
+        "OnnxOptError PassError PreconditionError UsageError VerificationError WriteError"
     ),
     "onnxopt.extraction": "Extraction extract extract_file",
     "onnxopt.graph": "Graph Model Node Value declare_domain read_model write_model",
