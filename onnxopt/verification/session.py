@@ -327,7 +327,7 @@ class Session:
 
     def unloaded(self, which: int, path: str | Path, *, optimize: bool = False) -> str:
         """Why onnxruntime does not load a file, which is called by the label `which`; empty where it does, or that is
-        not known. A worker that is started for that ends, so that whoever is next starts anew."""
+        not known. A worker that is started for that ends, so that whoever is next starts anew. Raises Died."""
         label, was_alive = self.labels[which], self.alive
         if not was_alive:
             self._serve()
@@ -339,8 +339,6 @@ class Session:
             return found
         except Refused:
             return ""
-        except Died as e:
-            return str(e) if e.is_about(label) and not e.late else ""
         finally:
             if not was_alive:
                 self._service.close()

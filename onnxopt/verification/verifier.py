@@ -184,10 +184,20 @@ class Verifier:
         session = self._session
         if session.has_loaded or self.options.without or self.options.dtype == "bfloat16":  # which the CPU lacks
             return
-        why = session.unloaded(1, self._result)
-        if why and not session.unloaded(0, self.original):
+        try:
+            why = session.unloaded(1, self._result)
+        except Died as e:
+            why = "" if e.late else str(e)
+        if why and self._loads_original():
             verdict.cases = []
             self._stop(verdict, DIFFERENT, f"{self.labels[1]}{UNLOADED}: {why}")
+
+    def _loads_original(self, *, optimize: bool = False) -> bool:
+        """Does onnxruntime load the original, as far as is known?"""
+        try:
+            return not self._session.unloaded(0, self.original, optimize=optimize)
+        except Died:
+            return False
 
     def _finish_alive(self, verdict: Verification) -> None:
         """What kills the original is no case: again without what is only tried, then with longer inputs."""
@@ -352,7 +362,7 @@ class Verifier:
         except Died as e:
             if not e.is_about(a) and not e.is_about(b):
                 raise
-            return str(e), e.is_about(b) and not self._session.unloaded(0, self.original, optimize=True)
+            return str(e), e.is_about(b) and self._loads_original(optimize=True)
 
     def close(self) -> None:
         self._session.close()
