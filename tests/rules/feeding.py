@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from tests.cases.surroundings import scopes
+
 Feeds = dict[str, Any]
 Range = tuple[int, int]  # the upper end is not in it
 
@@ -162,10 +164,13 @@ def _floats(rng: np.random.Generator, dtype: np.dtype[Any], shape: list[int], ki
 
 
 def kinds_of(model: ModelProto) -> set[int]:
-    """Element types of what is fed, stored, or cast to."""
-    found = {t.data_type for t in model.graph.initializer}
-    found |= {i.type.tensor_type.elem_type for i in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
-    return found | {a.i for n in model.graph.node for a in n.attribute if n.op_type == "Cast" and a.name == "to"}
+    """Element types of what is fed, stored, or cast to, in bodies and functions too."""
+    found, nodes = set(), [n for f in model.functions for n in f.node]
+    for graph in scopes(model.graph):
+        nodes += graph.node
+        found |= {t.data_type for t in graph.initializer}
+        found |= {i.type.tensor_type.elem_type for i in (*graph.input, *graph.output, *graph.value_info)}
+    return found | {a.i for n in nodes for a in n.attribute if n.op_type == "Cast" and a.name == "to"}
 
 
 __all__ = ["EXACT", "KINDS", "SIZES", "Feeds", "Range", "draws", "inputs", "kinds_of", "onnx", "size_of"]
