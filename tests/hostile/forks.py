@@ -36,7 +36,7 @@ def main() -> None:
         import_module(module)
     for module in ("numpy", "onnx.reference", "onnx.shape_inference", "onnxopt.api"):
         import_module(module)
-    for folder in ("analysis", "graph", "io", "passes", "pipeline", "report", "rewriting"):
+    for folder in ("analysis", "graph", "io", "passes", "pipeline", "reporting", "rewriting"):
         package = import_module(f"onnxopt.{folder}")
         for found in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(found.name)
