@@ -99,7 +99,7 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         for value in node.outputs:
             if value is not None and value in dims and _is_met(value):
                 _list(value, dims[value], there)
-    for node in choices:
+    for node in (n for n in choices if n.graph is not None):  # one that another was made of may be gone
         _join_chosen(node, data, ctx)
     for value, before in reversed(alone):  # the whole before its parts
         _read_off(value, data, there, before, ctx)
