@@ -66,22 +66,23 @@ def test_overridable_initializers_stay_overridable() -> None:
 
 
 def test_parts_of_a_file_hold_their_data_and_no_more(tmp_path: Path) -> None:
-    """External data comes into them, of Constant nodes too; functions that nothing calls there do not."""
+    """Weights beside the model come into its parts, those of Constant nodes too; functions without calls do not."""
     proto = parser.parse_model("""
-        <ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[2, 4] x) => (float[2, 4] y)
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[2, 512] x) => (float[2, 512] y)
         { a = Mul(x, w) k = Constant <value = float[4] {0}> () b = Add(a, k) y = own.F(b) }
         <domain: "own", opset_import: ["" : 17]> F (a) => (b) { b = Relu(a) }
     """)
+    weights = np.arange(512, dtype=np.float32)
     for tensor in (proto.graph.initializer.add(), proto.graph.node[1].attribute[0].t):
-        tensor.CopyFrom(numpy_helper.from_array(np.arange(4, dtype=np.float32), "w"))
+        tensor.CopyFrom(numpy_helper.from_array(weights, "w"))
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, convert_attribute=True)
     m = load(tmp_path / "m.onnx")
-    assert len(external_tensors(m.proto)) == 2
+    assert [t.name for t in external_tensors(m.proto)] == ["w", "w"]
     parts = split(m, propose(m, "Mul"))
     assert not [t for p in parts for t in external_tensors(p.proto)]
     assert [len(p.proto.functions) for p in parts] == [0, 1]
-    expected = np.maximum(X * np.arange(4, dtype=np.float32) + np.arange(4, dtype=np.float32), 0)
-    np.testing.assert_array_equal(run_parts(parts, {"x": X})["y"], expected)
+    x = np.random.default_rng(0).standard_normal((2, 512)).astype(np.float32)
+    np.testing.assert_array_equal(run_parts(parts, {"x": x})["y"], np.maximum(x * weights + weights, 0))
 
 
 def test_partitions_that_cannot_be_split() -> None:

@@ -133,7 +133,7 @@ def test_an_old_opset_is_said_before_anything_else(tmp_path: Path) -> None:
     model = products([0.3])
     model.opset_import[0].version = 12
     onnx.save(model, tmp_path / "a.onnx")
-    with pytest.raises(ModelError, match=r"bfloat16 takes opset 13, the model has 12$") as refused:
+    with pytest.raises(ModelError, match=r"bfloat16 takes opset 13, the model has 12\nhint: ") as refused:
         optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", dtype="bfloat16")
     assert refused.value.hint == "--target-opset 13 converts it first"
 

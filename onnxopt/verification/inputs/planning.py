@@ -82,6 +82,8 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     )
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")
+    if not tensor.elem_type:
+        raise ValueError(f"input `{name}` has no element type")  # no model: its loader says so
     known = BY_CODE.get(tensor.elem_type)
     if known is None or known.kind == "c":
         return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
