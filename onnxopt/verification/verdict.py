@@ -97,7 +97,7 @@ def word(
     parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
     verdict.message = ", ".join(parts)
     if opened.refused:
-        verdict.message += f", by the reference evaluator (onnxruntime: {opened.refused})"
+        verdict.message += f", by the reference evaluator ({_by_runtime(opened.refused)})"
     if opened.around:
         verdict.message += f", {opened.around}"
         if "behind" not in opened.around:
@@ -138,12 +138,19 @@ def _agreement(verdict: Verification) -> str:
     pieces = verdict.pieces
     if verdict.status == IN_PIECES and pieces is not None:
         agree = "the one piece agrees" if pieces.cuts == 1 else f"all {pieces.cuts:,} pieces agree"
-        text = f"{agree}, within {pieces.worst_rel:.1e} of what each gives"
+        text = f"{agree}, " + (
+            f"within {pieces.worst_rel:.1e} of what each gives" if pieces.worst_rel else "bit for bit"
+        )
         alone = f", rounding alone to {noise:.1e}" if noise is not None else ""
         return text + (f"; their roundings add up to {whole}{alone}" if verdict.worst_rel else "")
     if verdict.status == WITHIN_NOISE:
         return f"it differs by {whole}" + (f", rounding alone by {noise:.1e}" if noise is not None else "")
     return f"largest difference {whole}"
+
+
+def _by_runtime(refusal: str) -> str:
+    """Why onnxruntime does not run a model, with its name in front once."""
+    return refusal if refusal.startswith("onnxruntime ") else f"onnxruntime: {refusal}"
 
 
 def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | None:
