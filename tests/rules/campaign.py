@@ -7,14 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tests.rules.apart import Apart, Died, note
-from tests.rules.instances import Instance, draw, is_reached, makes_constants, options, rules, seeds, subject
+from tests.rules.instances import Instance, is_reached, makes_constants, options, rules, seeds, subject, walk
 from tests.rules.judging import Outcome, examine
 from tests.rules.regions import WITH_ELEMENTS
 
 SHOWN: Final = 3  # faults of one rule
+BETWEEN: Final = 2  # instances on the way to a draw, which cost less than another draw
+Attempt: TypeAlias = "tuple[str, Instance | None, Outcome]"  # of which draw, or which step of the walk to it
 
 
 @dataclass
@@ -28,8 +30,8 @@ class Row:
     by_cases: bool = False  # none of a few draws of the pattern fires: all begin with a case
     limits: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
-    faults: list[tuple[int, str, str]] = field(default_factory=list)  # of which number, of what kind, in words
-    examples: dict[str, tuple[int, str]] = field(default_factory=dict)  # of limits
+    faults: list[tuple[str, str, str]] = field(default_factory=list)  # of which number, of what kind, in words
+    examples: dict[str, tuple[str, str]] = field(default_factory=dict)  # of limits
 
     def __str__(self) -> str:
         said = " ".join(f"{k}={n}" for k, n in sorted(self.limits.items()))
@@ -41,13 +43,20 @@ class Row:
 HEAD: Final = f"{'rule':32} {'drawn':>6} {'fired':>6} {'seconds':>8}  {'faults':24} near limits"
 
 
-def attempt(rule: str, number: int, empty: bool = True) -> tuple[Instance | None, Outcome]:
-    """Draw an instance, and examine it; `empty`: also on inputs without elements."""
+def attempt(rule: str, number: int, empty: bool = True, between: int = 0) -> list[Attempt]:
+    """Draw an instance, and examine it, and as many as `between` that the walk to it passes behind its beginning;
+    `empty`: also on inputs without elements."""
     note("original")  # who dies while it draws, dies of what a runtime does with an original
-    instance = draw(rule, number)
+    found = walk(rule, number)
     note("pass")
-    if instance is None:
-        return None, Outcome()
+    steps = range(max(1, len(found) - 1 - between), len(found) - 1)
+    passed = [(f"{number}.{i}", *_examined(found[i], number, empty)) for i in steps]
+    last = _examined(found[-1], number, empty) if found else (None, Outcome())
+    return [*passed, (str(number), *last)]
+
+
+def _examined(instance: Instance, number: int, empty: bool) -> tuple[Instance, Outcome]:
+    """What the judge says of an instance, and where constants fold of the other that has them folded, or has not."""
     outcome = judged(instance, number, empty)
     if not outcome.fault and makes_constants(instance.model):  # which fold, or are known as they are
         other = dataclasses.replace(instance, folded=not instance.folded)
@@ -74,35 +83,38 @@ def how(instance: Instance, seed: int, empty: bool = True) -> dict[str, Any]:
 
 
 def attempts(
-    apart: Apart, rule: str, fired: int, seconds: float, first: int = 0
-) -> Iterator[tuple[int, Instance | None, Outcome]]:
-    """(number, instance, outcome) of each draw, until so many have fired, or the time is over."""
+    apart: Apart, rule: str, fired: int, seconds: float, first: int = 0, between: int = 0
+) -> Iterator[Attempt]:
+    """What each draw shows, and as many as `between` on the way to it, until so many fired, or the time is over."""
     end, count, number = time.monotonic() + seconds, 0, first
     while count < fired and number - first < 4 * fired and time.monotonic() < end:
-        instance, outcome = _apart(apart, rule, number)
-        count += outcome.fired > 0 and not outcome.left_out
-        yield number, instance, outcome
+        for place, instance, outcome in _apart(apart, rule, number, True, between):
+            count += outcome.fired > 0 and not outcome.left_out
+            yield place, instance, outcome
         number += 1
 
 
-def _apart(apart: Apart, rule: str, number: int, empty: bool = True) -> tuple[Instance | None, Outcome]:
+def _apart(apart: Apart, rule: str, number: int, empty: bool, between: int) -> list[Attempt]:
     try:
-        return apart.call(_attempt, rule, number, empty)
+        return apart.call(_attempt, rule, number, empty, between)
     except Died as e:
+        if between:
+            return _apart(apart, rule, number, empty, 0)
         if e.stage != "original":
-            return None, Outcome(1, f"crash: {e}", "crash")
-        return _apart(apart, rule, number, False) if empty else (None, Outcome(left_out=str(e)))
+            return [(str(number), None, Outcome(1, f"crash: {e}", "crash"))]
+        return _apart(apart, rule, number, False, 0) if empty else [(str(number), None, Outcome(left_out=str(e)))]
 
 
-def _attempt(rule: str, number: int, empty: bool) -> tuple[Instance | None, Outcome]:
-    instance, outcome = attempt(rule, number, empty)
-    return (instance if outcome.fault or outcome.limits else None), outcome
+def _attempt(rule: str, number: int, empty: bool, between: int) -> list[Attempt]:
+    """The attempts, with the models of those only that showed something."""
+    found = attempt(rule, number, empty, between)
+    return [(place, instance if o.fault or o.limits else None, o) for place, instance, o in found]
 
 
 def campaign(apart: Apart, rule: str, fired: int, seconds: float, first: int = 0) -> Row:
     apart.call(seeds, rule)  # which takes its time once
     row, began = Row(rule, by_cases=rule in rules() and not apart.call(is_reached, rule)), time.monotonic()
-    for number, _, outcome in attempts(apart, rule, fired, seconds, first):
+    for number, _, outcome in attempts(apart, rule, fired, seconds, first, BETWEEN):
         row.drawn += 1
         if outcome.left_out:
             row.left_out[outcome.left_out[:60]] += 1

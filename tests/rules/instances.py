@@ -227,17 +227,24 @@ def _beginning(name: str, rng: random.Random) -> Instance | None:
     return rng.choice(begins) if begins else None
 
 
-def draw(name: str, number: int) -> Instance | None:
-    """The instance of that number, of a rule or of a graph pass; None where nothing of it fires."""
+def draw(name: str, number: int, step: int = -1) -> Instance | None:
+    """The instance of that number, of a rule or of a graph pass; None where nothing of it fires. `step`: one that the
+    walk to it passes."""
+    found = walk(name, number)
+    return found[step] if found else None
+
+
+def walk(name: str, number: int) -> list[Instance]:
+    """The instances on the way to that number, each a change away from the one before; none where nothing fires."""
     rng = random.Random(f"{name} {number}")
     if name in REGIONS:
         found, wanted = of_region(name, number), rng.choice([0, 0, 1, 2, 3])
         for body in [*scopes(found.model.graph)][1:] if found is not None and wanted else ():
             forget_shapes(body)  # which a change may make a lie that no checker sees
-        return in_surroundings(found, rng, wanted)
+        return in_surroundings(found, rng, wanted) if found is not None else []
     instance = _beginning(name, rng)
     if instance is None:
-        return None
+        return []
     if rng.random() < 0.6:
         model = ModelProto()
         model.CopyFrom(instance.model)
@@ -259,12 +266,13 @@ def of_region(name: str, number: int) -> Instance | None:
     return None
 
 
-def in_surroundings(instance: Instance | None, rng: random.Random, wanted: int) -> Instance | None:
-    """So many changes away."""
-    for _ in range(TRIES * wanted if instance is not None else 0):
-        following = changed(instance, rng)
+def in_surroundings(instance: Instance, rng: random.Random, wanted: int) -> list[Instance]:
+    """The instance, and those after each of so many changes."""
+    found = [instance]
+    for _ in range(TRIES * wanted):
+        following = changed(found[-1], rng)
         if following is not None:
-            instance, wanted = following, wanted - 1
-            if not wanted:
+            found.append(following)
+            if len(found) > wanted:
                 break
-    return instance
+    return found

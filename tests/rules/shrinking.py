@@ -239,8 +239,8 @@ def as_case(instance: Instance, outcome: Outcome, number: int) -> str:
 
 
 def main() -> None:
-    name, number = sys.argv[1], int(sys.argv[2])
-    instance = draw(name, number)
+    name, (number, *step) = sys.argv[1], map(int, sys.argv[2].split("."))
+    instance = draw(name, number, *step)
     if instance is None:
         sys.exit(f"{name} {number}: nothing fires")
     with Apart() as apart:
