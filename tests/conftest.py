@@ -4,6 +4,7 @@ folds what is risky, or judges, is kept for the next one."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
@@ -71,3 +72,20 @@ def kept_worker() -> Iterator[None]:
 def kept_judge() -> Iterator[None]:
     with keeping_judge():
         yield
+
+
+@pytest.fixture
+def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Passes, config keys and plugins that a test registers are forgotten behind it."""
+    from onnxopt.pipeline import config, registry
+
+    for name in ("_PASSES", "_ORIGINS", "_MODULES"):
+        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
+    monkeypatch.setattr(config, "DECLARED", config.DECLARED.copy())
+    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:
+        del registry._PASSES[name]  # of a test elsewhere, whose module is forgotten
+    yield
+    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+        del sys.modules[name]  # its passes are forgotten now: whoever wants them imports it again

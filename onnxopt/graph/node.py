@@ -144,6 +144,11 @@ class Node:
         return self._attributes
 
     @property
+    def keeps_dims(self) -> bool:
+        """Does a Reduce, ArgMax or ArgMin keep the axes that it reduces? To runtimes only `keepdims` = 1 says so."""
+        return bool(self.attr("keepdims", 1) == 1)
+
+    @property
     def has_references(self) -> bool:
         """Does an attribute refer to the enclosing function's attributes? Then its value is unknown here."""
         if (graph := self.graph) is not None and not graph.root.is_function:

@@ -105,7 +105,7 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
             return x, False
         axes = range(len(dims or ()))
     m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
-    if node.attr("keepdims", 1) or not axes:
+    if node.keeps_dims or not axes:
         return x, True
     places = sorted(a % len(dims or ()) for a in axes)
     return m.op.Squeeze(x, m.ints(places)), True

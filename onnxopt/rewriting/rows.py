@@ -46,7 +46,7 @@ def _is_apart(node: Node, rows: list[Value], rank: int) -> bool:
     if node.op in ALONG_LAST:
         return node.attr("axis") in (-1, rank - 1) and all(types.rank(v) == 1 for v in others)
     if node.op in REDUCTIONS:
-        return bool(node.attr("keepdims", 1)) and listed_axes(node) in ([-1], [rank - 1])
+        return node.keeps_dims and listed_axes(node) in ([-1], [rank - 1])
     return all(types.rank(v) == 0 for v in others)
 
 

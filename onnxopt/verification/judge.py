@@ -205,19 +205,25 @@ class Judge(Original):
         a, b = self.labels
         self.b = self._look = None  # all is compared, and whatever memory there is is free
         self.engine.rest()
-        why = self.unloaded(self.paths[1], b, self.provider, True)
-        return why, not (why and self.unloaded(self.paths[0], a, self.provider, True))
+        error = self._refusal(self.paths[1], b, self.provider, True)
+        if error is None:
+            return "", True
+        return reason(error), not self.unloaded(self.paths[0], a, self.provider, True)
 
     def unloaded(self, path: str, label: str, provider: str, optimize: bool) -> str:
         """Why onnxruntime does not load the model at `path`, with its optimizations or without; empty where it does, or
         there is no memory to know it. Nothing need be open for that."""
+        error = self._refusal(path, label, provider, optimize)
+        return "" if error is None or is_starved(error) else reason(error)
+
+    def _refusal(self, path: str, label: str, provider: str, optimize: bool) -> Exception | None:
         self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
         try:
             OnnxRuntime(path, optimize=optimize, provider=provider)
         except Exception as e:
             blame_system(e)
-            return "" if is_starved(e) else reason(e)
-        return ""
+            return e
+        return None
 
     # -- pieces ------------------------------------------------------------------------------------------
 

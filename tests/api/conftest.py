@@ -26,7 +26,7 @@ SINES = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[
 
 
 @pytest.fixture
-def sines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> onnx.ModelProto:
+def sines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry_as_it_was: None) -> onnx.ModelProto:
     """A model, which is also in m.onnx, and a plugin with a wrong rule in wrong.py, in the current folder."""
     monkeypatch.chdir(tmp_path)
     proto = onnx.parser.parse_model(SINES)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from onnx import parser
 
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import Model, read_model
-from onnxopt.pipeline import config, registry
 from onnxopt.verification import Verification, Verifier
 
 MakeModel = Callable[..., Model]
@@ -29,17 +27,8 @@ def model() -> MakeModel:
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("_PASSES", "_ORIGINS", "_MODULES"):
-        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
-    monkeypatch.setattr(config, "DECLARED", config.DECLARED.copy())
-    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:
-        del registry._PASSES[name]  # of a test elsewhere, whose module is forgotten
-    yield
-    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
-        del sys.modules[name]  # its passes are forgotten now: whoever wants them imports it again
+def _forget(registry_as_it_was: None) -> None:
+    """Passes that a test registers are forgotten behind it."""
 
 
 @pytest.fixture

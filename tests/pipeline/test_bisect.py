@@ -111,7 +111,7 @@ def test_a_pass_without_rules_is_found_at_a_place(tmp_path: Path) -> None:
     found, lines = find(path, pipeline="elim-identity,wrong-at,dead-code")
     assert (found.pass_text, found.pass_run, found.rule, found.rewrite) == ("wrong-at", 2, "", 3)
     assert found.site == Site("wrong-at", "u", "main")
-    assert found.match == ["u = Abs(s)"]
+    assert found.match == ["u: float[N,2] = Abs(s)"]
     assert found.runs == 2
     assert lines[1] == "1 of them happened at `y`"
 

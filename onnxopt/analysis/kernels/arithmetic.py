@@ -147,7 +147,7 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         if node.attr("noop_with_empty_axes", 0) == 1:
             return [x]
         axes = list(range(x.ndim))
-    how = {"axis": tuple(axes), "keepdims": bool(node.attr("keepdims", 1))}
+    how = {"axis": tuple(axes), "keepdims": node.keeps_dims}
     result = _REDUCE[node.op].reduce(x, **how)
     wide = _REDUCE[node.op].reduce(np.abs(x).view(f"u{x.itemsize}"), dtype=np.float64, **how)
     if (wide > min(of(x.dtype).high, _EXACT)).any():

@@ -204,7 +204,7 @@ def _reduce(s: ShapeData, n: Node) -> Found | None:
     at = reduced(s, n, len(x)) if x is not None else None
     if x is None or at is None:
         return None
-    if n.attr("keepdims", 1):
+    if n.keeps_dims:
         return tuple(1 if i in at else d for i, d in enumerate(x))
     return tuple(d for i, d in enumerate(x) if i not in at)
 
@@ -214,7 +214,7 @@ def _place_of_largest(s: ShapeData, n: Node) -> Found | None:
     if x is None:
         return None
     axis = axis_of(n.attr("axis", 0), len(x))
-    return (*x[:axis], *((1,) if n.attr("keepdims", 1) else ()), *x[axis + 1 :])
+    return (*x[:axis], *((1,) if n.keeps_dims else ()), *x[axis + 1 :])
 
 
 def _depth_to_space(s: ShapeData, n: Node) -> Found | None:

@@ -245,7 +245,7 @@ def _multiplied(s: ShapeData, n: Node) -> Array | None:
     if not at:
         return x
     total = _objects(product(x.tolist()))
-    return total.reshape(1) if n.attr("keepdims", 1) else total
+    return total.reshape(1) if n.keeps_dims else total
 
 
 CARRIED: Final = INTEGERS | {TensorProto.BOOL}

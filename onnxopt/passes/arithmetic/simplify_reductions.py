@@ -23,8 +23,8 @@ def reduce_of_reduce(m: Match, x: Value) -> Value:
         m.skip()
     m.require(rank, "the rank is unknown")
     m.require(m.dtype(x) in FLOATS, "not floating point")
-    kept = bool(inner.attr("keepdims", 1))
-    m.require(kept == bool(outer.attr("keepdims", 1)), "one of them keeps the dims")
+    kept = inner.keeps_dims
+    m.require(kept == outer.keeps_dims, "one of them keeps the dims")
     first = reduced_axes(m, inner, rank or 1)
     left = list(range(rank or 1)) if kept else [i for i in range(rank or 1) if i not in first]
     m.require(left, "nothing is left to reduce")
@@ -52,7 +52,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     sizes = [dims[a] for a in reduced_axes(m, m.sum, len(dims))]
     count = math.prod(d for d in sizes if isinstance(d, int))
     m.require(count and all(isinstance(d, int) for d in sizes), "the number of elements is unknown, or none")
-    kept = bool(m.sum.attr("keepdims", 1))
+    kept = m.sum.keeps_dims
     m.require(n.ndim <= len(dims) - (0 if kept else len(sizes)), "the divisor raises the rank")
     wanted = count if m.scaled.op == "Div" else 1 / count
     rounding = of(n.dtype).epsilon  # as 1 / n is written in its type

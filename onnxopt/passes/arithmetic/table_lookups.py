@@ -39,7 +39,7 @@ def label_of_best(m: Match, x: Value, table: Array, shape: Array) -> Value:
     m.require(shape.reshape(-1).tolist() == [-1] and m.rank(x) == 2, "not one label for each row")
     m.require(m.best.attr("axis") in (1, -1), "not the best of each row")
     m.require(table.shape[-1:] == (table.size,), "several rows of labels, or none")
-    best = m.best.output if not m.best.attr("keepdims", 1) else m.op.ArgMax(x, like=m.best, keepdims=0)
+    best = m.best.output if not m.best.keeps_dims else m.op.ArgMax(x, like=m.best, keepdims=0)
     labels = m.value("table") if table.ndim == 1 else m.const(table.reshape(-1))
     return m.op.Gather(labels, best, axis=0)
 

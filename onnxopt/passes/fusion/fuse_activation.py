@@ -290,7 +290,7 @@ def global_average_pool(m: Match, x: Value) -> Value:
     m.require(rank is not None and rank > 2 and m.dtype(x) in FLOATS, "not an image of floats")
     axes = known_axes(m, m.mean)
     spatial = axes is not None and sorted(a % (rank or 1) for a in axes) == list(range(2, rank or 0))
-    m.require(spatial and m.mean.attr("keepdims"), "not the mean over the image, dims kept")
+    m.require(spatial and m.mean.keeps_dims, "not the mean over the image, dims kept")
     return m.op.GlobalAveragePool(x)
 
 

@@ -30,7 +30,7 @@ def axis_of(m: Match, node: Node, rank: int) -> int:
         return 2
     axes = known_axes(m, node) or []
     one = len(axes) == 1 and -rank <= axes[0] < rank
-    m.require(one and node.attr("keepdims", 1), "not the mean over one axis, kept")
+    m.require(one and node.keeps_dims, "not the mean over one axis, kept")
     return axes[0] % rank
 
 
@@ -219,7 +219,7 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
     size = width(m, x, np.array(m.norm.attr("epsilon")))
     dims = m.shape(m.rows.output)
     m.require(dims is not None and (*dims[:1], *dims[2:]) == (1, size, 1), "not one row after the other")
-    m.require(m.mean.attr("keepdims", 1), "not the means of rows")
+    m.require(m.mean.keeps_dims, "not the means of rows")
     m.require(all(axes_but_one(n) for n in (m.mean, m.moment)), "not the means of rows")
     m.require(types.same_shape(x, m.back.output), "not provably the same shape")
     return m.op.LayerNormalization(x, factors(m, x, size, None), axis=-1, epsilon=m.norm.attr("epsilon"))

@@ -26,7 +26,7 @@ def softmax_of_differences(m: Match, x: Value) -> Value:
     """Softmax(x - max(x)) = Softmax(x), which takes the largest off itself."""
     rank, axis = m.rank(x), int(m.softmax.attr("axis"))
     axes = listed_axes(m.largest) or []
-    m.require(rank and m.largest.attr("keepdims", 1) and len(axes) == 1, "the largest along all axes, or the dims go")
+    m.require(rank and m.largest.keeps_dims and len(axes) == 1, "the largest along all axes, or the dims go")
     m.require(axes[0] % (rank or 1) == axis % (rank or 1), "along another axis")
     m.require(
         m.opset >= 13 or axis % (rank or 1) == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on"
@@ -51,7 +51,7 @@ def one_axis(m: Match, x: Value) -> int:
     for node in (m.sum, *([m.largest] if "largest" in m.bindings.nodes else [])):
         axes = listed_axes(node) or []
         m.require(len(axes) == 1, "not over one axis")
-        m.require(node.attr("keepdims", 1), "the dims are not kept")
+        m.require(node.keeps_dims, "the dims are not kept")
         found.add(axes[0] % (rank or 1))
     m.require(len(found) == 1, "not over one axis")
     axis = found.pop()

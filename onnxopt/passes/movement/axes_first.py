@@ -138,7 +138,7 @@ class _Region:
 
     def _reduces(self, maker: Node) -> bool:
         """Does it lose these axes? Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
-        if maker.attr("keepdims") or maker.has_references or maker.graph is not self.graph:
+        if maker.keeps_dims or maker.has_references or maker.graph is not self.graph:
             return False
         wide = self.rank + len(self.axes)
         return sorted(a % wide for a in listed_axes(maker) or ()) == self.axes

@@ -265,9 +265,7 @@ def flat_reduce(m: Match, x: Value) -> Value:
 def _reduced(m: Match, x: Value, *, kept: bool) -> tuple[list[int], int]:
     """The axes that the Reduce takes, and the rank of x; declines where it keeps dims, or drops them, as it should."""
     rank, reduce = m.rank(x), m.reduce
-    m.require(
-        bool(reduce.attr("keepdims")) == kept, "the dims are dropped already" if kept else "the dims are kept already"
-    )
+    m.require(reduce.keeps_dims == kept, "the dims are dropped already" if kept else "the dims are kept already")
     m.require(rank, "the rank is unknown")
     if reduce.op in _ARG:
         return [int(reduce.attr("axis")) % (rank or 1)], rank or 1

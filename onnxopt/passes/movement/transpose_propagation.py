@@ -132,7 +132,7 @@ def _is_single(v: Value) -> bool:
 
 
 def _drops_axes(node: Node) -> bool:
-    return node.op in REDUCTIONS and not node.attr("keepdims")
+    return node.op in REDUCTIONS and not node.keeps_dims
 
 
 def _data(node: Node, rank: int) -> Iterator[Value]:
