@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -202,7 +203,8 @@ def _opened(place: Path) -> int:
                 raise WriteError(f"{place} is a pipe that nobody reads", "start who reads it first") from None
             time.sleep(_PAUSE)
         else:
-            os.set_blocking(found, True)
+            if sys.platform != "win32":  # which opens it blocking
+                os.set_blocking(found, True)
             return found
 
 
