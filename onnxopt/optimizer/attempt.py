@@ -127,11 +127,17 @@ def attempt(
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.brought_in = model.brought_in
             report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
+            verified = verifier is not None and changed
+            if verifier is not None and changed:
+                verifier.submit(staged.path, model.tolerances)
+                progress("verifying")
+            if changed and report.bytes_after - report.bytes_before >= _GROWN:
+                from onnxopt.optimizer.growth import growth
+
+                report.pipeline.warnings += growth(report, source, options, verified)  # while the verifier runs both
             if verifier is not None and changed:
                 from onnxopt.verification import let_in
 
-                verifier.submit(staged.path, model.tolerances)
-                progress("verifying")
                 try:
                     verdict = verifier.finish()
                 except FileNotFoundError:
@@ -150,11 +156,6 @@ def attempt(
                 watch.refuse()  # the result was held against the other one
                 raise DifferentResult(report)
             staged.commit()
-        if changed and report.bytes_after - report.bytes_before >= _GROWN:
-            from onnxopt.optimizer.growth import growth
-
-            report.pipeline.warnings += growth(report, source, options)
-            report.seconds = time.perf_counter() - start
         return report
 
 

@@ -18,11 +18,11 @@ _NAMED: Final = 3
 _REMEDIES: Final = {"constant-folding": "--max-constant-bytes 0"}  # else the pass is left out
 
 
-def growth(report: Report, source: str | Path, options: OptimizeOptions) -> list[str]:
+def growth(report: Report, source: str | Path, options: OptimizeOptions, repeat: bool) -> list[str]:
     """Returns a line: how much larger the result is, which passes added constants, and what leaves them out; none where
     the result is hardly larger.
 
-    Bytes are not measured while passes run: runs are deterministic, so this one is repeated.
+    Bytes are not measured while passes run: runs are deterministic, and with `repeat` this one is run again for them.
     """
     more = report.bytes_after - report.bytes_before
     if more < report.bytes_before * _PERCENT // 100:
@@ -30,12 +30,14 @@ def growth(report: Report, source: str | Path, options: OptimizeOptions) -> list
     from onnxopt.reporting.plain import size
 
     passes = report.pipeline.passes
+    said = f"the file is {size(more)} larger than the original"
+    if not repeat and not any(p.bytes for p in passes):
+        return [f"{said}; --max-constant-bytes 0 keeps constants small, verification names the pass"]
     try:
         passes = passes if any(p.bytes for p in passes) else _measured(source, options)
     except OnnxOptError:  # of a file that is another by now
         return []
     grown = sorted((p for p in passes if -p.bytes > more // 10), key=lambda p: p.bytes)[:_NAMED]
-    said = f"the file is {size(more)} larger than the original"
     if not grown:
         return [f"{said}: what was converted or put inline takes more room"]
     added = " and ".join(f"{p.name} made constants of {size(-p.bytes)}" for p in grown)
