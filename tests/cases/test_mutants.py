@@ -32,7 +32,7 @@ from tests.cases.mutations import MUTATIONS, value_types
 from tests.cases.surroundings import SURROUNDINGS
 from tests.cases.test_cases import CASES, Case, make_feeds, turn
 from tests.conftest import keeping_worker
-from tests.rules.judging import lies, same
+from tests.rules.comparing import lies, same
 from tests.runtime import plain_session
 
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))

@@ -25,9 +25,10 @@ from tests.cases.mutations import MUTATIONS, Mutation
 from tests.cases.surroundings import forget_shapes, into_branches, into_function, of_any_size, read_elsewhere, scopes
 from tests.cases.test_cases import CASES
 from tests.rules import constants, patterns, shapes
+from tests.rules.comparing import lacks_kernel, lies, runner
 from tests.rules.constants import Change
 from tests.rules.feeding import Range, draws
-from tests.rules.judging import lacks_kernel, lies, rewritten, runner
+from tests.rules.judging import rewritten
 from tests.rules.regions import REGIONS, region
 
 LARGEST: Final = 60  # nodes

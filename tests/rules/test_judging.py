@@ -6,8 +6,9 @@ import pytest
 from onnx import ModelProto
 
 from tests.rules.apart import Apart
+from tests.rules.comparing import Comparison
 from tests.rules.feeding import draws
-from tests.rules.judging import Comparison, examine
+from tests.rules.judging import examine
 from tests.samples import build_text, parsed
 
 

@@ -32,7 +32,7 @@ from onnxopt.protos import Array
 _LEAST: Final = 2.0**-10  # of a factor that passes a product: without it that overflows about where it did
 _MOST: Final = 2.0**10
 # Of many elements: what a gate makes of their sum may cancel, and of other roundings be something else.
-_SUMS: Final = LINEAR & of_form("pool", "whole", "reduce")
+_SUMS: Final = LINEAR & of_form("axis", "pool", "reduce", "whole")
 
 
 def downwards(node: Node, factor: Array) -> list[Edit] | None:
