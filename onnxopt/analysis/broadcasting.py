@@ -6,11 +6,14 @@ Of any rank: numpy's own answers end at 32 dims, and its arrays at 64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from onnxopt.element_types import element_kind
 from onnxopt.protos import Array
+
+_FIRST: Final = 16  # elements that are compared before the others
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -48,4 +51,8 @@ def one_element(array: Array) -> Array | None:
     if not held.size or element_kind(held) == "S":
         return None
     bits = np.ascontiguousarray(held).reshape(-1).view(np.uint8).reshape(held.size, -1)
-    return held[(0,) * held.ndim].reshape(()) if (bits == bits[0]).all() else None
+    for few in (bits[:_FIRST], bits):  # the first of most arrays differ
+        if not (few == bits[0]).all():
+            return None
+    first: Array = held[(0,) * held.ndim].reshape(())
+    return first
