@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rules.apart import Apart
-from tests.rules.campaign import attempts
+from tests.rules.campaign import BETWEEN, attempts
 from tests.rules.instances import rules
 
 SAMPLE = 3
@@ -25,7 +25,7 @@ def apart() -> Iterator[Apart]:
 def test_rules_on_what_nobody_wrote(name: str, apart: Apart) -> None:
     for rule in (r for r, p in rules().items() if p == name):
         fired = 0
-        for number, _, outcome in attempts(apart, rule, MORE.get(rule, SAMPLE), float("inf")):
+        for number, _, outcome in attempts(apart, rule, MORE.get(rule, SAMPLE), float("inf"), between=BETWEEN):
             hint = f"`python -m tests.rules.shrinking {rule} {number}` prints the smallest model"
             assert not outcome.fault, f"{rule}: {outcome.fault}\n{hint}"
             fired += outcome.fired > 0 and not outcome.left_out
