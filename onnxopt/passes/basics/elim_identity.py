@@ -36,6 +36,7 @@ def transpose_in_order(m: Match, x: Value) -> Value:
         m.require(m.rank(x) is not None and (m.rank(x) or 0) <= 1, "the axes are reversed")
         return x
     m.require(perm == sorted(perm), "the axes move")
+    m.require(m.rank(x) in (None, len(perm)), "the operand has another number of axes")
     return x
 
 
