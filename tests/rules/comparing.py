@@ -186,6 +186,9 @@ class Comparison:
                 self.limits.setdefault(LIMITS[kind], said)
             return None
         if not near:
+            if same(*_finite(x, y), False, max(self.tolerance, _tolerance(after))):
+                self.limits.setdefault("special", said)  # which the model itself makes of ordinary numbers
+                return None
             if self._agree_in_double(after, feeds, name):
                 self.limits.setdefault("rounded", said)
                 return None
@@ -321,6 +324,13 @@ def same(a: object, b: object, exact: bool, tolerance: float = 0.0) -> bool:
         return False
     x, y = a[finite].astype(np.float64), b[finite].astype(np.float64)
     return bool(np.abs(x - y).max(initial=0) <= tolerance * max(1.0, np.abs(x).max(initial=0)))
+
+
+def _finite(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both results where the first, a tensor of floats, is finite; else as they are."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape and x.dtype.kind == "f":
+        return x[np.isfinite(x)], y[np.isfinite(x)]
+    return x, y
 
 
 def shown(value: Any) -> str:

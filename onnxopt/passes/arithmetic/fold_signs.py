@@ -222,8 +222,10 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
 
 def _turning(concat: Node) -> Turning | None:
     """(x, (c, d), (s, t)) of [x₁ c - x₂ s, x₂ d + x₁ t]; None where it is something else."""
-    minus, plus = (v.producer if v is not None and v.only_user is concat else None for v in concat.inputs[:2])
-    if minus is None or plus is None or len(concat.inputs) > 2 or (minus.op, plus.op) != ("Sub", "Add"):
+    if len(concat.inputs) != 2:
+        return None
+    minus, plus = (v.producer if v is not None and v.only_user is concat else None for v in concat.inputs)
+    if minus is None or plus is None or (minus.op, plus.op) != ("Sub", "Add"):
         return None
     for split in _makers(concat):
         first, second = split.outputs

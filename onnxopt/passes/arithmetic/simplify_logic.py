@@ -35,6 +35,10 @@ def not_of_comparison(m: Match, a: Value, b: Value) -> Value:
     """not (a > b) = a <= b, of integers: of floats one may be NaN."""
     m.require(m.dtype(a) in _COMPARED, "not integers, of which each is less, equal or greater")
     m.require(m.opset >= 12, "before opset 12 there is no LessOrEqual")
+    # Until opset 16 it is a function, of which runtimes infer no shape in a body; a Scan needs that of its outputs.
+    m.require(
+        m.opset >= 16 or m.graph.owner is None, "in a body runtimes infer no shape of LessOrEqual before opset 16"
+    )
     return m.op[_OPPOSITE[m.inner.op]](a, b)
 
 
