@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from onnxopt.errors import OnnxOptError, file_path
+from onnxopt.arguments import dict_in, kind
+from onnxopt.errors import OnnxOptError, UsageError, file_path
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -26,7 +27,7 @@ def temporary_folder() -> Iterator[Path]:
         try:
             yield Path(name)
         except OnnxOptError as e:
-            e.message = e.message.replace(f"{name}/out/", "").replace(f"{name}/", "")
+            e.message, e.hint = (text.replace(f"{name}{os.sep}", "") for text in (e.message, e.hint))
             raise
 
 
@@ -54,8 +55,10 @@ def name_of(file: Path) -> str:
 
 
 @contextmanager
-def input_files(given: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yields a .npy file for each input's value: paths as they are, arrays in files that go when the block is left."""
+def input_files(given: Mapping[str, Any], setting: str) -> Iterator[dict[str, str]]:
+    """Yields a .npy file for each input's value: paths as they are, arrays in files that go when the block is left.
+    Raises UsageError for what is neither, by the `setting` that has it."""
+    given = dict_in(given, setting, "array")
     arrays = {name: value for name, value in given.items() if not isinstance(value, (str, os.PathLike))}
     files = {name: os.fspath(value) for name, value in given.items() if name not in arrays}
     if not arrays:
@@ -64,7 +67,14 @@ def input_files(given: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     import numpy as np
 
     with temporary_folder() as folder:
-        for i, (name, array) in enumerate(arrays.items()):
-            files[name] = str(folder / f"{i}.npy")
-            np.save(files[name], np.asarray(array), allow_pickle=False)
+        for i, (name, value) in enumerate(arrays.items()):
+            array = np.asarray(value)
+            if array.dtype.hasobject and not all(isinstance(v, str) for v in array.flat):
+                raise UsageError(
+                    f"{setting}[{name!r}] is {kind(value)}, not an array",
+                    "an array of numbers or text, or the path of a .npy file",
+                )
+            files[name] = str(folder / f"array {i + 1}")
+            with open(files[name], "wb") as file:
+                np.save(file, array.astype(str) if array.dtype.hasobject else array, allow_pickle=False)
         yield files

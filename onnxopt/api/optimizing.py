@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, cast
 
 from onnxopt.api.files import IN_MEMORY, input_files, model_file, name_of, temporary_folder
 from onnxopt.api.keywords import refuse, refuse_second
 from onnxopt.api.result import Result
 from onnxopt.api.running import run
-from onnxopt.api.settings import make_options
+from onnxopt.api.settings import OfAResult, make_options
 from onnxopt.api.telling import log
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, file_path
 from onnxopt.io.load import load_whole
 from onnxopt.optimizer import Report
 from onnxopt.optimizer.remarks import remarks
@@ -40,7 +40,7 @@ def optimize(
     disable: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
     target: str | Sequence[str] = "any",
-    plugins: Sequence[str] = (),
+    plugins: Sequence[str | os.PathLike[str]] = (),
     freeze_initializers: bool = False,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -114,6 +114,8 @@ def optimize(
     Raises UsageError, ModelError, WriteError, PassError, DomainError; VerificationError with `error.report` where no
     right result is found; TypeError for a keyword that does not exist.
     """
+    given = locals()
+    settings = cast("OfAResult", {name: given[name] for name in OfAResult.__annotations__})
     refuse("optimize", wrong, inspect.signature(optimize).parameters if wrong else ())
     if output is not None and not isinstance(output, (str, os.PathLike)):
         refuse_second("optimize", output)
@@ -121,41 +123,16 @@ def optimize(
         raise UsageError("verify=False contradicts strict, input, verify_dims, rtol and atol", "leave one of them out")
     if output is None and external != "auto":
         raise UsageError(f"external={external!r} is for a result that is written", "give its path as output")
-    options = make_options(
-        level=level,
-        pipeline=pipeline,
-        extra=extra,
-        disable=disable,
-        config=config,
-        target=target,
-        plugins=plugins,
-        freeze_initializers=freeze_initializers,
-        dims=dims,
-        shapes=shapes,
-        target_opset=target_opset,
-        dtype=dtype,
-        keep_io=keep_io,
-        inline_functions=inline_functions,
-        max_constant_bytes=max_constant_bytes,
-        memory=memory,
-        work=work,
-        allow_domains=allow_domains,
-        max_rewrites=max_rewrites,
-        provenance=provenance,
-        external=external,
-    )
+    options = make_options(**settings)
     with ExitStack() as stack:
         source = stack.enter_context(model_file(model))
         verify_options = None
         if verify:
-            files = stack.enter_context(input_files(input or {}))
+            files = stack.enter_context(input_files(input or {}, "input"))
             verify_options = VerifyOptions(
                 rtol, atol, seed, files, timeout, verify_memory, memory, dims=dict(verify_dims or {}), dtype=dtype or ""
             )
-        if output is None:
-            made = stack.enter_context(temporary_folder()) / IN_MEMORY
-        else:
-            made = Path(output)
+        made = stack.enter_context(temporary_folder()) / IN_MEMORY if output is None else Path(output)
         report = run(
             source,
             made,
@@ -175,10 +152,10 @@ def optimize(
         )
         if output is None:
             report.data = []  # which are in the model
-        log(report, remarks(report, options, plugins), verified=verify)
-        return Result(report, load_whole(made) if output is None else None)
+        log(report, remarks(report, options, [os.fspath(plugin) for plugin in plugins]), verified=verify)
+        return Result(report, load_whole(made) if output is None else made.absolute())
 
 
 def optimize_file(source: AnyModel, destination: str | os.PathLike[str], **settings: Any) -> Report:
     """`optimize` with a path for the result; returns its report."""
-    return optimize(source, destination, **settings).report
+    return optimize(source, file_path(destination), **settings).report

@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 class Result:
     """The optimized model and the report of the optimization."""
 
-    def __init__(self, report: Report, model: ModelProto | None) -> None:
-        """`model` None: it is in the file `report.destination`."""
+    def __init__(self, report: Report, model: ModelProto | Path) -> None:
+        """`model`: the model, or the file that it was written to."""
         self.report = report
-        if model is not None:
-            self.model = model
+        self._model = model
 
     @cached_property
     def model(self) -> ModelProto:
         """The ModelProto with all its weights. A result that was written is read when this is first asked for."""
-        return load_whole(Path(self.report.destination))
+        return load_whole(self._model) if isinstance(self._model, Path) else self._model
 
     def __repr__(self) -> str:
         return f"Result(report={self.report!r})"

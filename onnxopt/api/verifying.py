@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.api.files import input_files, model_file, name_of
 from onnxopt.api.keywords import refuse
+from onnxopt.arguments import kind
+from onnxopt.plaintext import an
 from onnxopt.verification import VerifyOptions, files
 from onnxopt.verification.records import Comparison
 
@@ -27,10 +29,12 @@ def verify(original: AnyModel, result: AnyModel, options: VerifyOptions | None =
     keyword that does not exist.
     """
     refuse("verify", settings, [f.name for f in fields(VerifyOptions)])
+    if not isinstance(options, VerifyOptions | None):
+        raise TypeError(f"verify() takes VerifyOptions as its third argument, not {an(kind(options))}")
     with ExitStack() as stack:
         a, b = (stack.enter_context(model_file(model)) for model in (original, result))
         options = replace(options or VerifyOptions(), **settings)
-        given = stack.enter_context(input_files(options.inputs))
+        given = stack.enter_context(input_files(options.inputs, "inputs"))
         found = files.verify(a, b, replace(options, inputs=given))
         if isinstance(found, Comparison):
             found.a, found.b = name_of(a), name_of(b)

@@ -27,12 +27,12 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    """A number of bytes: 65536, 4M, 1.5 GiB. Of less than `least` bytes it is said what needs them."""
+    """A number of bytes, `least` or more: 65536, 4M, 1.5 GiB."""
 
     name = "size"
 
-    def __init__(self, least: int = 1, needs: str = "") -> None:
-        self._least, self._needs = least, needs
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
@@ -40,7 +40,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
             self.fail(f"{str(value)!r} is not a size; for example 500M or 2G", param, ctx)
         size = int(float(found[1]) * _UNITS[found[2].lower()])
         if size < self._least:
-            self.fail(f"{str(value)!r} is not enough{self._needs}", param, ctx)
+            self.fail(f"{str(value)!r} is not enough", param, ctx)
         return size
 
 
@@ -194,7 +194,7 @@ def tolerance_options(function: F) -> F:
 
 limit_option = click.option(
     "--memory",
-    type=_Size(128 << 20, ": a runtime alone takes some 128 MiB"),
+    type=_Size(),
     callback=lambda ctx, param, value: value or 0,
     metavar="SIZE",
     help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",

@@ -82,7 +82,8 @@ def attempt(
     check_choice(options.external)
     source, destination = file_path(source), file_path(destination)
     watch = Watch(source)
-    passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
+    passes, ctx = options.passes(), options.context(instruments, trace)
+    ctx.watch(_Tell(progress))
     phases: dict[str, float] = {}
     clock = start = time.perf_counter()
 

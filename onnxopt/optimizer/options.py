@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.arguments import check_whole, names_in, shapes_in, sizes_in
+from onnxopt.errors import UsageError, any_of
 from onnxopt.graph import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
@@ -14,13 +16,14 @@ from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule,
 from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.registry import known_as
-from onnxopt.pipeline.settings import names_in
 from onnxopt.pipeline.site import Site
 from onnxopt.record import record
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
+
+_DTYPES: Final = ("float16", "bfloat16")
 
 
 @record(frozen=True)
@@ -63,6 +66,17 @@ class OptimizeOptions:
     excluded: tuple[Site, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
+    def __post_init__(self) -> None:
+        """Bring names and sizes into their form. Raises UsageError for what is of another type."""
+        if self.dtype not in ("", *_DTYPES):
+            raise UsageError(f"there is no dtype {self.dtype!r}", f"what is float32 becomes {any_of(_DTYPES)}")
+        if not isinstance(self.pipeline, str | None):
+            raise UsageError("pipeline is no text", 'pipeline="dead-code,elim-identity"')
+        if self.target_opset is not None:
+            check_whole("target_opset", self.target_opset)
+        names = {name: tuple(names_in(getattr(self, name), name)) for name in ("extra", "disable", "allow_domains")}
+        vars(self).update(names, dims=sizes_in(self.dims, "dims"), shapes=shapes_in(self.shapes, "shapes"))
+
     @property
     def only_copy(self) -> bool:
         """Is nothing asked for but a copy? A model that comes out otherwise is verified."""
@@ -92,7 +106,6 @@ class OptimizeOptions:
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         check_level(self.level)
-        names_in(self.extra, "extra")
         chosen = pipeline_for(self.level, self._extra()) if self.pipeline is None else parse_pipeline(self.pipeline)
         return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
 
@@ -109,7 +122,7 @@ class OptimizeOptions:
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
-        whole = [known_as(name) for name in names_in(self.disable, "disable") if "@" not in name]
+        whole = [known_as(name) for name in self.disable if "@" not in name]
         return PassContext(
             opt_level=self.level,
             required_pass=required,

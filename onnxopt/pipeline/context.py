@@ -10,7 +10,6 @@ from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import UsageError
 from onnxopt.graph import Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
@@ -72,8 +71,6 @@ class PassContext:
         check_settings(self)
         self.config = check_config(self.config)
         self.excluded = frozenset(self.excluded)
-        if isinstance(self.allow_domains, str):
-            raise UsageError(f"allow_domains is several names, not {self.allow_domains!r}", "write them as a list")
         self._sites: dict[str, list[Site]] = {}  # of `excluded`, by value
         for site in self.excluded:
             self._sites.setdefault(site.value, []).append(site)

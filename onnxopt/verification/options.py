@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Final
 
+from onnxopt.arguments import all_in, check_number, check_whole, names_in, sizes_in
 from onnxopt.errors import UsageError
 from onnxopt.record import record
 
@@ -61,13 +62,18 @@ class VerifyOptions:
     without: str = ""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for numbers that nothing could be held against."""
-        for name in ("rtol", "atol", "seed"):
-            number = getattr(self, name)
-            if number is not None and not 0 <= number < math.inf:
-                raise UsageError(f"{name} is {number!r}", "it is 0 or more, and finite")
-        if not 0 < self.timeout < math.inf:
-            raise UsageError(f"timeout is {self.timeout!r}", "it is a number of seconds")
+        """Raises UsageError for numbers that nothing could be held against, and for what is of another type."""
+        for name in ("rtol", "atol"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
+        for name in ("seed", "memory", "limit"):
+            check_whole(name, getattr(self, name))
+        check_number("timeout", self.timeout, "it is a number of seconds")
+        if not self.timeout:
+            raise UsageError("timeout is 0", "it is a number of seconds")
+        cases = None if self.cases is None else tuple(names_in(self.cases, "cases"))
+        datasets = tuple(map(os.fspath, all_in(self.datasets, "datasets", "folders and archives")))
+        vars(self).update(cases=cases, datasets=datasets, dims=sizes_in(self.dims, "dims"))
 
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx.parser import parse_model
 
 import onnxopt
 from tests.samples import sample
+
+DYNAMIC = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { a = Identity (x) y = Neg (a) }'
 
 
 def test_values_that_are_none(tmp_path: Path) -> None:
@@ -43,6 +48,57 @@ def test_values_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(onnxopt.WriteError, match="is the input itself"):
         onnxopt.optimize(tmp_path / "in.onnx", tmp_path / "in.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dims": {"N": "3"}}, "dims['N'] is '3', not a size"),
+        ({"dims": ["N"]}, "dims is list, not a dict"),
+        ({"shapes": {"x": 3}}, "shapes['x'] is 3, not a list of sizes"),
+        ({"shapes": {"x": (1, 2.5)}}, "shapes['x'] is 2.5, not a size"),
+        ({"verify_dims": {"N": None}}, "dims['N'] is None, not a size"),
+        ({"config": "dead-code"}, "config is 'dead-code', not a dict"),
+        ({"pipeline": ["dead-code"]}, "pipeline is no text"),
+        ({"target_opset": "18"}, "target_opset is '18', not a whole number"),
+        ({"max_rewrites": -1}, "max_rewrites is -1"),
+        ({"seed": 0.5}, "seed is 0.5, not a whole number"),
+        ({"rtol": "1e-3"}, "rtol is '1e-3', not a number"),
+        ({"timeout": None}, "timeout is None, not a number"),
+        ({"verify_memory": "2G"}, "memory is '2G', not a whole number"),
+        ({"memory": "2G"}, "memory is '2G', not a whole number"),
+        ({"memory": 1 << 20}, "a memory of 1048576 bytes is not enough"),
+        ({"work": "10"}, "work is '10', not a number"),
+        ({"instruments": onnxopt.Timing()}, "instruments is one instrument, not a list"),
+        ({"plugins": "passes.py"}, "plugins is 'passes.py', not a list of files and modules"),
+        ({"input": {"x": object()}}, "input['x'] is object, not an array"),
+        ({"input": [np.ones(1)]}, "input is list, not a dict"),
+        ({"input": {"x": np.ones(1)}}, "array 1: input `x` takes float32, not float64"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_a_setting_of_another_type_is_named(given: Any, message: str) -> None:
+    with pytest.raises(onnxopt.UsageError) as e:
+        onnxopt.optimize(sample("residual_block"), **given)
+    assert str(e.value).startswith(message)
+
+
+def test_numbers_and_paths_may_be_those_of_others(tmp_path: Path) -> None:
+    """numpy's numbers, and paths that are no text."""
+    proto, plugin = parse_model(DYNAMIC), tmp_path / "empty.py"
+    plugin.write_text("")
+    given: Any = {"dims": {"N": np.int64(3)}, "rtol": np.float32(1e-3), "seed": np.uint8(1), "plugins": [plugin]}
+    report = onnxopt.optimize(proto, **given).report
+    assert report.ok
+    assert json.loads(json.dumps(report.to_dict()))["fixed_dims"] == {"N": 3}
+    assert onnxopt.optimize(proto, shapes={"x": np.array([3])}).report.fixed_dims == {"N": 3}  # type: ignore[dict-item]
+
+
+def test_what_is_compared_how_is_of_its_type() -> None:
+    with pytest.raises(onnxopt.UsageError, match="cases is 'random', not a list of names"):
+        onnxopt.verify(sample("residual_block"), sample("residual_block"), cases="random")
+    with pytest.raises(TypeError, match="takes VerifyOptions as its third argument, not a dict"):
+        onnxopt.verify("a.onnx", "b.onnx", {"rtol": 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_data_for_inputs_are_arrays_too(sines: onnx.ModelProto) -> None:
         onnxopt.optimize(sines, input={"z": np.ones(1)})
 
 
-def test_a_result_is_written_as_the_command_writes_it(sines: onnx.ModelProto) -> None:
+def test_a_result_is_written_as_the_command_writes_it(sines: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxopt.cli.main import cli
 
     steps: list[str] = []
@@ -68,6 +68,11 @@ def test_a_result_is_written_as_the_command_writes_it(sines: onnx.ModelProto) ->
     assert result.model == onnx.load("api.onnx") == onnxopt.optimize(sines).model
     assert (steps[0], steps[-1]) == ("loading", "verifying")
     assert "elim-identity" in steps
+    again = onnxopt.optimize("m.onnx", "api.onnx")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert again.model == result.model
+    monkeypatch.chdir("..")
     part = onnxopt.optimize("m.onnx", outputs=["b"], verify=False).report
     assert (part.pipeline.nodes_before, part.pipeline.nodes_after) == (3, 1)
 

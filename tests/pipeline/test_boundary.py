@@ -124,7 +124,7 @@ def test_a_proto_and_a_report_are_no_models(model: Any) -> None:
         ({"instruments": [Timing]}, "instruments: Timing is a class", "Timing(…)"),
         ({"config": ["a"]}, "config is list, not a dict", ""),
         ({"trace": 3}, "trace is int, not a function", ""),
-        ({"max_rewrites": "2"}, "max_rewrites is '2', not a number", ""),
+        ({"max_rewrites": "2"}, "max_rewrites is '2', not a whole number", "None is without end"),
     ],
 )
 def test_a_context_checks_names_and_types(settings: dict[str, Any], message: str, hint: str) -> None:

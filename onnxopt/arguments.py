@@ -1,0 +1,88 @@
+"""What callers give for a setting: numbers, sizes and names. A value of another type is a UsageError that names the
+setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from onnxopt.errors import UsageError
+
+
+def check_number(setting: str, given: object, hint: str = "") -> None:
+    """Raises UsageError for what is no number, or is below zero or not finite."""
+    _check(setting, given, Real, "a number", hint)
+
+
+def check_whole(setting: str, given: object, hint: str = "") -> None:
+    """Raises UsageError for what is no whole number, or is below zero."""
+    _check(setting, given, Integral, "a whole number", hint)
+
+
+def sizes_in(given: Any, setting: str) -> dict[str, int]:
+    """The sizes that are given by name, none for None. Raises UsageError for what is no dict of them."""
+    return {name: _size(f"{setting}[{name!r}]", size) for name, size in dict_in(given, setting, "1").items()}
+
+
+def shapes_in(given: Any, setting: str) -> dict[str, tuple[int, ...]]:
+    """The shapes that are given by name, none for None. Raises UsageError for what is no dict of them."""
+    shapes = {}
+    for name, shape in dict_in(given, setting, "(1, 3)").items():
+        whose = f"{setting}[{name!r}]"
+        if isinstance(shape, str) or not hasattr(shape, "__iter__"):
+            raise UsageError(f"{whose} is {_shown(shape)}, not a list of sizes", f"{setting}={{{name!r}: (1, 3)}}")
+        shapes[name] = tuple(_size(whose, size) for size in shape)
+    return shapes
+
+
+def dict_in(given: Any, setting: str, value: str) -> Mapping[str, Any]:
+    """What is given by name, nothing for None. `value`: an example. Raises UsageError for what is no dict."""
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{setting} is {_shown(given)}, not a dict", f'{setting}={{"NAME": {value}}}')
+    return given
+
+
+def names_in(given: Any, setting: str) -> Collection[str]:
+    """The names that are given, none for None. Raises UsageError for text, a list of letters, and for other types."""
+    given = () if given is None else given
+    for name in all_in(given, setting, "names"):
+        if not isinstance(name, str):
+            hint = f"a pass is named by its text: {name.info.name!r}" if hasattr(name, "info") else f'{setting}=["…"]'
+            raise UsageError(f"{setting}: {kind(name)} is not a name", hint)
+    names: Collection[str] = given
+    return names
+
+
+def all_in(given: Any, setting: str, what: str) -> Collection[Any]:
+    """The list that is given. Raises UsageError for text, and for what is no collection; `what`: its elements."""
+    if isinstance(given, str):
+        raise UsageError(f"{setting} is {given!r}, not a list of {what}", f"{setting}=[{given!r}]")
+    if not isinstance(given, Collection):
+        raise UsageError(f"{setting} is {kind(given)}, not a list of {what}", f"{setting}=[…]")
+    return given
+
+
+def kind(given: object) -> str:
+    """How the type of what is given is called."""
+    return "None" if given is None else type(given).__name__
+
+
+def _check(setting: str, given: object, numbers: type, what: str, hint: str) -> None:
+    if isinstance(given, bool) or not isinstance(given, numbers):
+        raise UsageError(f"{setting} is {_shown(given)}, not {what}", hint)
+    if not 0 <= float(given) < math.inf:  # type: ignore[arg-type]
+        raise UsageError(f"{setting} is {given!r}", hint or "it is 0 or more, and finite")
+
+
+def _size(whose: str, given: Any) -> int:
+    """As an int of Python's: numpy's are not written as JSON."""
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise UsageError(f"{whose} is {_shown(given)}, not a size", "sizes are whole numbers")
+    return int(given)
+
+
+def _shown(given: object) -> str:
+    return repr(given) if isinstance(given, (str, int, float)) else kind(given)
