@@ -34,7 +34,7 @@ STAYS_WIDE: Final = {
     **dict.fromkeys(("RoiAlign", "MaxRoiPool", "GridSample", "AffineGrid"), _PLACE),
     **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _DRAWS),
     **dict.fromkeys(("Multinomial", "Bernoulli"), _DRAWS),
-    "QuantizeLinear": _STEPS,
+    **dict.fromkeys(("QuantizeLinear", "QLinearConv", "QLinearMatMul"), _STEPS),
     "EyeLike": _NO_KERNEL,
     **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), "what it is given and gives keeps its type"),
 }
