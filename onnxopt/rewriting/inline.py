@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from onnxopt.analysis.refusal import is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, make_node
+from onnxopt.protos import Array
 
 
 def obstacle(graph: Graph, body: Graph) -> str:
@@ -33,24 +33,18 @@ def _hands_on_outer(body: Graph) -> bool:
 
 
 def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -> None:
-    """What reads the outputs of `node` reads `results`, those that were made here under the names of the outputs; an
+    """What reads the outputs of `node` reads `results`, under the names of the outputs if they are made here; an
     Identity where a result is an outer value or an initializer, or is given out twice. `node` goes."""
-    named: dict[Value, Value] = {}  # what was made here, under the names that the node gave it
+    now: dict[Value, Value] = {}  # the value to read in place of a result
     for value, result in zip(list(node.outputs), results):
         if value is None or not value.is_used:
             continue
         assert result is not None
-        result = named.get(result, result)
-        made_here = result.producer is not None and result.graph is graph and result not in named.values()
-        if made_here and not result.is_output:
-            assert result.producer is not None
-            producer, index = result.producer, result.index
-            result.redirect_readers(value)
-            graph.take_over(value, producer, index)
-            named[result] = value
-        elif value.is_output:
-            identity = Node(make_node("Identity", "", node.name, {}), [result], [None])
-            graph.take_over(value, graph.insert(identity, node))
-        else:
-            value.replace_all_uses_with(result)
+        if result in now or graph.needs_copy(result):
+            now[result] = value.replace_all_uses_with(now.get(result, result))
+            continue
+        assert result.producer is not None
+        result.redirect_readers(value)
+        graph.take_over(value, result.producer, result.index)
+        now[result] = value
     graph.remove(node)

@@ -11,8 +11,9 @@ from onnxopt.analysis.refusal import REFUSED, told
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array, make_node
+from onnxopt.protos import Array
 from onnxopt.rewriting.inline import forward_results, misleads, obstacle
+from onnxopt.rewriting.parts import insert_new, of_axes
 
 
 @register
@@ -94,16 +95,5 @@ def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
     counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
     carried_in = [v for v in node.inputs[2:] if v is not None]  # all of them, or it is declined
     _, *results = graph.inline(body, [*counted, *carried_in])
-    collected = [_with_axis(graph, node, v) for v in results[carried:]]
+    collected = [insert_new(graph, of_axes(graph, "Unsqueeze", v, [0], node), v, node) for v in results[carried:]]
     forward_results(graph, node, [*results[:carried], *collected])
-
-
-def _with_axis(graph: Graph, node: Node, value: Value) -> Value:
-    """One element along a new first axis."""
-    if graph.opset() >= 13:
-        axes = graph.constant(np.array([0], np.int64), f"{value.name}_axes", node)
-        wide = Node(make_node("Unsqueeze", "", "", {}), [value, axes], [None])
-    else:
-        wide = Node(make_node("Unsqueeze", "", "", {"axes": [0]}), [value], [None])
-    wide.outputs[0] = Value(graph.model.names.fresh(value.name, "_collected"), graph)
-    return graph.insert(wide, node).output

@@ -149,7 +149,6 @@ def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
         inputs = concat.inputs[start:end]
         if node.op == "Gather":
             squeeze = of_axes(graph, "Squeeze", inputs[0], [int(node.attr("axis") or 0)], node)
-            squeeze.proto.name = node.name
             describe_as(squeeze.proto, node.proto)
             graph.take_over(v, graph.insert(squeeze, node))
             continue
