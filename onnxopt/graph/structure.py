@@ -67,15 +67,17 @@ class _Root:
         self.name = name
         self.excused = excused
         self.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        self.single: set[str] = set()  # operators that have to give one result at most
+        self.single: set[str] = set()  # operators of the standard that have to give one result at most
 
     def missing(self, node: NodeProto, made: Sequence[str]) -> str:
         """What is wrong with the results of a node; empty if nothing is, or the file had it."""
         op = qualified(node.op_type, node.domain)
         demanded = results_of(op, self.opsets.get(op.rpartition("::")[0], 0))
-        if demanded is None or demanded.least <= 1:
+        if demanded is None:
+            return ""
+        if demanded.least <= 1:
             self.single.add(node.op_type)
-        missing = demanded.missing(made) if demanded is not None else ""
+        missing = demanded.missing(made)
         return missing if missing and id(node) not in self.excused.nodes else ""
 
 

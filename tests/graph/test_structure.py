@@ -148,6 +148,18 @@ def test_nothing_is_handed_out_that_reads_what_is_not_there() -> None:
         write_model(model)
 
 
+def test_a_function_may_be_called_as_an_operator_that_gives_more() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "l" : 1]> g (float[2] x, int64[1] k) => (float[1] v) {
+      y = l.TopK (x)
+      v, i = TopK (y, k)
+    } <domain: "l", opset_import: ["" : 17]> TopK (p) => (r) { r = Neg (p) }"""
+    proto = onnx.parser.parse_model(text)
+    check_structure(proto)
+    del proto.graph.node[1].output[1:]
+    with pytest.raises(InvariantError, match="gives 1 results, and has to give 2"):
+        check_structure(proto)
+
+
 def test_it_takes_about_a_millisecond_for_a_thousand_nodes() -> None:
     nodes = [helper.make_node("Add", [f"v{i}", "x"], [f"v{i + 1}"], name=f"n{i}") for i in range(20_000)]
     info = [helper.make_tensor_value_info(n, 1, [2]) for n in ("v0", "x", "v20000")]
