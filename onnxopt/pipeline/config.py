@@ -60,7 +60,7 @@ def refuse_declared(cls: type[Pass]) -> None:
 
 def declared(name: str) -> ConfigKey:
     """The key of this name. Raises UsageError with the nearest ones."""
-    return _known(config_keys(plugins=False), name)
+    return DECLARED.get(name) or _known(config_keys(plugins=False), name)
 
 
 def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:

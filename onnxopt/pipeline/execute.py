@@ -58,7 +58,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         if warning := newer(model.opsets.get("", 0)):
             report.warnings.append(warning)
         start = time.perf_counter()
-        outer, model.allowed_domains = model.allowed_domains, ctx.allow_domains
+        outer, model.allowed_domains = (model.allowed_domains, model.debug), ctx.allow_domains
         begun: list[Instrument] = []
         try:
             for instrument in ctx.instruments:
@@ -69,7 +69,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
             _end(begun, model)  # the first error is told
             raise
         finally:
-            model.allowed_domains = outer
+            model.allowed_domains, model.debug = outer
         if failed := _end(begun, model):
             raise failed
         report.seconds = time.perf_counter() - start

@@ -140,6 +140,13 @@ def test_check_each_names_the_pass_that_broke_the_graph(model: Any) -> None:
         execute(passes, model(), PassContext(instruments=[CheckEach()]))
 
 
+def test_checks_end_with_the_run_that_asked_for_them(model: Any) -> None:
+    checked = model()
+    checked.debug = False
+    execute(parse_pipeline("dead-code"), checked, PassContext(instruments=[CheckEach()]))
+    assert not checked.debug
+
+
 def test_verify_each_names_the_pass_that_changed_the_result(model: Any, tmp_path: Path) -> None:
     from onnxopt.graph import write_model
 
