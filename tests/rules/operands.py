@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tests.rules.constants import EPSILON, exact
+from tests.rules.tensors import EPSILON, exact
 
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int]

@@ -13,7 +13,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, nu
 from tests.cases.mutations import value_types
 from tests.cases.surroundings import converted, forget_shapes, renamed, say_anew
 from tests.opsets import at_opset
-from tests.rules.constants import Change, add, opset
+from tests.rules.constants import Change
+from tests.rules.tensors import add, opset
 
 SIZES: Final = (0, 1, 1, 2, 3, 4, 5)
 TYPES: Final = (

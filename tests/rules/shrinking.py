@@ -16,9 +16,9 @@ from tests.cases.mutations import value_types
 from tests.cases.surroundings import say_anew
 from tests.rules.apart import Apart
 from tests.rules.campaign import how
-from tests.rules.constants import drop_unread
 from tests.rules.instances import Instance, draw, subject
 from tests.rules.judging import Outcome
+from tests.rules.tensors import drop_unread
 
 Step = Callable[[ModelProto], bool]  # False where there is nothing to change
 PATIENCE = 2000  # models
