@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import string
+from typing import Final, NamedTuple
 
 from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, op, rewrite, var
+
+
+_LETTERS: Final = frozenset(string.ascii_letters + ",")
 
 
 class Equation(NamedTuple):
@@ -24,6 +28,9 @@ def equation(m: Match) -> Equation:
     left, written, result = text.partition("->")
     operands = left.split(",")
     m.require(len(operands) == len(m.einsum.inputs), "a term for each operand")
+    ranks = [m.rank(x) for x in m.einsum.inputs if x is not None]
+    m.require(all(r in (None, len(t)) for r, t in zip(ranks, operands)), "a letter for each axis")
+    m.require(_LETTERS.issuperset(left + result), "no letter stands for an axis")
     m.require(all(len(set(t)) == len(t) for t in operands), "a diagonal is taken")
     if not written:  # the letters that occur once, in alphabetical order
         result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
