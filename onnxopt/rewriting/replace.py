@@ -58,8 +58,10 @@ def _check_types(m: Match, pairs: list[tuple[Value, Value]]) -> None:
         types_of = types.foresee(m.new_nodes, [new for _, new in pairs])
     else:
         types_of = [(new.known_dtype, None) for _, new in pairs]
-    for (old, _), known in zip(pairs, types_of):
-        if told := contradiction(old, *known):
+    first: dict[Value, Value] = {}  # what a result replaces first
+    for (old, new), known in zip(pairs, types_of):
+        told = contradiction(old, *known)
+        if told := told or contradiction(first.setdefault(new, old), old.known_dtype, None):
             raise refusal(m.graph, m.anchor, told, kind=MistypedError)
 
 

@@ -155,6 +155,29 @@ def test_a_rule_of_ours_declines_where_types_that_a_file_says_contradict_each_ot
     assert Driver([neg_of_double]).run(model) == 0 and [n.op for n in model.graph] == ["Neg"]
 
 
+@rewrite(op.TopK(var("x"), var("k")))
+def one_for_both(m, x, k):  # type: ignore[no-untyped-def]
+    """Numbers and places are one."""
+    return (both := m.op["l::f"](x)), both
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_one_result_for_two_types_changes_nothing(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """g (float[3] x, int64[1] k) => (float[1] y, int64[1] z) { v, w = TopK (x, k) y = Neg (v) z = Abs (w) }
+        <domain: "l", opset_import: ["" : 21]> f (p) => (q) { q = Neg (p) }"""
+    monkeypatch.setattr(Model, "debug", debug)
+    model = read_model(onnx.parser.parse_model(HEAD + text))
+    types.update(model)
+    driver = Driver([one_for_both])
+    if debug:
+        with pytest.raises(MistypedError, match=r"what replaces `.` is"):
+            driver.run(model)
+    else:
+        assert driver.run(model) == 0
+        assert [*driver.records["one_for_both"].declined] == ["what replaces `v` is int64[…], not float[?]"]
+    assert [n.op for n in model.graph] == ["TopK", "Neg", "Abs"]
+
+
 def test_an_interpreter_and_an_example_are_told() -> None:
     class Nots(GraphInterpreter):
         """Makes it."""
