@@ -60,8 +60,7 @@ def _check_types(m: Match, pairs: list[tuple[Value, Value]]) -> None:
         types_of = [(new.known_dtype, None) for _, new in pairs]
     first: dict[Value, Value] = {}  # what a result replaces first
     for (old, new), known in zip(pairs, types_of):
-        told = contradiction(old, *known)
-        if told := told or contradiction(first.setdefault(new, old), old.known_dtype, None):
+        if told := contradiction(old, *known) or contradiction(first.setdefault(new, old), old.known_dtype, None):
             raise refusal(m.graph, m.anchor, told, kind=MistypedError)
 
 

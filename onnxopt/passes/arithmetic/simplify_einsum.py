@@ -10,7 +10,6 @@ from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, op, rewrite, var
 
-
 _LETTERS: Final = frozenset(string.ascii_letters + ",")
 
 

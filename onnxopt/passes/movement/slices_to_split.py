@@ -16,6 +16,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
 from onnxopt.rewriting.forms import FORMS, operands
+from onnxopt.rewriting.parts import insert_split
 
 Range = tuple[int, int]
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
@@ -143,22 +144,12 @@ def _covers(parts: list[Range], size: int | None) -> bool:
 def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node) -> None:
     source = first.inputs[0]  # not what it was at first, if that was itself cut out twice
     assert source is not None
-    sizes = [b - a for a, b in parts]
-    if graph.opset() < 13:
-        proto, inputs = make_node("Split", "", first.name, {"axis": axis, "split": sizes}), [source]
-    else:
-        proto = make_node("Split", "", first.name, {"axis": axis})
-        inputs = [source, graph.constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
-    split = Node(proto, [*inputs], [None] * len(parts))
+    # The values of the first Slices become the parts: the names of outputs stay.
+    taken = [group[0].output for group in parts.values()]
+    split = insert_split(graph, source, taken, axis, [b - a for a, b in parts], first)
     describe_as(split.proto, first.proto)
-    graph.insert(split, first)
-    for i, group in enumerate(parts.values()):
-        for j, node in enumerate(group):
-            value = node.output
-            if j == 0:  # its value becomes the part: the names of outputs stay
-                graph.take_over(value, split, i)
-            else:
-                part = split.outputs[i]
-                assert part is not None
-                value.replace_all_uses_with(part)
+    for group, part in zip(parts.values(), taken):
+        graph.remove(group[0])
+        for node in group[1:]:
+            part = node.output.replace_all_uses_with(part)
             graph.remove(node)
