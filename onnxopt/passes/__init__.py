@@ -52,7 +52,6 @@ ROOMS: Final = {
         "unmerge-batches",
     ),
     "arithmetic": (
-        "batch-products",
         "clip-chains",
         "fold-signs",
         "neutral-operands",

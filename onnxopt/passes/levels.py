@@ -20,8 +20,8 @@ _EXACT: Final = (
     "axes-first,parts-of-concat"
 )
 _ARITHMETIC: Final = (
-    "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,unmerge-batches,implicit-broadcast,constants-once,"
-    "pack-parts"
+    "simplify-arithmetic,simplify-reductions,simplify-einsum,unmerge-batches,implicit-broadcast,"
+    "constants-once,pack-parts"
 )
 _OPERATORS: Final = "fuse-normalization,fuse-activation,fuse-softmax"
 _FOLDS: Final = (

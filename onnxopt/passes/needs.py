@@ -10,7 +10,6 @@ from onnxopt.operators import MULTIDIRECTIONAL
 NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "axes-before-split": (1, ("Split", "Gather")),
     "axes-first": (1, ("Unsqueeze", "Reshape")),
-    "batch-products": (2, ("MatMul",)),
     "clip-chains": (1, ("Clip",)),
     "constants-once": (2, ("Gemm", *sorted(MULTIDIRECTIONAL))),
     "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),

@@ -13,6 +13,7 @@ from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute
 from onnxopt.pipeline.instruments import CheckEach
 from onnxopt.pipeline.records import PipelineReport
+from onnxopt.pipeline.registry import current_name
 from onnxopt.pipeline.sequence import Sequential
 
 Check = Callable[[Model], None]
@@ -28,10 +29,10 @@ def in_order(passes: Sequence[Pass]) -> list[Pass]:
         index.setdefault(p.name, []).append(i)
     following: list[set[int]] = [set() for _ in passes]
     for i, p in enumerate(passes):
-        for name in p.info.after:
+        for name in map(current_name, p.info.after):
             for j in index.get(name, ()):
                 following[j].add(i)
-        for name in p.info.before:
+        for name in map(current_name, p.info.before):
             following[i].update(index.get(name, ()))
     waiting = [0] * len(passes)
     for later in following:

@@ -25,6 +25,9 @@ _PLUGIN: Final = "a plugin is a Python file, or a module on the path, that regis
 _NAME: Final = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _LOOSE: Final = "a RewritePass with @register that has it among its `rules` does"
 
+# Passes that others took in: their names stay understood, and mean the others.
+_MERGED: Final = {"batch-products": "unmerge-batches"}
+
 _PASSES: dict[str, type[Pass]] = {}
 _LATER: dict[str, str] = {}  # modules of passes that are imported when somebody asks for them
 _ORIGINS: dict[str, str] = {}  # of passes from plugins: distribution and version
@@ -108,6 +111,12 @@ def note_name(name: str) -> None:
     _NAMED.add(name)
 
 
+def current_name(name: str) -> str:
+    """Returns the name in the form of the registry: with dashes; for a pass that another took in, that other's."""
+    name = name.strip().replace("_", "-")
+    return name if name in _PASSES or name in _LATER else _MERGED.get(name, name)
+
+
 def check_names(names: Iterable[str], what: str) -> None:
     """Raise UsageError for a name that no pass has: registered, defined as a class, or given to a composite."""
     for name in names:
@@ -164,7 +173,7 @@ def is_registered(name: str) -> bool:
 
 def get_pass(name: str) -> type[Pass]:
     """The pass called `name`; plugins are loaded if onnxopt has none. Raises UsageError with the nearest names."""
-    name = name.strip().replace("_", "-")
+    name = current_name(name)
     _import_later([name])
     if name not in _PASSES:
         load_plugins()
@@ -209,7 +218,7 @@ def pass_or_rule(name: str) -> tuple[type[Pass], list[Rule]]:
     passes, rules = all_passes(), {}
     for cls in passes.values():
         rules.update({rule.name: (cls, [rule]) for rule in (cls.rules if issubclass(cls, RewritePass) else ())})
-    dashed, plain = name.replace("_", "-"), name.replace("-", "_")
+    dashed, plain = current_name(name), name.replace("-", "_")
     if dashed in passes:
         cls = passes[dashed]
         return cls, list(cls.rules) if issubclass(cls, RewritePass) else []
@@ -295,7 +304,7 @@ def load_module(source: str) -> None:
 
 def _warn_of_order(names: Iterable[str]) -> None:
     """A UserWarning for a place among passes that nobody knows: it would be no place at all, without a word."""
-    known = {*_PASSES, *_LATER, *_NAMED}
+    known = {*_PASSES, *_LATER, *_NAMED, *_MERGED}
     for cls in map(_PASSES.__getitem__, names):
         for field in ("after", "before"):
             for other in getattr(cls.info, field):

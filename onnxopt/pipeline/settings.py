@@ -9,7 +9,7 @@ from onnxopt.arguments import all_in, check_whole, kind, names_in
 from onnxopt.errors import UsageError
 from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.instrument import Instrument
-from onnxopt.pipeline.registry import check_names, check_rules
+from onnxopt.pipeline.registry import check_names, check_rules, current_name
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
@@ -32,8 +32,8 @@ def check_settings(ctx: PassContext) -> None:
         check_whole("max_rewrites", ctx.max_rewrites, "None is without end")
     if ctx.allow_domains is not None:
         names_in(ctx.allow_domains, "allow_domains")
-    ctx.required_pass = frozenset(n.replace("_", "-") for n in names_in(ctx.required_pass, "required_pass"))
-    ctx.disabled_pass = frozenset(n.replace("_", "-") for n in names_in(ctx.disabled_pass, "disabled_pass"))
+    ctx.required_pass = frozenset(map(current_name, names_in(ctx.required_pass, "required_pass")))
+    ctx.disabled_pass = frozenset(map(current_name, names_in(ctx.disabled_pass, "disabled_pass")))
     ctx.disabled_rule = frozenset(names_in(ctx.disabled_rule, "disabled_rule"))
     check_names(ctx.required_pass, "required_pass")
     check_names(ctx.disabled_pass, "disabled_pass")

@@ -47,6 +47,18 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     assert "it is Conv" in fired.stdout
 
 
+def test_a_pass_that_another_took_in_keeps_its_name(run: Run, small: Path) -> None:
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    sizes = "<int64[2] merged = {6, 4}, int64[3] apart = {2, 3, 4}>"
+    body = f"{sizes} {{ a = Reshape (x, merged) b = Exp (a) y = Reshape (b, apart) }}"
+    onnx.save(parser.parse_model(f"{header} g (float[2, 3, 4] x) => (float[2, 3, 4] y) {body}"), small / "b.onnx")
+    assert "unmerged: 1 time" in run("why", "b.onnx", "batch-products").stdout
+    for option, left in ((("--pipeline", "batch-products"), 1), (("--disable", "batch_products"), 3)):
+        r = run("optimize", "b.onnx", "out.onnx", *option)
+        assert r.returncode == 0, r.stderr
+        assert len(onnx.load(small / "out.onnx").graph.node) == left
+
+
 def test_why_says_what_has_a_pass_run_that_its_level_lacks(run: Run, small: Path) -> None:
     source = small / "m.onnx"
     plugin = run("why", source, "wrong-rule", "--plugin", BROKEN).stdout

@@ -269,6 +269,8 @@ def test_order_by_constraints() -> None:
     assert order(named("a"), named("b"), named("c", before=("a",))) == "bca"
     assert order(named("a", after=("absent",)), named("b")) == "ab"
     assert order(named("a"), named("b", before=("a",)), named("b", before=("a",))) == "bba"
+    taken_in = named("a", after=("batch-products",))
+    assert [p.name for p in in_order([taken_in, get_pass("unmerge-batches")()])] == ["unmerge-batches", "a"]
     with pytest.raises(UsageError, match=r"put in order: (a before b before c before a|b before c before a before b)"):
         order(named("a", before=("b",)), named("b", before=("c",)), named("c", before=("a",)))
 
