@@ -60,9 +60,10 @@ def operands(node: Node) -> list[Value | None]:
     return found
 
 
-def listed_axes(node: Node) -> list[int] | None:
-    """The axes that a Reduce, a Squeeze or an Unsqueeze lists; None where it computes them, or lists none."""
-    given = [*operands(node), None][1]
+def listed_axes(node: Node, place: int = 1) -> list[int] | None:
+    """The axes that a Reduce, a Squeeze or an Unsqueeze lists, or another in this operand; None where it computes them,
+    or lists none."""
+    given = dict(enumerate(operands(node))).get(place)
     return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
 
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 from typing import Final
-
-import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import ARITHMETIC, REDUCTIONS, UNARY
+from onnxopt.operators import REDUCTIONS
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import tensor_bytes
+from onnxopt.rewriting.axes import Passing, WithOnes, passes
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.relayout import Relayout
 
 _PUT_IN: Final = ("Unsqueeze", "Reshape")
-_LARGEST: Final = ("Max", "Min")
 _REACH: Final = 16  # nodes of one region
 _FEW: Final = 4  # readers of one value
-_SHARED_BYTES: Final = 1 << 16  # of a constant that something else reads
 
 
 @register
@@ -52,7 +50,7 @@ class AxesFirst(GraphPass):
             if region.saved < 1:
                 ctx.decline("moved", "it would not leave fewer nodes", repr(node))
             elif ctx.spend("moved", at=node):
-                region.carry_out(graph)
+                _Wide(region).carry_out()
 
 
 def _put_in(node: Node) -> list[int]:
@@ -80,6 +78,8 @@ class _Region:
 
     def __init__(self, graph: Graph, rank: int, axes: list[int]) -> None:
         self.graph, self.rank, self.axes = graph, rank, axes
+        self.view = WithOnes(rank, axes)
+        self.passing: dict[Node, Passing] = {}
         self.exits: dict[Value, Node] = {}
         self.nodes: dict[Node, None] = {}
         self.sources: dict[Value, None] = {}
@@ -100,14 +100,14 @@ class _Region:
 
     @property
     def saved(self) -> int:
-        return len(self.exits) - sum(not self._merges(v) for v in self.sources if self._with_axes(v) is None)
+        return len(self.exits) - sum(not self._merges(v) for v in self.sources if self.with_axes(v) is None)
 
-    def _with_axes(self, source: Value) -> Value | None:
+    def with_axes(self, source: Value) -> Value | None:
         """What has the axes: it was squeezed of them, or somebody puts them in."""
         maker = source.producer
         if maker is None:
             return None
-        direct = self._direct(source)
+        direct = self.direct(source)
         if direct is not None:
             return direct.output
         if maker.op != "Squeeze" or maker.has_references:
@@ -126,7 +126,7 @@ class _Region:
             return self._reduces(maker)
         return self._picks(maker) or (maker.op == "Unsqueeze" and listed_axes(maker) is not None)
 
-    def _direct(self, source: Value) -> Node | None:
+    def direct(self, source: Value) -> Node | None:
         """A node that puts the axes in, which only depends on the source: it can stand wherever that does."""
         if source.graph is not self.graph or len(source.users) > _FEW:
             return None
@@ -168,7 +168,7 @@ class _Region:
             self.nodes.update(inside)
             self.exits.update(exits)
             self.nodes[maker] = None
-            open_values += [i for n in (maker, *inside) for i in n.inputs if i is not None and not i.constant]
+            open_values += [i for n in (maker, *inside) for i in self.passing[n].seen]
 
     def _closed(self, value: Value, found: dict[Node, None], exits: dict[Value, Node]) -> dict[Node, None] | None:
         """The nodes behind `value`, which end in `exits`, where the same axes are put in; None where something else
@@ -196,61 +196,49 @@ class _Region:
 
     def _fits(self, node: Node) -> bool:
         """Does it compute as well with the axes put in?"""
-        if node.graph is not self.graph or node.has_references or len(node.outputs) != 1 or node.outputs[0] is None:
+        if node.graph is not self.graph or len(node.outputs) != 1:
             return False
-        read = [v for v in node.inputs if v is not None and not v.constant]
-        if node.op in ARITHMETIC or (node.op in _LARGEST and self.graph.opset() >= 8):  # before, none broadcasts
-            numbers = [v for v in node.inputs if v is not None and v.constant]
-            small = all(self._may_be_made_anew(v, node) for v in numbers)
-            here = all(v.graph is self.graph and types.rank(v) == self.rank for v in read)
-            return bool(read) and len(node.inputs) == 2 and small and here
-        if node.op == "Concat":
-            return len(read) == len(node.inputs) and all(v.graph is self.graph for v in read)
-        alone = len(node.inputs) == 1 or (node.op == "Clip" and read == node.inputs[:1])
-        return (node.op in UNARY or node.op == "Clip") and alone and bool(read)
+        found = passes(node, self.view)
+        if found is None or found.axes.last or (found.axes.along and node.op != "Concat"):
+            return False
+        self.passing[node] = found
+        return True
 
-    def _may_be_made_anew(self, constant: Value, node: Node) -> bool:
-        own = constant.only_user is node or tensor_bytes(*constant.constant_type()) <= _SHARED_BYTES
-        return own and constant.is_stored and len(constant.constant_type()[1]) <= self.rank
 
-    def carry_out(self, graph: Graph) -> None:
-        wide: dict[Value, Value] = {}
-        for node in [n for n in graph if n in self.nodes]:
-            inputs = [self._wide(v, node, wide) if v is not None else None for v in node.inputs]
-            value = insert_new(graph, node.copy(inputs, []), node.output, node)
-            made = value.producer
-            assert made is not None
-            if node.op == "Concat":
-                rest = [i for i in range(self.rank + len(self.axes)) if i not in self.axes]
-                made.set_attr("axis", rest[int(node.attr("axis")) % self.rank])
-            wide[node.output] = value
-            leaving = self.exits.get(node.output)
-            if leaving is not None:
-                wide[node.output] = leaving.output
-                graph.take_over(leaving.output, made)
-                graph.remove(leaving)
-        for node in reversed([n for n in graph if n in self.nodes]):
-            graph.remove(node)
+class _Wide(Relayout):
+    """The nodes of a region with the axes put in."""
 
-    def _wide(self, value: Value, reader: Node, wide: dict[Value, Value]) -> Value:
-        """The value with the axes put in."""
-        if value in wide:
-            return wide[value]
-        graph, given = self.graph, self._with_axes(value)
-        if given is not None:
-            direct = self._direct(value)
-            if direct is not None and value.producer is not None:
-                graph.move_after(direct, value.producer)  # it may stand behind what reads it from now on
-            return given
-        if value.constant:
-            array = value.array.reshape((1,) * (self.rank - value.array.ndim) + value.array.shape)
-            array = np.expand_dims(array, tuple(self.axes))
-            while array.ndim > max(value.array.ndim, 1) and array.shape[0] == 1:
-                array = array[0]
-            if value.array.size == 1 or array.shape == value.array.shape:
-                return value
-            wide[value] = graph.constant(array, value.name, reader)
-            return wide[value]
-        made = of_axes(graph, "Unsqueeze", value, self.axes, reader)
-        wide[value] = insert_new(graph, made, value, reader)
-        return wide[value]
+    suffix = "_wide"
+
+    def __init__(self, region: _Region) -> None:
+        super().__init__(region.graph, _in_order(region.nodes), region.view, region.passing)
+        self.region = region
+
+    def enter(self, v: Value, before: Node) -> Value:
+        given = self.region.with_axes(v)
+        if given is None:
+            return insert_new(self.graph, of_axes(self.graph, "Unsqueeze", v, self.region.axes, before), v, before)
+        direct = self.region.direct(v)
+        if direct is not None and v.producer is not None:
+            self.graph.move_after(direct, v.producer)  # it may stand behind what reads it from now on
+        return given
+
+    def hand_out(self, v: Value, new: Value) -> None:
+        leaving = self.region.exits.get(v)
+        if leaving is not None:
+            leaving.output.replace_all_uses_with(new)
+            self.graph.remove(leaving)
+
+
+def _in_order(nodes: Collection[Node]) -> list[Node]:
+    """Each behind those that make what it reads."""
+    found: dict[Node, None] = {}
+    waiting = list(nodes)
+    while waiting:
+        makers = [v.producer for v in waiting[-1].inputs if v is not None and v.producer in nodes]
+        before = [n for n in makers if n is not None and n not in found]
+        if before:
+            waiting += before
+        else:
+            found.setdefault(waiting.pop())
+    return list(found)

@@ -7,7 +7,6 @@ Gemm, and the Reshapes at the ends merge with those that attention has anyway.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 from onnx import TensorProto
@@ -16,12 +15,11 @@ from onnxopt.analysis import types
 from onnxopt.element_types import FLOATS
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import REDUCTIONS
+from onnxopt.operators.axes import AXES
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
-from onnxopt.rewriting.regions import Region, regions
-from onnxopt.rewriting.replace import remove_dead
-from onnxopt.rewriting.rows import ALONG_LAST, BROADCASTING, leading_dims, rows_of
+from onnxopt.rewriting.axes import Rows
+from onnxopt.rewriting.relayout import Region, Relayout, connected, regions
 
 
 @register
@@ -43,41 +41,53 @@ class FlattenRows(GraphPass):
         if graph.is_function or graph.opset() < 7 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.settle(graph.model)
-        for found in regions(graph, leading_dims, rows_of):
+        for found in regions(graph, _leading_dims, Rows):
             if _flatten(graph, ctx, found) is False:
                 # Nodes that hang together only by what they read, as queries do with what is added to the attention's
                 # result, may be made rows or stay each.
-                parts = regions(found.nodes, leading_dims, rows_of, side_by_side=False)
+                parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
                 for part in parts if len(parts) > 1 else ():
                     _flatten(graph, ctx, part)
 
 
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape]) -> bool | None:
     """False where something would be gained, but not as much as it costs."""
-    region = _Region(graph, found)
+    region = _Rows(graph, found)
     gain = region.gain()
     if not gain:
         return None
     if region.cost() >= gain:
         ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
         return False
-    if not region.can_restore and any(True for _ in region.leaving()):
+    if not region.can_restore and any(region.leaving()):
         ctx.decline("flattened", "two unknown dims cannot be restored before opset 14", repr(region.nodes[0]))
     elif ctx.spend("flattened", at=region.nodes[-1]):
-        region.flatten()
+        region.carry_out()
     return None
 
 
-class _Region:
+def _leading_dims(node: Node) -> Shape | None:
+    """The leading dims of what the node makes, if these are known, and there are several."""
+    made = node.outputs[0] if node.outputs else None
+    dims = types.shape(made) if made is not None and node.op in AXES else None
+    if made is None or dims is None or len(dims) < 3 or None in dims[:-1] or 0 in dims[-1:] or not types.dtype(made):
+        return None
+    lead, shapes = dims[:-1], [types.shape(v) for v in node.outputs if v is not None]
+    if not all(d is not None and d[:-1] == lead and isinstance(d[-1], int) for d in shapes):
+        return None
+    return lead
+
+
+class _Rows(Relayout):
     """Nodes, in order, whose values all have the leading dims `lead`."""
 
+    suffix = "_rows"
+
     def __init__(self, graph: Graph, found: Region[Shape]) -> None:
-        self.graph = graph
-        self.lead = found.kind
-        inside = set(found.nodes)
+        inside, self.lead = set(found.nodes), found.kind
         # Two results that are read elsewhere alone would need a Reshape each, what they are made of one.
-        self.nodes = [n for n in found.nodes if n.op != "TopK" or _is_read_by(n, inside)]
-        self.inside = set(self.nodes)
+        nodes = [n for n in found.nodes if n.op != "TopK" or _is_read_by(n, inside)]
+        super().__init__(graph, nodes, Rows(self.lead), found.passing)
         unknown = sum(not isinstance(d, int) for d in self.lead)
         # Several are listed, as a Shape says; one of them may be 0, which before opset 14 copies another.
         self.can_restore = 0 not in self.lead and (unknown <= 1 or graph.opset() >= 14)
@@ -89,15 +99,12 @@ class _Region:
     def gain(self) -> int:
         """Nodes that go: the Add of each product with a bias, and Reshapes (or Flattens) from and to matrices."""
         products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
-        entering = [v.producer for v in self.entering() if self._was_matrix(v)]
-        ends = (u for v in self.made() for u in v.users if u not in self.inside and _makes_rows(u, v))
+        entering = [v.producer for v in self.entering if self._was_matrix(v)]
+        ends = (u for v in self.made() for u in self.outside(v) if _makes_rows(u, v))
         outer = [*entering, *(_only_reader(_only_reader(u)) for u in ends)]
         if not products and not self.cost() and all(map(self._is_of_rows, outer)):
             return 0
         return products + len(outer)
-
-    def made(self) -> Iterator[Value]:
-        return (v for node in self.nodes for v in node.outputs if v is not None)
 
     def _was_matrix(self, v: Value) -> bool:
         """Does nobody else read the Reshape that made these rows of a matrix of the same width?"""
@@ -136,15 +143,10 @@ class _Region:
             return False
         return any(v is not None and v.constant for v in user.inputs)
 
-    def entering(self) -> list[Value]:
-        """What comes from outside and has the leading dims."""
-        read = (v for n in self.nodes for v in rows_of(n, self.lead))
-        return list(dict.fromkeys(v for v in read if v.producer not in self.inside))
-
     def leaving(self) -> Iterator[Value]:
         """What is read outside in its shape: by anything but what may as well be a Reshape of the matrix."""
         for v in self.made():
-            outside = [u for u in v.users if u not in self.inside]
+            outside = self.outside(v)
             if v.is_output or any(_target(u, v) is None and self._behind(u, v) is None for u in outside):
                 yield v
 
@@ -162,7 +164,7 @@ class _Region:
         """What the targets have behind the leading dims, where these are listed."""
         if not self.lists:
             return []
-        readers = ((u, v) for v in self.made() for u in v.users if u not in self.inside and _target(u, v) is None)
+        readers = ((u, v) for v in self.made() for u in self.outside(v) if _target(u, v) is None)
         found = [self._behind(u, v) for u, v in readers]
         return list(dict.fromkeys([*(b for b in found if b is not None), *((_last(v),) for v in self.leaving())]))
 
@@ -171,7 +173,7 @@ class _Region:
         costs nothing."""
         entering = sum(
             v.producer is None or v.producer.op != "Reshape" or v.is_output or not self.inside.issuperset(v.users)
-            for v in self.entering()
+            for v in self.entering
         )
         listed = len(self._listed())
         listed += (1 if self.graph.opset() >= 15 else 2) if listed else 0
@@ -179,29 +181,16 @@ class _Region:
 
     # -- doing it ----------------------------------------------------------------------------------------
 
-    def flatten(self) -> None:
-        matrix: dict[Value, Value] = {}
+    def carry_out(self) -> None:
         self.targets = self._list_targets()
-        sources = [v.producer for v in self.entering() if self._was_matrix(v)]
-        for node in self.nodes:
-            for v in rows_of(node, self.lead):
-                if v not in matrix:  # it comes from outside, and this is its first reader
-                    matrix[v] = self._enter(v, node)
-            matrix.update(zip((v for v in node.outputs if v is not None), self._on_rows(node, matrix)))
-        for value in list(self.made()):
-            self._hand_out(value, matrix[value])
-        for node in reversed(self.nodes):
-            self.graph.remove(node)
-        for source in sources:
-            if source is not None:
-                remove_dead(source)
+        super().carry_out()
 
     def _list_targets(self) -> dict[tuple[int, ...], Value]:
         """In front of all that reads them."""
         wanted, n, first = self._listed(), len(self.lead), self.nodes[0]
         if not wanted:
             return {}
-        source = rows_of(first, self.lead)[0]
+        source = self.operands[first][0]
         if self.graph.opset() >= 15:
             lead = self._list("Shape", [source], n, end=n)
         else:
@@ -221,74 +210,40 @@ class _Region:
         self.graph.insert(Node(make_node(op, "", "", attributes), [*inputs], [made]), self.nodes[0])
         return made
 
-    def _enter(self, v: Value, before: Node) -> Value:
+    def enter(self, v: Value, before: Node) -> Value:
         """What was a matrix is read as that at once: other passes may see in the Reshape between what they know."""
         source = v.producer.inputs[0] if v.producer is not None and self._was_matrix(v) else None
         if source is not None:
             return source
-        result = self._new(v)
-        self._reshape(v, [-1, _last(v)], result, before)
+        result = self.new(v)
+        self.reshape(v, [-1, _last(v)], result, before)
         return result
 
-    def _new(self, value: Value) -> Value:
-        """A value for the matrix that holds the rows of `value`, with its type and shape as facts."""
-        new = Value(self.graph.model.names.fresh(value.name, "_rows"), self.graph)
-        rows = prod(d for d in self.lead if isinstance(d, int)) if all(isinstance(d, int) for d in self.lead) else None
-        new.dtype, new.shape = types.dtype(value), (rows, _last(value))
-        return new
-
-    def _reshape(self, value: Value, target: list[int], result: Value | None, before: Node) -> Node:
-        shape = self.graph.constant(np.array(target, np.int64), f"{value.name}_shape", before)
-        node = Node(make_node("Reshape", "", "", {}), [value, shape], [result])
-        return self.graph.insert(node, before)
-
-    def _on_rows(self, node: Node, matrix: dict[Value, Value]) -> list[Value]:
-        """The same node on matrices, before `node`."""
-        inputs: list[Value | None] = []
-        for v in node.inputs:
-            if v is None or v in matrix:
-                inputs.append(None if v is None else matrix[v])
-            elif node.op in BROADCASTING and v.constant and len(v.constant_type()[1]) > 2:
-                inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
-            elif node.op in REDUCTIONS:
-                inputs.append(self.graph.constant(np.array([1], np.int64), v.name, node))
-            else:
-                inputs.append(v)
-        results = [self._new(v) for v in node.outputs if v is not None]
-        new = self.graph.insert(node.copy(inputs, [*results]), node)
-        if node.op in ALONG_LAST and node.attr("axis") != -1:
-            new.set_attr("axis", 1)
-        elif "axes" in node.attributes:
-            new.set_attr("axes", [1])
-        return results
-
-    def _hand_out(self, value: Value, rows: Value) -> None:
+    def hand_out(self, v: Value, new: Value) -> None:
         """Reshapes outside read the matrix, Flattens and Unsqueezes become such; any other reader gets the value in
         its shape."""
-        node, graph = value.producer, self.graph
+        node, graph = v.producer, self.graph
         assert node is not None
-        for user in [u for u in value.users if u not in self.inside]:
-            target = _target(user, value)
+        for user in self.outside(v):
+            target = _target(user, v)
             if target is not None and user.op in ("Flatten", "Unsqueeze"):
-                graph.take_over(user.output, self._reshape(rows, target, None, user))
+                graph.take_over(user.output, self.reshape(new, target, None, user))
                 graph.remove(user)
             elif target is not None:
-                user.set_input(0, rows)
+                user.set_input(0, new)
                 if user.inputs[1] is not None and user.inputs[1].array.tolist() != target:
-                    user.set_input(1, graph.constant(np.array(target, np.int64), f"{value.name}_shape", user))
-            elif (behind := self._behind(user, value)) is not None:
-                user.set_input(0, rows)
+                    user.set_input(1, graph.constant(np.array(target, np.int64), f"{v.name}_shape", user))
+            elif (behind := self._behind(user, v)) is not None:
+                user.set_input(0, new)
                 user.set_input(1, self.targets[behind])
                 user.set_attr("allowzero", 1)
-        if value.is_output or any(u not in self.inside for u in value.users):
+        if v.is_output or self.outside(v):
             if self.lists:
-                restored = Node(
-                    make_node("Reshape", "", "", {"allowzero": 1}), [rows, self.targets[_last(value),]], [None]
-                )
-                graph.take_over(value, graph.insert(restored, node))
+                restored = Node(make_node("Reshape", "", "", {"allowzero": 1}), [new, self.targets[_last(v),]], [None])
+                graph.take_over(v, graph.insert(restored, node))
             else:
                 dims = [d if isinstance(d, int) else -1 for d in self.lead]
-                graph.take_over(value, self._reshape(rows, [*dims, _last(value)], None, node))
+                graph.take_over(v, self.reshape(new, [*dims, _last(v)], None, node))
 
 
 def _only_reader(node: Node | None) -> Node | None:

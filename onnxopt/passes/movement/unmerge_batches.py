@@ -11,26 +11,21 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-import numpy as np
-
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import make_node
 from onnxopt.record import record
+from onnxopt.rewriting.axes import Apart, passes
 from onnxopt.rewriting.axis_runs import constant_target, product
-from onnxopt.rewriting.batches import batch_in, batched, order_apart, put_axes_in_front, varying
 from onnxopt.rewriting.parts import parts_beside
-from onnxopt.rewriting.regions import Region, regions
-from onnxopt.rewriting.replace import remove_dead
+from onnxopt.rewriting.relayout import Region, Relayout, regions
 
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _SAID: Final = "what comes in, or goes out, is not said by one Reshape"
 _MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
-_SHARED_BYTES: Final = 1 << 16  # a constant with other readers is stored in another shape, too, up to this size
 
 
 @register
@@ -53,8 +48,8 @@ class UnmergeBatches(GraphPass):
         if not ways:
             return
         plans: list[_Plan] = []
-        for found in regions(graph, partial(batch_in, ways), varying):
-            all_ways = [_Plan(graph, found, lead) for lead in ways[found.kind]]
+        for found in regions(graph, partial(_batch, ways), lambda first: ways[first][0]):
+            all_ways = [_Plan(graph, found, view) for view in ways[found.kind]]
             best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
             if best is not None and best.is_possible and best.saved > 0:
                 plans.append(best)
@@ -62,7 +57,7 @@ class UnmergeBatches(GraphPass):
                 why = "it would not leave fewer nodes" if best.is_possible else _SAID
                 ctx.decline("unmerged", why, repr(best.nodes[0]))
         for plan in _without_odd(plans, ctx):
-            now = _Plan(graph, plan.region, plan.lead)  # what is beside it may have changed
+            now = _Plan(graph, plan.region, plan.view)  # what is beside it may have changed
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
 
@@ -73,7 +68,7 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
     Heads are turned together where they are turned alike (merge-parallel), which saves more.
     """
     while True:
-        freed = {end.reshape for plan in plans for end in plan.entering.values()}
+        freed = {end.reshape for plan in plans for end in plan.ends.values()}
         odd = [plan for plan in plans if plan.is_beside_alike(freed)]
         if not odd:
             return plans
@@ -82,9 +77,15 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
         plans = [plan for plan in plans if plan not in odd]
 
 
-def _ways(graph: Graph) -> dict[Shape, list[Shape]]:
+def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Shape | None:
+    """The first dim (alone) of what the node makes, if there are ways to take it apart."""
+    dims = types.shape(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
+    return dims[:1] if dims is not None and len(dims) > 1 and dims[:1] in ways else None
+
+
+def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
     """By the first dim (alone): those that a Reshape makes one, or makes of one, in front of others that stay."""
-    ways: dict[Shape, list[Shape]] = {}
+    ways: dict[Shape, list[Apart]] = {}
     for node in graph.by_op.get("Reshape", ()):
         x = node.inputs[0]
         dims, made = (types.shape(x) if x is not None else None), types.shape(node.output)
@@ -95,8 +96,8 @@ def _ways(graph: Graph) -> dict[Shape, list[Shape]]:
         if len(few) < 2 or len(lead) > _MOST or few[0] in (0, 1, None) or None in lead or many[len(lead) :] != few[1:]:
             continue
         known = ways.get(few[:1], [])
-        if lead not in known and len(known) < _MOST and product(lead) == product(few[:1]):
-            ways[few[:1]] = [*known, lead]
+        if lead not in [w.lead for w in known] and len(known) < _MOST and product(lead) == product(few[:1]):
+            ways[few[:1]] = [*known, Apart(few[:1], lead)]
     return ways
 
 
@@ -119,20 +120,22 @@ class _End:
     transpose: Node | None = None
 
 
-class _Plan:
-    """Nodes, in order, whose values have one first dim, on which they are to have `lead` in its place."""
+class _Plan(Relayout):
+    """Nodes, in order, whose values have one first dim, which is to be several."""
 
-    def __init__(self, graph: Graph, found: Region[Shape], lead: Shape) -> None:
-        self.graph, self.region, self.first, self.lead = graph, found, found.kind, lead
-        self.nodes, self.inside = found.nodes, set(found.nodes)
-        self.more = len(lead) - 1
+    view: Apart
+    suffix = "_apart"
+
+    def __init__(self, graph: Graph, region: Region[Shape], view: Apart) -> None:
+        super().__init__(graph, region.nodes, view, {n: p for n in region.nodes if (p := passes(n, view))})
+        self.region, self.more = region, len(view.lead) - 1
         self.merged = 0  # Reshapes that merge, or take apart, and go
         self.is_possible = True
-        self.entering: dict[Value, _End] = {}
+        self.ends: dict[Value, _End] = {}
         self.leaving: dict[Value, list[_End]] = {}
         self.restored: dict[Value, list[int]] = {}
         self._look()
-        ends = [*self.entering.values(), *(e for found in self.leaving.values() for e in found)]
+        ends = [*self.ends.values(), *(e for found in self.leaving.values() for e in found)]
         self.merged = sum(e.saved > 0 for e in ends)
         freed = {e.reshape for e in ends if e.reshape is not None and e.saved >= 0}
         self.saved = sum(e.saved for e in ends) - len(self.restored)
@@ -140,15 +143,14 @@ class _Plan:
             self.saved += _dying(freed)
 
     def _look(self) -> None:
-        read = (v for n in self.nodes for v in batched(n, self.first))
-        for v in dict.fromkeys(v for v in read if v.producer not in self.inside):
+        for v in self.entering:
             end = self._enters(v)
             if end is None:
                 self.is_possible = False
                 return
-            self.entering[v] = end
-        for v in (v for n in self.nodes for v in n.outputs if v is not None):
-            outside = [u for u in v.users if u not in self.inside]
+            self.ends[v] = end
+        for v in self.made():
+            outside = self.outside(v)
             if not outside and not v.is_output:
                 continue
             ends = [self._leaves(v, u) for u in outside]
@@ -162,7 +164,7 @@ class _Plan:
 
     def is_beside_alike(self, freed: Set[Node | None]) -> bool:
         """Would a Reshape have another target than that of another part of the same tensor, which is not `freed`?"""
-        for end in self.entering.values():
+        for end in self.ends.values():
             if end.reshape is None or end.target is None:
                 continue
             made = types.shape(end.reshape.output)
@@ -174,14 +176,11 @@ class _Plan:
 
     def _apart(self, v: Value, axis: int = 0) -> Shape:
         dims = types.shape(v) or ()
-        return (*dims[:axis], *self.lead, *dims[axis + 1 :])
+        return (*dims[:axis], *self.view.lead, *dims[axis + 1 :])
 
     def _enters(self, v: Value) -> _End | None:
         """What is read in place of a value from outside; None where that cannot be said."""
         wanted, node = self._apart(v), v.producer
-        if v.constant:
-            shared = len(v.users) > 1 and v.array.nbytes > _SHARED_BYTES
-            return None if not v.is_stored or shared or not all(isinstance(d, int) for d in wanted) else _End(0, v)
         alone = not v.is_output and self.inside.issuperset(v.users)
         x = node.inputs[0] if node is not None and node.op in SAME_ORDER and node.graph is self.graph else None
         if x is not None:
@@ -213,7 +212,7 @@ class _Plan:
             or sorted(perm) != list(range(len(perm)))
         ):
             return None
-        wanted, order = self._apart(y, perm[0]), order_apart(perm, perm[0], self.more)
+        wanted, order = self._apart(y, perm[0]), _order_apart(perm, perm[0], self.more)
         if _same(types.shape(x), wanted):
             return _End(1, x, node, None, order, transpose)
         target = _target(types.shape(x), wanted)
@@ -231,7 +230,7 @@ class _Plan:
                 return None
             if reader.inputs[0] is not turned or turned.users[reader] != 1 or sorted(perm) != list(range(len(perm))):
                 return None
-            order = order_apart(perm, 0, self.more)
+            order = _order_apart(perm, 0, self.more)
             transpose, user, dims = user, reader, tuple(dims[i] for i in order)
         if user.op not in SAME_ORDER or any(_is_quantizer(u) for u in islice(user.output.users, _MOST)):
             return None
@@ -243,46 +242,26 @@ class _Plan:
 
     # -- doing it --------------------------------------------------------------------------------------------------
 
-    def carry_out(self) -> None:
-        apart: dict[Value, Value] = {}
-        sources = [v.producer for v in self.entering]
-        for node in self.nodes:
-            inputs: list[Value | None] = []
-            apart_too = batched(node, self.first)
-            for v in node.inputs:
-                if v in apart_too and v not in apart:
-                    apart[v] = self._enter(v, self.entering[v], node)
-                inputs.append(apart[v] if v in apart_too else v)
-            made = [self._new(v, self._apart(v)) for v in node.outputs if v is not None]
-            new = self.graph.insert(node.copy(inputs, [*made]), node)
-            put_axes_in_front(new, node, self.more)
-            apart.update((v, w) for v, w in zip(node.outputs, made) if v is not None)
-        for v, ends in self.leaving.items():
-            for end in ends:
-                apart[v] = self._hand_out(apart[v], end)
-            if v in self.restored:
-                self.graph.take_over(v, self._reshape(apart[v], self.restored[v], None, v.producer))
-        for node in reversed(self.nodes):
-            self.graph.remove(node)
-        for source in sources:
-            if source is not None:
-                remove_dead(source)
-
-    def _enter(self, v: Value, end: _End, before: Node) -> Value:
-        if v.constant:
-            dims = [d for d in self._apart(v) if isinstance(d, int)]
-            return self.graph.constant(v.array.reshape(dims), v.name, before)
+    def enter(self, v: Value, before: Node) -> Value:
+        end = self.ends[v]
         x = end.source
         if end.target is not None:
             like = end.transpose.inputs[0] if end.transpose is not None else v
             assert like is not None
             axis = 0 if end.transpose is None else order_of(end.transpose, types.rank(like) or 0)[0]
-            x = self._new(like, self._apart(like, axis))
-            self._reshape(end.source, end.target, x, before)
+            x = self.new(like, self._apart(like, axis))
+            self.reshape(end.source, end.target, x, before)
         return x if end.transpose is None else self._turn(end.transpose, x, end.perm or (), self._apart(v), before)
 
-    def _hand_out(self, new: Value, end: _End) -> Value:
-        """Returns what is `new` from then on: a result of the graph keeps its name."""
+    def hand_out(self, v: Value, new: Value) -> None:
+        """A result of the graph keeps its name."""
+        for end in self.leaving.get(v, ()):
+            new = self._leave(new, end)
+        if v in self.restored:
+            self.graph.take_over(v, self.reshape(new, self.restored[v], None, v.producer))
+
+    def _leave(self, new: Value, end: _End) -> Value:
+        """Returns what is `new` from then on."""
         reader, x = end.reshape, new
         assert reader is not None
         if end.transpose is not None:
@@ -290,7 +269,7 @@ class _Plan:
             x = self._turn(end.transpose, new, end.perm or (), tuple(dims[i] for i in end.perm or ()), reader)
         made = reader.output
         if end.target is not None:
-            self.graph.take_over(made, self._reshape(x, end.target, None, reader))
+            self.graph.take_over(made, self.reshape(x, end.target, None, reader))
         else:
             read = made.replace_all_uses_with(x)
             new = read if x is new else new
@@ -299,19 +278,18 @@ class _Plan:
             self.graph.remove(end.transpose)
         return new
 
-    def _new(self, like: Value, dims: Shape) -> Value:
-        value = Value(self.graph.model.names.fresh(like.name, "_apart"), self.graph)
-        value.dtype, value.shape = types.dtype(like), dims
-        return value
-
     def _turn(self, like: Node, x: Value, perm: Sequence[int], dims: Shape, before: Node) -> Value:
-        value = self._new(like.output, dims)
+        value = self.new(like.output, dims)
         self.graph.insert(like.copy([x], [value]), before).set_attr("perm", list(perm))
         return value
 
-    def _reshape(self, x: Value, target: list[int], result: Value | None, before: Node | None) -> Node:
-        shape = self.graph.constant(np.array(target, np.int64), f"{x.name}_shape", before)
-        return self.graph.insert(Node(make_node("Reshape", "", "", {}), [x, shape], [result]), before)
+
+def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
+    """`perm`, where `axis` is that one and `more` axes behind it."""
+    found: list[int] = []
+    for i in perm:
+        found += range(i, i + more + 1) if i == axis else [i + more * (i > axis)]
+    return tuple(found)
 
 
 def _target(dims: Shape | None, wanted: Shape | None) -> list[int] | None:

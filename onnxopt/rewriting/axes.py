@@ -1,0 +1,381 @@
+"""The axes of a node, and the same node on values whose axes are seen otherwise.
+
+A view names, for each axis of a value, the axes that it becomes. A node passes through a view if what it works along
+stays one axis, and what it finds by its place stays at that place: then it is the same node with other numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.graph import Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.operators import BROADCASTING, REDUCTIONS
+from onnxopt.operators.axes import AXES
+from onnxopt.protos import Array, tensor_bytes
+from onnxopt.rewriting.axis_runs import inverse
+from onnxopt.rewriting.forms import listed_axes, operands
+
+_SHARED_BYTES: Final = 1 << 16  # a constant with other readers is made anew up to this size
+
+To = tuple[tuple[int, ...], ...]  # for each axis those that it becomes, in order
+
+
+class Axes(NamedTuple):
+    """`rank` axes: those of the first operand, or of the result where the operands are broadcast or joined.
+
+    data: the operands that have them, aligned at the last one.
+    along: the axes along which elements hang on one another; an attribute or operand names them.
+    last: as many of the last axes are found by their place.
+    made: for each axis of the results the one that it is; None for one that an operand brings.
+    """
+
+    rank: int
+    data: tuple[Value, ...]
+    along: frozenset[int]
+    last: int
+    made: tuple[int | None, ...]
+
+
+class Passing(NamedTuple):
+    """A node that passes through a view: what it reads that is seen otherwise, and the constants made anew for it."""
+
+    axes: Axes
+    seen: list[Value]
+    made_anew: list[Value]
+
+
+class Place(NamedTuple):
+    """What the axes of a value become: `to`, of `rank` axes.
+
+    alone: those that become one each, with no other; fixed: those of them at the same place, counted from the end.
+    """
+
+    to: To
+    rank: int
+    alone: frozenset[int]
+    fixed: frozenset[int]
+
+
+class View:
+    """How values of a kind are to be seen."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, Place] = {}
+
+    def has(self, dims: Shape) -> bool:
+        """Is a value of these dims of that kind?"""
+        raise NotImplementedError
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        """What the axes of a value of so many become, and how many there are then."""
+        raise NotImplementedError
+
+    def at(self, rank: int) -> Place:
+        """The same, looked up."""
+        place = self._places.get(rank)
+        if place is None:
+            to, wide = self.becomes(rank)
+            count = Counter(i for axes in to for i in axes)
+            alone = frozenset(i for i, axes in enumerate(to) if len(axes) == 1 and count[axes[0]] == 1)
+            fixed = frozenset(i for i in alone if to[i][0] - wide == i - rank)
+            place = self._places[rank] = Place(to, wide, alone, fixed)
+        return place
+
+    def dims(self, dims: Shape) -> Shape:
+        """Those of such a value, seen so: of one element where no axis becomes that one."""
+        to, rank, *_ = self.at(len(dims))
+        found: list[int | str | None] = [1] * rank
+        for d, axes in zip(dims, to):
+            if len(axes) == 1:
+                before = found[axes[0]]
+                both = isinstance(before, int) and isinstance(d, int)
+                found[axes[0]] = d if before == 1 else before * d if both else None  # type: ignore[operator]
+        return tuple(found)
+
+    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+        """Is the result of a node seen as its operands are? `made`: which of their `rank` axes it has."""
+        return list(made) == list(range(rank))
+
+
+class Turned(View):
+    """In another order: axis k is what was axis order[k]."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__()
+        self.order = tuple(order)
+
+    def has(self, dims: Shape) -> bool:
+        return len(dims) == len(self.order)
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        return tuple((i,) for i in inverse(self.order)), rank
+
+    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+        """A result with less axes is plain, if those that it has are in order."""
+        left = [self.at(rank).to[i][0] for i in made if i is not None]
+        return super().keeps(made, rank) or (len(left) == len(made) < rank and left == sorted(left))
+
+
+class AnyOrder(Turned):
+    """In an order in which no axis keeps its place: a node that works so works in each, if its results do."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__([*range(1, rank), 0])
+
+    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+        return (None not in made and len(made) < rank) or list(made) == list(range(rank))
+
+
+class Rows(View):
+    """All leading axes are one."""
+
+    def __init__(self, lead: Shape) -> None:
+        super().__init__()
+        self.lead = lead
+
+    def has(self, dims: Shape) -> bool:
+        return dims[:-1] == self.lead and isinstance(dims[-1], int)
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        return (((0,),) * (rank - 1) + ((1,),)), 2
+
+
+class Apart(View):
+    """The first axis is several."""
+
+    def __init__(self, first: Shape, lead: Shape) -> None:
+        super().__init__()
+        self.first, self.lead = first, lead
+
+    def has(self, dims: Shape) -> bool:
+        return dims[:1] == self.first
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        n = len(self.lead)
+        return (tuple(range(n)), *((i + n,) for i in range(rank - 1))), rank - 1 + n
+
+    def dims(self, dims: Shape) -> Shape:
+        return (*self.lead, *dims[1:])
+
+    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+        return made[:1] == (0,)
+
+
+class WithOnes(View):
+    """With axes of one element, which become `axes`."""
+
+    def __init__(self, rank: int, axes: Sequence[int]) -> None:
+        super().__init__()
+        self.rank, self.axes = rank, axes
+
+    def has(self, dims: Shape) -> bool:
+        return len(dims) == self.rank
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        wide = rank + len(self.axes)
+        return tuple((i,) for i in range(wide) if i not in self.axes), wide
+
+
+# -- what the axes of a node are -----------------------------------------------------------------------------------
+
+
+def rank_of(node: Node) -> int | None:
+    """How many axes it has, as far as that is known."""
+    rule = AXES.get(node.op)
+    if rule is None or not node.inputs or not node.outputs:
+        return None
+    first = node.outputs[0] if rule.everything else node.inputs[0]
+    return types.rank(first) if first is not None else None
+
+
+def axes_of(node: Node) -> Axes | None:
+    """None where the operator has no line in the table, or what it works along is not known."""
+    rank, graph = rank_of(node), node.graph
+    if rank is None or graph is None or None in node.outputs or node.has_references:
+        return None
+    rule = AXES[node.op]
+    if len(node.outputs) > 1 and node.op not in ("Split", "TopK"):
+        return None
+    if node.op in BROADCASTING and graph.opset() < 7:
+        return None
+    data = [v for v in node.inputs if v is not None] if rule.everything else node.inputs[:1]
+    others = [v for v in node.inputs[1:] if v is not None and v not in data]
+    if not rule.everything and node.inputs[0] in node.inputs[1:]:
+        return None
+    last, along = 0, frozenset[int]() if rule.along == "-" else _along(node, rank, rule.along)
+    if node.op == "MatMul":
+        ranks = [types.rank(v) or 0 for v in node.inputs if v is not None]
+        if min(ranks) < 2:
+            return None
+        last = 2
+        if ranks[1] == 2 < rank:  # one matrix for all rows
+            data, last = node.inputs[:1], 1
+    elif rule.along == "last:2":
+        last = 2
+    elif along is not None and (rule.along == "from:axis" or graph.opset() <= rule.joined_up_to):
+        last, along = rank - min(along), frozenset()
+        if any(types.rank(v) not in range(last + 1) for v in others):
+            return None
+    elif node.op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
+        return None
+    if along is None or last > rank:
+        return None
+    made = tuple(range(rank)) if rule.along == "-" else _made(node, rank, along)
+    return (
+        Axes(rank, tuple(dict.fromkeys(v for v in data if v is not None)), along, last, made)
+        if made is not None
+        else None
+    )
+
+
+def _along(node: Node, rank: int, names: str) -> frozenset[int] | None:
+    """The axes that an attribute or operand names."""
+    found: Sequence[int] | None = ()
+    kind, _, place = names.partition(":")
+    if names in ("axis", "from:axis"):
+        found = [int(node.attr("axis"))]
+    elif kind in ("axes", "axis"):
+        found = listed_axes(node, int(place)) or None
+    elif names == "pads":
+        _, pads, _, axes = _given(node)
+        listed = pads.array.reshape(2, -1).tolist() if pads is not None and pads.constant and axes is None else None
+        found = [i for i in range(rank) if listed[0][i] or listed[1][i]] if listed is not None else None
+    elif names == "scale":
+        found = _scaled(node)
+    return None if found is None or any(not -rank <= a < rank for a in found) else frozenset(a % rank for a in found)
+
+
+def _scaled(node: Node) -> list[int] | None:
+    """The axis along which a quantizer has a scale for each place, if it has; None if it has one for each block."""
+    scale, graph = node.input(1), node.graph
+    dims = types.shape(scale) if scale is not None else None
+    if dims in ((), (1,)):
+        return []
+    each = dims is not None and len(dims) == 1 and graph is not None and graph.opset() >= 13  # that of blocks has all
+    return [int(node.attr("axis"))] if each else None
+
+
+def _given(node: Node) -> list[Value | None]:
+    """The operands of Pad: data, pads, value, axes."""
+    return [*operands(node), None, None, None][:4]
+
+
+def _made(node: Node, rank: int, along: frozenset[int]) -> tuple[int | None, ...] | None:
+    every = tuple(range(rank))
+    if node.op == "Transpose":
+        order = order_of(node, rank)
+        return order if tuple(sorted(order)) == every else None
+    if AXES[node.op].along == "axes:1" and not node.keeps_dims:
+        return tuple(i for i in every if i not in along)
+    if node.op == "Gather":
+        index = types.rank(node.inputs[1]) if node.inputs[1] is not None else None
+        at = min(along)
+        if index == 1:
+            return every
+        return None if index is None else (*every[:at], *(None,) * index, *every[at + 1 :])
+    return every
+
+
+# -- the node, seen otherwise --------------------------------------------------------------------------------------
+
+
+def passes(node: Node, view: View) -> Passing | None:
+    """How a node is the same on values seen so; None where it is not, or reads none such."""
+    a = axes_of(node)
+    if a is None or not view.keeps(a.made, a.rank):
+        return None
+    _, rank, alone, fixed = view.at(a.rank)
+    if not alone.issuperset(a.along) or (a.last and not fixed.issuperset(range(a.rank - a.last, a.rank))):
+        return None
+    may_follow = node.op in BROADCASTING
+    seen, made_anew = [], []
+    for v in a.data:
+        dims = types.shape(v)
+        if dims is None:
+            return None
+        own = {i for i, d in enumerate(dims, a.rank - len(dims)) if d != 1}
+        full = len(dims) == a.rank and view.has(dims)
+        stays = (may_follow or node.op == "MatMul") and len(dims) <= rank and fixed.issuperset(own)
+        if stays and (v.constant or not full or isinstance(view, Turned)):
+            continue  # it is broadcast as well
+        is_static = full and all(isinstance(d, int) for d in view.dims(dims))
+        if full and not v.constant:
+            seen.append(v)
+        elif v.constant and (is_static or (may_follow and alone.issuperset(own))):
+            made_anew.append(v)
+        else:
+            return None
+    if not (seen or (made_anew and not may_follow)) or not all(map(_may_be_made_anew, made_anew)):
+        return None
+    return Passing(a, seen, made_anew)
+
+
+def _may_be_made_anew(v: Value) -> bool:
+    """Is a constant small, or stored for one reader alone?"""
+    return tensor_bytes(*v.constant_type()) <= _SHARED_BYTES or (v.is_stored and len(v.users) == 1)
+
+
+def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
+    """A constant that is made anew for a node on values seen otherwise.
+
+    One of lower rank stays as low as it can: runtimes know a normalization by a scale of one axis.
+    """
+    dims, (to, rank, *_) = v.constant_type()[1], view.at(a.rank)
+    wide = (1,) * (a.rank - len(dims)) + dims
+    array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
+    array = array.reshape([int(d or 0) for d in view.dims(wide)])
+    least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
+    while node.op in BROADCASTING and array.ndim > least and array.shape[0] == 1:
+        array = array[0]
+    if array.shape == dims and array.tobytes() == v.array.tobytes():
+        return v  # also the signs of its zeros are the same
+    assert node.graph is not None
+    return node.graph.constant(array, v.name, node)
+
+
+def rename(node: Node, old: Node, a: Axes, view: View) -> None:
+    """Write what `node`, which is `old` with the axes `a` on values seen otherwise, says of axes."""
+    to, rank, *_ = view.at(a.rank)
+    kind, _, place = AXES[node.op].along.partition(":")
+
+    def moved(axis: int) -> int:
+        new = to[axis % a.rank][0]
+        return axis if axis == new - rank else new
+
+    def write(index: int, name: str, listed: list[int]) -> None:
+        like = old.input(index)
+        if like is None:
+            node.set_attr(name, listed)
+        elif node.graph is not None:
+            array = np.array(listed, like.array.dtype).reshape(like.array.shape if name == "axis" else -1)
+            node.set_input(index, node.graph.constant(array, like.name, node))
+
+    if kind in ("axes", "axis") and place.isdigit():
+        given = listed_axes(old, int(place)) or []
+        new = list(map(moved, given))
+        if new != given:
+            write(int(place), kind, sorted(new) if node.op in REDUCTIONS else new)
+    elif kind in ("axis", "from") or (kind == "scale" and a.along):
+        axis = int(old.attr("axis"))
+        if moved(axis) != axis:
+            node.set_attr("axis", moved(axis))
+    elif kind == "pads" and rank > 0:
+        pads = _given(old)[1]
+        assert pads is not None
+        padded = np.zeros((2, rank), np.int64)
+        for i in a.along:
+            padded[:, to[i][0]] = pads.array.reshape(2, -1)[:, i]
+        if padded.reshape(-1).tolist() != pads.array.tolist():
+            write(1, "pads", padded.reshape(-1).tolist())
+    elif kind == "perm":
+        perm = list(range(rank))
+        for there, here in zip(to, (to[i] for i in order_of(old, a.rank))):
+            perm[there[0] : there[-1] + 1] = here
+        node.set_attr("perm", perm)

@@ -1,0 +1,160 @@
+"""Regions of nodes that work on values whose axes are seen otherwise, in place of the values that there were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.protos import make_node
+from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, passes, rename
+from onnxopt.rewriting.replace import remove_dead
+
+K = TypeVar("K")
+
+
+class Region(Generic[K]):
+    """Nodes in order, all of one `kind`, which pass through a view."""
+
+    def __init__(self, kind: K, passing: Mapping[Node, Passing]) -> None:
+        self.kind, self.passing = kind, passing
+        self.nodes: list[Node] = []
+        self._into: Region[K] | None = None
+
+    def _root(self) -> Region[K]:
+        region = self
+        while region._into is not None:
+            region = region._into
+        return region
+
+    def _absorb(self, other: Region[K]) -> Region[K]:
+        """Union by size; returns the region that holds both."""
+        if other is self:
+            return self
+        large, small = (self, other) if len(self.nodes) >= len(other.nodes) else (other, self)
+        large.nodes += small.nodes
+        small.nodes, small._into = [], large
+        return large
+
+
+def regions(nodes: Iterable[Node], kind: Callable[[Node], K | None], view: Callable[[K], View]) -> list[Region[K]]:
+    """Those of the nodes that have a kind and pass through the view of that kind, connected where one makes what
+    another reads, or both read the same. Linear in nodes."""
+    kinds, views, passing = dict[Node, K](), dict[K, View](), dict[Node, Passing]()
+    for node in nodes:
+        k = kind(node)
+        if k is None:
+            continue
+        if k not in views:
+            views[k] = view(k)
+        found = passes(node, views[k])
+        if found is not None:
+            kinds[node], passing[node] = k, found
+    return connected(kinds, passing)
+
+
+def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
+    """Nodes of equal kind, connected by what they read that is seen otherwise; only where one makes what another reads
+    if `side_by_side` says no."""
+    region_of: dict[Node, Region[K]] = {}
+    reading: dict[tuple[Value, K], Region[K]] = {}
+    for node, k in kinds.items():
+        region = Region(k, passing)
+        for v in passing[node].seen:
+            made = region_of.get(v.producer) if v.producer is not None else None
+            if made is None or made.kind != k:
+                made = reading.setdefault((v, k), region) if side_by_side else region
+            region = made._root()._absorb(region._root())
+        region._root().nodes.append(node)
+        region_of[node] = region._root()
+    position = {node: i for i, node in enumerate(region_of)}
+    found = list({id(r._root()): r._root() for r in region_of.values()}.values())
+    for region in found:
+        region.nodes.sort(key=position.__getitem__)
+    return found
+
+
+class Relayout:
+    """Nodes, in order, through which a view passes. What stands at the border a pass says: `enter` and `hand_out`."""
+
+    suffix = "_seen"  # of the names of new values
+
+    def __init__(self, graph: Graph, nodes: Iterable[Node], view: View, passing: Mapping[Node, Passing]) -> None:
+        self.graph, self.view, self.passing = graph, view, passing
+        self.nodes = list(nodes)
+        self.inside = set(self.nodes)
+        made = {v for v in self.made() if isinstance(view, Turned)}  # one of one element is not put in order, but is
+        self.operands = {n: [v for v in passing[n].axes.data if v in passing[n].seen or v in made] for n in self.nodes}
+        read = (v for operands in self.operands.values() for v in operands)
+        self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
+
+    def made(self) -> Iterator[Value]:
+        """The results that are seen otherwise."""
+        return (v for n in self.nodes if self.is_kept(n) for v in n.outputs if v is not None)
+
+    def is_kept(self, node: Node) -> bool:
+        """Are the results of a node seen as its operands are? Those with less axes of what is turned are plain."""
+        return not isinstance(self.view, Turned) or len((a := self.passing[node].axes).made) == a.rank
+
+    def outside(self, v: Value) -> list[Node]:
+        """The readers of a result that need it as it is, or stand outside."""
+        return [u for u in v.users if u not in self.inside or v not in self.operands[u]]
+
+    def enter(self, v: Value, before: Node) -> Value:
+        """What is read in place of a value from outside."""
+        raise NotImplementedError
+
+    def hand_out(self, v: Value, new: Value) -> None:
+        """Has what reads `v` outside read `new`, or be what makes the value as it was."""
+        raise NotImplementedError
+
+    def carry_out(self) -> None:
+        """Put a node on values seen otherwise in place of each; what nothing reads any more at the border goes."""
+        now: dict[Value, Value] = {}
+        made, sources = list(self.made()), [v.producer for v in self.entering]
+        for node in self.nodes:
+            for v in self.operands[node]:
+                if v not in now:  # it comes from outside, and this is its first reader
+                    now[v] = self.enter(v, node)
+            self._write(node, now)
+        for v in made:
+            self.hand_out(v, now[v])
+        for node in reversed(self.nodes):
+            if self.is_kept(node):
+                self.graph.remove(node)
+        for source in sources:
+            if source is not None:
+                remove_dead(source)
+
+    def _write(self, node: Node, now: dict[Value, Value]) -> None:
+        axes, _, constants = self.passing[node]
+        own = {v: now[v] for v in self.operands[node]}
+        own.update((v, constant_operand(node, v, axes, self.view)) for v in constants)
+        inputs = [None if v is None else own.get(v, v) for v in node.inputs]
+        if not self.is_kept(node):
+            for i, v in enumerate(inputs):
+                if v is not node.inputs[i]:
+                    node.set_input(i, v)
+            rename(node, node, axes, self.view)
+            return
+        results = [self.new(v) for v in node.outputs if v is not None]
+        rename(self.graph.insert(node.copy(inputs, [*results]), node), node, axes, self.view)
+        now.update(zip((v for v in node.outputs if v is not None), results))
+
+    def seen_dims(self, v: Value) -> Shape | None:
+        dims = types.shape(v)
+        return None if dims is None else self.view.dims(dims)
+
+    def new(self, like: Value, dims: Shape | None = None) -> Value:
+        """A value for what `like` is, seen otherwise, with its type and shape as facts."""
+        value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
+        value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
+        return value
+
+    def reshape(self, x: Value, target: Sequence[int], result: Value | None, before: Node | None) -> Node:
+        shape = self.graph.constant(np.array(target, np.int64), f"{x.name}_shape", before)
+        return self.graph.insert(Node(make_node("Reshape", "", "", {}), [x, shape], [result]), before)
