@@ -14,6 +14,7 @@ from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
+from onnxopt.rewriting.forms import listed_axes
 
 _REACH: Final = 12
 
@@ -135,27 +136,29 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     halves = [m.shape(v) for v in m.halves.outputs if v is not None]
     m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
     m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
-    angles = [_angles(m, v, function) for v, function in ((cos, "Cos"), (sin, "Sin"))]
-    m.require(angles[0] is not None and angles[0] is angles[1], "the angles are not the same for both halves")
-    f = angles[0]
-    assert f is not None
+    angles = [_angles(v, function) for v, function in ((cos, "Cos"), (sin, "Sin"))]
+    m.require(angles[0] is not None and angles[0] == angles[1], "the angles are not the same for both halves")
+    assert angles[0] is not None
+    f, rank = angles[0]
     dims = m.shape(f)
-    m.require(dims is not None and len(dims) == 3 and dims[0] == batch is not None, "angles for another batch")
-    m.require((dims or ())[1] == length is not None, "the positions of x and of the angles may differ, and broadcast")
+    m.require(dims is not None and len(dims) == rank and dims[0] == batch is not None, "angles for another batch")
+    assert dims is not None
+    m.require(rank == 3 or dims[1] == 1, "angles for each head")
+    m.require(dims[-2] == length is not None, "the positions of x and of the angles may differ, and broadcast")
+    f = m.op.Squeeze(f, m.ints([1])) if rank == 4 else f
     return m.op.RotaryEmbedding(x, m.op.Cos(f), m.op.Sin(f))
 
 
-def _angles(m: Match, value: Value, function: str) -> Value | None:
-    """f of Unsqueeze(Cos(Concat(f, f)), 1)."""
-    wide = value.producer
-    axes = wide.input(1) if wide is not None and wide.op == "Unsqueeze" else None
-    if wide is None or axes is None or not axes.constant or axes.array.reshape(-1).tolist() != [1]:
-        return None
-    call = wide.inputs[0].producer if wide.inputs[0] is not None else None
+def _angles(value: Value, function: str) -> tuple[Value, int] | None:
+    """f of Unsqueeze(Cos(Concat(f, f)), 1), or of Cos(Concat(f, f)) where it has that axis, and the rank of f."""
+    call, rank = value.producer, 4
+    if call is not None and call.op == "Unsqueeze" and call.inputs[0] is not None and listed_axes(call) == [1]:
+        call, rank = call.inputs[0].producer, 3
     twice = call.inputs[0].producer if call is not None and call.op == function and call.inputs[0] is not None else None
     if twice is None or twice.op != "Concat" or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
         return None
-    return twice.inputs[0] if twice.attr("axis") in (-1, 2) else None
+    f = twice.inputs[0] if twice.attr("axis") in (-1, rank - 1) else None
+    return (f, rank) if f is not None else None
 
 
 def guard(m: Match, opset: int, x: Value) -> None:
