@@ -155,6 +155,11 @@ class Relayout:
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value
 
-    def reshape(self, x: Value, target: Sequence[int], result: Value | None, before: Node | None) -> Node:
-        shape = self.graph.constant(np.array(target, np.int64), f"{x.name}_shape", before)
-        return self.graph.insert(Node(make_node("Reshape", "", "", {}), [x, shape], [result]), before)
+    def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
+        """What a Reshape is given for these sizes."""
+        return self.graph.constant(np.array(sizes, np.int64), hint, before)
+
+    def reshape(self, x: Value, sizes: Sequence[int], result: Value | None, before: Node | None) -> Node:
+        target = self.target(sizes, f"{x.name}_shape", before)
+        listed = {} if target.constant else {"allowzero": 1}
+        return self.graph.insert(Node(make_node("Reshape", "", "", listed), [x, target], [result]), before)
