@@ -183,6 +183,21 @@ class WithOnes(View):
         return tuple((i,) for i in range(wide) if i not in self.axes), wide
 
 
+class WithoutOnes(View):
+    """Without the axes, of one element."""
+
+    def __init__(self, rank: int, axes: Sequence[int]) -> None:
+        super().__init__()
+        self.rank, self.axes = rank, axes
+
+    def has(self, dims: Shape) -> bool:
+        return len(dims) == self.rank and all(dims[a] == 1 for a in self.axes)
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        left = [i for i in range(rank) if i not in self.axes]
+        return tuple((left.index(i),) if i in left else () for i in range(rank)), len(left)
+
+
 # -- what the axes of a node are -----------------------------------------------------------------------------------
 
 

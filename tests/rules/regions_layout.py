@@ -303,9 +303,55 @@ def axes_put_in(seed: str) -> ModelProto:
     return g.model(g.chain(out, 1))
 
 
+def axes_taken_out(seed: str) -> ModelProto:
+    """What is computed element by element of what got axes, or kept them, and loses them behind."""
+    g = Layout(seed)
+    rank = g.draw.randint(2, 4)
+    axes = sorted(g.draw.sample(range(rank), g.draw.randint(1, min(2, rank - 1))))
+    shape = tuple(1 if k in axes else g.draw.choice([1, 2, 3]) for k in range(rank))
+    narrow = tuple(d for k, d in enumerate(shape) if k not in axes)
+
+    def source() -> str:
+        way = g.draw.randrange(5)
+        said = [a if g.chance() else a - rank for a in axes]
+        if way == 0:
+            return g.add("Unsqueeze", [g.input(*narrow, fixed=g.chance()), g.ints(*said)], shape)
+        if way == 1:
+            long = tuple(g.draw.choice([1, 2, 3]) if k in axes else d for k, d in enumerate(shape))
+            return g.add("ReduceSum", [g.input(*long), g.ints(*said)], shape, keepdims=1)
+        if way == 2 and len(axes) == 1:
+            long = tuple(3 if k in axes else d for k, d in enumerate(shape))
+            return g.add("Gather", [g.input(*long), g.ints(g.draw.randint(-3, 2))], shape, axis=said[0])
+        return g.input(*shape)
+
+    values = [source() for _ in range(g.one(1, 1, 2))]
+    v = values[0]
+    for _ in range(g.draw.randint(1, 4)):
+        k = g.draw.choice([k for k in range(rank) if k not in axes])
+        way = g.draw.randrange(5)
+        if way == 0:
+            other = g.draw.choice([*values, g.floats(g.numbers(*shape[g.draw.randrange(rank) :]))])
+            if g.shapes[other] == g.shapes[v] or g.shapes[v] == shape:
+                v = g.add(g.one("Add", "Mul", "Max"), [v, other], g.shapes[v])
+        elif way == 1 and g.shapes[v][k] < 7:
+            joined = tuple(2 * d if i == k else d for i, d in enumerate(g.shapes[v]))
+            v = g.add("Concat", [v, g.elementwise(v)], joined, axis=g.one(k, k - rank))
+        else:
+            v = g.elementwise(v)
+        values.append(v)
+
+    def take_out(v: str) -> str:
+        left = tuple(d for k, d in enumerate(g.shapes[v]) if k not in axes)
+        return g.reshaped(v, left) if g.rarely(4) else g.add("Squeeze", [v, g.ints(*g.order(axes))], left)
+
+    out = take_out(v)
+    if g.chance():
+        g.outputs.append(g.chain(take_out(g.draw.choice(values[-2:])), 1))
+    return g.model(g.chain(out, 1))
+
+
 REGIONS = {
     "transpose-propagation": (transposes, transposes, transposes, channels_last),
     "flatten-rows": (rows,),
     "unmerge-batches": (batches, batches, merged_products),
-    "axes-first": (axes_put_in,),
 }

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from onnx import ModelProto, helper
 
-from tests.rules.regions_layout import Layout
+from tests.rules.regions_layout import Layout, axes_put_in, axes_taken_out
 from tests.rules.sketch import Shape
 
 
@@ -285,6 +285,7 @@ REGIONS = {
     "parts-of-concat": (joined,),
     "stacks-to-split": (stacked, stacked, stacks),
     "axes-before-split": (axes_of_parts,),
+    "axes-first": (axes_put_in, axes_taken_out, axes_of_parts),
     "pack-parts": (lanes,),
     "split-sequences": (sequences,),
 }

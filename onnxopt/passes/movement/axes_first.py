@@ -1,4 +1,4 @@
-"""Axes that are put into what is computed element by element are put into what it is computed of."""
+"""Axes of one element that are put into what is computed, or taken out of it, are put into what it is computed of."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import islice
 from typing import Final
 
 from onnxopt.analysis import types
-from onnxopt.graph import Graph, Value
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import REDUCTIONS
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.axes import Passing, WithOnes, passes
+from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.relayout import Relayout
 
-_PUT_IN: Final = ("Unsqueeze", "Reshape")
+_BACK: Final = {"Unsqueeze": "Squeeze", "Squeeze": "Unsqueeze"}
 _REACH: Final = 16  # nodes of one region
 _FEW: Final = 4  # readers of one value
 
@@ -25,45 +25,61 @@ _FEW: Final = 4  # readers of one value
 class AxesFirst(GraphPass):
     """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)); that may be one with an Unsqueeze before.
 
-    So of what was squeezed of these axes, picked along the axis, or reduced over the axes before: f works with them.
+    So Squeeze. So of what was squeezed of these axes, picked along the axis, or reduced over the axes before: f works
+    with them. Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); so Squeeze.
 
-    Applies when: between are operators that work element by element, of constants or of values of one rank, and Concat;
-    nobody reads what they make but such, and what puts in the same axes, Unsqueezes and Reshapes; and fewer nodes are
-    left. Cosines and sines of positions get their axis for the heads like that; the half that rotary positions turn
-    loses and gets its axis around a Neg; variances, which JAX computes without the axes, keep them; what a detector
-    picks of each box is bounded with the axis along which all is joined.
+    Applies when: between are operators that work element by element, of constants or of values of one rank, Concat and
+    Split; nobody reads what they make but such, and what puts in the same axes, Unsqueezes and Reshapes, or takes them
+    out; and fewer nodes are left. Cosines and sines of positions get their axis for the heads like that; the half that
+    rotary positions turn loses and gets its axis around a Neg; variances, which JAX computes without the axes, keep
+    them; what a detector picks of each box is bounded with the axis along which all is joined; scales and shifts that
+    are made of an embedding at once are taken apart, and broadcast along the tokens.
     Keeps: large constants that something else reads.
     """
 
-    # After: Unsqueezes in a row are one, and what is computed twice is computed once.
-    info = PassInfo("axes-first", opt_level=1, after=("merge-chains", "common-subexpressions"), ops=_PUT_IN)
+    # After: Slices are a Split, Unsqueezes in a row are one, and what is computed twice is computed once.
+    info = PassInfo(
+        "axes-first",
+        opt_level=1,
+        after=("merge-chains", "common-subexpressions", "slices-to-split", "stacks-to-split"),
+        ops=("Unsqueeze", "Reshape", "Squeeze"),
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
             return  # attributes say which axes broadcast
-        for node in [n for op in _PUT_IN for n in graph.by_op.get(op, ())]:
-            if node.graph is None:
-                continue  # it went with another
-            region = _Region.of(node)
-            if region is None:
-                continue
-            if region.saved < 1:
-                ctx.decline("moved", "it would not leave fewer nodes", repr(node))
-            elif ctx.spend("moved", at=node):
-                _Wide(region).carry_out()
+        for node in [n for op in ("Unsqueeze", "Squeeze", "Reshape") for n in graph.by_op.get(op, ())]:
+            for op in _BACK if node.op == "Reshape" else (node.op,):
+                if node.graph is None:
+                    break  # it went with another
+                region = _Region.of(node, op)
+                if isinstance(region, str):
+                    ctx.decline("moved", region, repr(node))
+                elif region is not None and region.saved < 1:
+                    ctx.decline("moved", "it would not leave fewer nodes", repr(node))
+                elif region is not None and ctx.spend("moved", at=node):
+                    _Changed(region).carry_out()
 
 
-def _put_in(node: Node) -> list[int]:
-    """The axes, in order, that an Unsqueeze puts in, or a Reshape that provably does nothing else; none if unknown."""
-    x, made = node.inputs[0], node.outputs[0]
-    if node.op == "Unsqueeze":
-        rank, axes = types.rank(x) if x is not None else None, listed_axes(node) or []
-        return sorted(a % (rank + len(axes)) for a in axes) if rank is not None else []
-    dims, wide = (types.shape(v) if v is not None else None for v in (x, made))
-    if dims is None or wide is None or None in dims:
+def _axes(node: Node, op: str) -> list[int]:
+    """The axes, in order, that an Unsqueeze puts in (a Squeeze takes out), or a Reshape that provably does nothing
+    else; none if unknown."""
+    x, made = node.input(0), node.outputs[0]
+    few, many = (types.shape(v) if v is not None else None for v in ((x, made) if op == "Unsqueeze" else (made, x)))
+    if node.op == op:
+        axes, rank = listed_axes(node) or [], len(many) if many is not None else None
+        if op == "Unsqueeze":
+            rank = len(few) + len(axes) if few is not None else None
+        return sorted(a % rank for a in axes) if rank else []
+    return _between(few, many) if node.op == "Reshape" and few is not None and many is not None else []
+
+
+def _between(few: Shape, many: Shape) -> list[int]:
+    """The axes of one element that are in `many` dims and not in `few`, which are the same otherwise."""
+    if None in few:
         return []
-    axes, rest = [], list(reversed(dims))
-    for i, d in enumerate(wide):
+    axes, rest = [], list(reversed(few))
+    for i, d in enumerate(many):
         if rest and rest[-1] == d:
             rest.pop()
         elif d == 1:
@@ -74,61 +90,57 @@ def _put_in(node: Node) -> list[int]:
 
 
 class _Region:
-    """Nodes whose results, of one rank, get the same axes behind: `exits` are what puts them in."""
+    """Nodes whose results, of one rank, get the same axes behind, or lose them: `exits` are what does that."""
 
-    def __init__(self, graph: Graph, rank: int, axes: list[int]) -> None:
-        self.graph, self.rank, self.axes = graph, rank, axes
-        self.view = WithOnes(rank, axes)
+    def __init__(self, graph: Graph, op: str, rank: int, axes: list[int]) -> None:
+        self.graph, self.op, self.axes = graph, op, axes
+        self.view: View = WithOnes(rank, axes) if op == "Unsqueeze" else WithoutOnes(rank, axes)
         self.passing: dict[Node, Passing] = {}
         self.exits: dict[Value, Node] = {}
         self.nodes: dict[Node, None] = {}
         self.sources: dict[Value, None] = {}
 
     @classmethod
-    def of(cls, node: Node) -> _Region | None:
-        """What can be done behind the axes that a node puts in; None where that is nothing."""
+    def of(cls, node: Node, op: str) -> _Region | str | None:
+        """What can be done behind the axes that a node puts in, or takes out; None where that is nothing, or why."""
         x = node.inputs[0]
-        if x is None or node.graph is None or x.graph is not node.graph:
+        if x is None or node.graph is None or x.graph is not node.graph or not (axes := _axes(node, op)):
             return None
-        axes = _put_in(node)
         rank = types.rank(x)
-        if rank is None or not axes:
+        if rank is None:
             return None
-        region = cls(node.graph, rank, axes)
+        region = cls(node.graph, op, rank, axes)
         region._grow(x)
+        if not region.nodes and x.producer is not None and x.producer in region.passing and x.producer.op == "Split":
+            return "not all parts are read alike"
         return region if region.nodes else None
 
     @property
     def saved(self) -> int:
-        return len(self.exits) - sum(not self._merges(v) for v in self.sources if self.with_axes(v) is None)
+        return len(self.exits) - sum(not self._merges(v) for v in self.sources if self.given(v) is None)
 
-    def with_axes(self, source: Value) -> Value | None:
-        """What has the axes: it was squeezed of them, or somebody puts them in."""
-        maker = source.producer
-        if maker is None:
-            return None
+    def given(self, source: Value) -> Value | None:
+        """What is the source with the axes put in (or taken out): it lost (or got) them, or somebody does it."""
         direct = self.direct(source)
         if direct is not None:
             return direct.output
-        if maker.op != "Squeeze" or maker.has_references:
+        maker = source.producer
+        if maker is None or maker.op != _BACK[self.op] or maker.has_references:
             return None
-        x, axes, wide = maker.inputs[0], listed_axes(maker) or (), self.rank + len(self.axes)
-        if x is None or types.rank(x) != wide:
-            return None
-        return x if sorted(a % wide for a in axes) == self.axes else None
+        return maker.inputs[0] if _axes(maker, _BACK[self.op]) == self.axes else None
 
     def _merges(self, source: Value) -> bool:
-        """Is it made by what may make it with the axes, as the region alone reads it?"""
+        """Is it made by what may make it with the axes, or without, as the region alone reads it?"""
         maker = source.producer
         if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
             return False
         if maker.op in REDUCTIONS:
             return self._reduces(maker)
-        return self._picks(maker) or (maker.op == "Unsqueeze" and listed_axes(maker) is not None)
+        return self._picks(maker) or (maker.op in ("Unsqueeze", self.op) and listed_axes(maker) is not None)
 
     def direct(self, source: Value) -> Node | None:
         """A node that puts the axes in, which only depends on the source: it can stand wherever that does."""
-        if source.graph is not self.graph or len(source.users) > _FEW:
+        if source.graph is not self.graph or source.producer is None or len(source.users) > _FEW:
             return None
         for user in source.users:
             rest = user.inputs[1:]
@@ -137,23 +149,26 @@ class _Region:
         return None
 
     def _reduces(self, maker: Node) -> bool:
-        """Does it lose these axes? Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
-        if maker.keeps_dims or maker.has_references or maker.graph is not self.graph:
+        """Does it reduce these axes? Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept; so Squeeze."""
+        if maker.keeps_dims == (self.op == "Unsqueeze") or maker.has_references or maker.graph is not self.graph:
             return False
-        wide = self.rank + len(self.axes)
-        return sorted(a % wide for a in listed_axes(maker) or ()) == self.axes
+        x = maker.inputs[0]
+        wide = types.rank(x) if x is not None else None
+        return bool(wide) and sorted(a % (wide or 1) for a in listed_axes(maker) or ()) == self.axes
 
     def _picks(self, maker: Node) -> bool:
-        """Does it pick one place along the axis? Unsqueeze(Gather(x, i)) = Gather(x, [i])."""
+        """Does it pick one place along the axis? Unsqueeze(Gather(x, i)) = Gather(x, [i]); so Squeeze."""
         if maker.op != "Gather" or maker.has_references or maker.graph is not self.graph:
             return False
-        index = maker.inputs[1]
-        if index is None or not index.constant or index.constant_type()[1] != ():
+        x, index = maker.inputs
+        wide = types.rank(x) if x is not None else None
+        if not wide or index is None or not index.constant:
             return False
-        return self.axes == [int(maker.attr("axis")) % (self.rank + 1)]
+        one = () if self.op == "Unsqueeze" else (1,)
+        return index.constant_type()[1] == one and self.axes == [int(maker.attr("axis")) % wide]
 
     def _grow(self, value: Value) -> None:
-        """From what one Unsqueeze reads, back to where nothing more can be done behind it."""
+        """From what one of them reads, back to where nothing more can be done behind it."""
         open_values = [value]
         while open_values:
             v = open_values.pop()
@@ -161,64 +176,63 @@ class _Region:
             if v in self.sources or maker in self.nodes:
                 continue
             exits: dict[Value, Node] = {}
-            inside = self._closed(v, {}, exits) if maker is not None and self._fits(maker) else None
-            if maker is None or inside is None or len(self.nodes) + len(inside) >= _REACH:
+            inside: dict[Node, None] = {}
+            if maker is None or not self._fits(maker) or not self._is_closed(maker, inside, exits):
                 self.sources[v] = None
                 continue
-            self.nodes.update(inside)
+            if len(self.nodes) + len(inside) >= _REACH:
+                self.sources[v] = None
+                continue
+            self.nodes.update({**inside, maker: None})
             self.exits.update(exits)
-            self.nodes[maker] = None
             open_values += [i for n in (maker, *inside) for i in self.passing[n].seen]
 
-    def _closed(self, value: Value, found: dict[Node, None], exits: dict[Value, Node]) -> dict[Node, None] | None:
-        """The nodes behind `value`, which end in `exits`, where the same axes are put in; None where something else
-        reads it."""
-        if value.is_output or len(value.users) > _FEW:
-            return None
-        for user in value.users:
-            if user in self.nodes or user in found:
-                continue
-            if self._is_exit(user):
-                if exits.setdefault(value, user) is not user:
-                    return None  # one of two that are alike, which outputs keep apart
-                continue
-            if len(found) == _FEW or not self._fits(user):
-                return None
-            found[user] = None
-            if self._closed(user.output, found, exits) is None:
-                return None
-        return found
+    def _is_closed(self, node: Node, found: dict[Node, None], exits: dict[Value, Node]) -> bool:
+        """Does nobody read its results but nodes that are `found`, and `exits`, where the same axes are put in?"""
+        for value in node.outputs:
+            if value is None or value.is_output or len(value.users) > _FEW:
+                return False
+            for user in value.users:
+                if user in self.nodes or user in found or user is node:
+                    continue
+                if self._is_exit(user):
+                    if exits.setdefault(value, user) is not user:
+                        return False  # one of two that are alike, which outputs keep apart
+                    continue
+                if len(found) == _FEW or not self._fits(user):
+                    return False
+                found[user] = None
+                if not self._is_closed(user, found, exits):
+                    return False
+        return True
 
     def _is_exit(self, node: Node) -> bool:
         if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
             return False  # what is repeated along an axis of its own, and joined, is one Gather
-        return node.op in _PUT_IN and node.graph is self.graph and _put_in(node) == self.axes
+        return node.graph is self.graph and node.op in (self.op, "Reshape") and _axes(node, self.op) == self.axes
 
     def _fits(self, node: Node) -> bool:
         """Does it compute as well with the axes put in?"""
-        if node.graph is not self.graph or len(node.outputs) != 1:
-            return False
-        found = passes(node, self.view)
-        if found is None or found.axes.last or (found.axes.along and node.op != "Concat"):
+        found = passes(node, self.view) if node.graph is self.graph else None
+        if found is None or found.axes.last or (found.axes.along and node.op not in ("Concat", "Split")):
             return False
         self.passing[node] = found
         return True
 
 
-class _Wide(Relayout):
-    """The nodes of a region with the axes put in."""
-
-    suffix = "_wide"
+class _Changed(Relayout):
+    """The nodes of a region with the axes put in, or without them."""
 
     def __init__(self, region: _Region) -> None:
         super().__init__(region.graph, _in_order(region.nodes), region.view, region.passing)
         self.region = region
+        self.suffix = "_wide" if region.op == "Unsqueeze" else "_narrow"
 
     def enter(self, v: Value, before: Node) -> Value:
-        given = self.region.with_axes(v)
+        region, given = self.region, self.region.given(v)
         if given is None:
-            return insert_new(self.graph, of_axes(self.graph, "Unsqueeze", v, self.region.axes, before), v, before)
-        direct = self.region.direct(v)
+            return insert_new(self.graph, of_axes(self.graph, region.op, v, region.axes, before), v, before)
+        direct = region.direct(v)
         if direct is not None and v.producer is not None:
             self.graph.move_after(direct, v.producer)  # it may stand behind what reads it from now on
         return given
