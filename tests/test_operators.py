@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-import onnxopt
+from onnxopt import OptimizeOptions, optimize_model, write_model
+from onnxopt.io.load import from_proto
 from tests.node_cases import Case, cases
 from tests.runtime import plain_session
 
@@ -288,16 +289,17 @@ def differences(variants: Iterator[Case]) -> tuple[int, list[str]]:
             expected = run(case.model, case.feeds)
         except Exception:  # the runtime's errors have no base of their own
             continue  # the runtime has no such operator, or not for these types
-        result = onnxopt.optimize(case.model, level=3, verify=False)
-        if not result.report.changed:
-            continue
+        model = from_proto(case.model)
+        optimize_model(model, OptimizeOptions(level=3))
+        if not model.version:
+            continue  # nothing was changed
         compared += 1
         half = any(
             t.data_type in HALVES if isinstance(t, TensorProto) else t.type.tensor_type.elem_type in HALVES
             for t in (*case.model.graph.initializer, *case.model.graph.input)
         )
         try:
-            found = run(result.model, case.feeds)
+            found = run(write_model(model), case.feeds)
         except Exception as e:
             wrong.append(f"{case.name} ({', '.join(case.feeds)}): {e}")
             continue

@@ -18,10 +18,12 @@ def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
 
     from onnxopt.reporting import plain
 
-    logger, data = logging.getLogger("onnxopt"), report.to_dict()
-    doubtful = set(plain.verdict(cleaned(data))) if verified and not report.ok else set()
-    for text in plain.lines(data):
-        logger.log(logging.WARNING if text in doubtful else logging.INFO, "%s", line(text))
+    logger, doubtful = logging.getLogger("onnxopt"), verified and not report.ok
+    if doubtful or logger.isEnabledFor(logging.INFO):  # the lines of a small model take a tenth of its passes' time
+        data = report.to_dict()
+        warnings = set(plain.verdict(cleaned(data))) if doubtful else set()
+        for text in plain.lines(data):
+            logger.log(logging.WARNING if text in warnings else logging.INFO, "%s", line(text))
     warn(remarks)
 
 

@@ -1,13 +1,14 @@
 """The `onnxopt` command over and over from one start: most of a short run is Python, numpy and onnx beginning.
 
-Each run is a process of its own, forked where the command has numpy and onnx and nothing else: what a command imports
-of ours it imports itself, and what it postpones is postponed. It begins in `onnxopt.__main__`, and ends as it does.
+Each run is a process of its own, forked where the command has numpy, onnx and the modules that the optimization of a
+small model imports, no passes: a third of a short run is their import. It begins in `onnxopt.__main__`, and ends there.
 A worker that it starts is its child as ever, and runs the same program, but is forked from it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import selectors
@@ -15,14 +16,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
+
+import onnx
+import onnx.parser
 
 from tests.cli.forked_worker import fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 # The command's own beginning comes before anything else is imported: it postpones what it can.
+SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Neg (a) }'
 PROGRAM = f"""
 from onnxopt.byte_code import import_from_byte_code; import_from_byte_code()
 from onnxopt.lazy_modules import postpone_modules; postpone_modules()
@@ -30,7 +38,8 @@ from onnxopt.threads import let_threads_sleep; let_threads_sleep()
 from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
-from tests.cli.fork_server import serve
+from tests.cli.fork_server import import_what_runs_do, serve
+import_what_runs_do({SMALL!r})
 serve(int(sys.argv[1]))
 """
 SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
@@ -126,6 +135,38 @@ def _read_to_the_end(*ends: int) -> list[bytes]:
 
 def _text(data: bytes) -> str:
     return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+def import_what_runs_do(model: str) -> None:
+    """Import the modules that a command imports to optimize `model`, a text, but for passes. A fork runs it."""
+    source, target = os.pipe()
+    if os.fork() == 0:
+        os.close(source)
+        _tell_modules(model, target)
+    os.close(target)
+    with os.fdopen(source) as told:
+        names = told.read().split()
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0 and names
+    for name in names:
+        if not name.startswith(("onnxopt.passes.", "onnxopt.__main__")):
+            importlib.import_module(name)
+
+
+def _tell_modules(model: str, target: int) -> NoReturn:
+    """Optimize the model in this process, which ends there, and write the names of the modules that are imported."""
+    code = 1
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "m.onnx")
+            onnx.save(onnx.parser.parse_model(model), file)
+            from onnxopt.cli.main import cli
+
+            args = ["optimize", file, os.path.join(folder, "out.onnx"), "--no-verify", "--quiet"]
+            cli(args, standalone_mode=False, obj=time.perf_counter())
+        os.write(target, "\n".join(m for m in sys.modules if m.startswith("onnxopt.")).encode())
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def serve(descriptor: int) -> None:
