@@ -27,7 +27,7 @@ from tests.runtime import plain_session
 pytestmark = pytest.mark.usefixtures("kept_worker")
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
-TURNS = 1 if "ONNXOPT_FUZZ" in os.environ else 3
+TURNS = 1 if "ONNXOPT_FUZZ" in os.environ else 5
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -313,18 +313,20 @@ parts = pytest.mark.parametrize("part", range(4))  # for as many processes
 
 @parts
 def test_operators_with_constant_inputs(part: int) -> None:
-    compared, wrong = differences(v for case in cases()[part::4] for v in constant_inputs(case) if v is not None)
+    found = in_turns(0, min(TURNS, 2))[part::4]
+    compared, wrong = differences(v for case in found for v in constant_inputs(case) if v is not None)
     assert not wrong
     assert compared > 250
 
 
-def in_turns(turn: int) -> list[Case]:
-    """Of the cases with the same operators every third, and one at least; where they are written out, in any order."""
+def in_turns(turn: int, turns: int = TURNS) -> list[Case]:
+    """Of the cases with the same operators one in so many turns, and one at least; where they are written out, in any
+    order."""
     alike: dict[object, list[Case]] = defaultdict(list)
     for case in cases():
         operators = [n.op_type for n in case.model.graph.node]
         alike[frozenset(operators) if is_written_out(case) else tuple(operators)].append(case)
-    return [case for found in alike.values() for case in found[turn % min(TURNS, len(found)) :: TURNS]]
+    return [case for found in alike.values() for case in found[turn % min(turns, len(found)) :: turns]]
 
 
 @pytest.mark.parametrize("around", AROUND)
@@ -333,7 +335,7 @@ def test_operators_between_others(around: str) -> None:
     variants = (surrounded(case, AROUND[around]) for case in in_turns(turn))
     compared, wrong = differences(v for v in variants if v is not None)
     assert not wrong
-    assert compared > 100
+    assert compared > 60  # of a fifth
 
 
 def test_every_operator_is_between_all_the_others() -> None:
@@ -352,7 +354,7 @@ def test_operators_in_branches(given: bool, part: int) -> None:
     plain = (case for case in found if not any(a.g.node for n in case.model.graph.node for a in n.attribute))
     compared, wrong = differences(v for case in plain if (v := in_branches(case, given=given)) is not None)
     assert not wrong
-    assert compared > (30 if given else 100)
+    assert compared > (20 if given else 80)
 
 
 def test_a_difference_would_be_noticed() -> None:

@@ -16,8 +16,8 @@ from onnx import numpy_helper
 from tests.cli.conftest import Run, operators
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-# `make fuzz` takes two more, 600 MB and 916 nodes, of the kinds of layers that the others have.
-LONG = {"light_vgg19", "light_inception_v2"}
+# `make fuzz` takes three more, of 600 MB, 916 nodes and ten seconds, of the kinds of layers that the others have.
+LONG = {"light_vgg19", "light_inception_v2", "light_resnet50"}
 PACKAGED = sorted(p for p in LIGHT.glob("*.onnx") if p.stem not in LONG or "ONNXOPT_FUZZ" in os.environ)
 
 

@@ -29,7 +29,7 @@ from tests.hostile.promise import CONTROL, partial
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits and signals of Linux")
 
-MOMENTS = int(os.environ.get("ONNXOPT_MOMENTS", "6"))  # of each signal
+MOMENTS = int(os.environ.get("ONNXOPT_MOMENTS", "5"))  # of each signal
 SECONDS = 60
 SIZE = 300  # of weights, 360 KB each
 OURS = ("in.onnx", "in.data", "Makefile")
