@@ -391,6 +391,7 @@ def rename(node: Node, old: Node, a: Axes, view: View) -> None:
             write(1, "pads", padded.reshape(-1).tolist())
     elif kind == "perm":
         perm = list(range(rank))
-        for there, here in zip(to, (to[i] for i in order_of(old, a.rank))):
-            perm[there[0] : there[-1] + 1] = here
+        for there, here in zip(to, order_of(old, a.rank)):
+            for i, k in zip(there, to[here]):
+                perm[i] = k
         node.set_attr("perm", perm)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import make_node
+from onnxopt.record import record
 from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
 
 K = TypeVar("K")
+T = TypeVar("T", Node, Value)
 
 
 class Region(Generic[K]):
@@ -78,8 +77,29 @@ def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_
     return found
 
 
+@record(frozen=True, eq=False)
+class End(Generic[T]):
+    """Where a region ends: at a value that comes in, at a reader of one that it makes, or at such a value as it was.
+
+    saved: nodes less. moved: elements more that are moved at run time. write: gives what is read in place of the value,
+    made before a node; or has the reader read a value seen otherwise, and gives that under the name that it has then.
+    node: what goes, or is another then; `source`: what it reads then; target: sizes that a Reshape there is given.
+    """
+
+    saved: int
+    write: Callable[[T], Value]
+    moved: float = 0.0
+    node: Node | None = None
+    source: Value | None = None
+    target: Sequence[int] | None = None
+
+
 class Relayout:
-    """Nodes, in order, through which a view passes. What stands at the border a pass says: `enter` and `hand_out`."""
+    """Nodes, in order, through which a view passes. What stands at the border a pass says: `enters`, `leaves`,
+    `restores`.
+
+    saved: nodes less. moved: elements more that are moved at run time. is_possible: is each end said?
+    """
 
     suffix = "_seen"  # of the names of new values
 
@@ -104,12 +124,40 @@ class Relayout:
         """The readers of a result that need it as it is, or stand outside."""
         return [u for u in v.users if u not in self.inside or v not in self.operands[u]]
 
-    def enter(self, v: Value, before: Node) -> Value:
-        """What is read in place of a value from outside."""
+    def look(self) -> None:
+        """Count what the ends cost."""
+        self.ends: dict[Value, End[Node]] = {}
+        self.leaving: dict[Value, list[End[Value]]] = {}
+        self.restored: dict[Value, End[Value]] = {}
+        found: list[End[Node] | End[Value] | None] = []
+        for v in self.entering:
+            end = self.enters(v)
+            found.append(end)
+            if end is not None:
+                self.ends[v] = end
+        for v in self.made():
+            readers = {u: self.leaves(v, u) for u in self.outside(v)}
+            self.leaving[v] = [e for e in readers.values() if e is not None]
+            found += self.leaving[v]
+            if v.is_output or len(self.leaving[v]) < len(readers):
+                restored = self.restores(v, [u for u, e in readers.items() if e is None])
+                found.append(restored)
+                if restored is not None:
+                    self.restored[v] = restored
+        self.all_ends = [e for e in found if e is not None]
+        self.is_possible = None not in found
+        self.saved, self.moved = sum(e.saved for e in self.all_ends), sum(e.moved for e in self.all_ends)
+
+    def enters(self, v: Value) -> End[Node] | None:
+        """What is read in place of a value from outside; None where that cannot be said."""
         raise NotImplementedError
 
-    def hand_out(self, v: Value, new: Value) -> None:
-        """Has what reads `v` outside read `new`, or be what makes the value as it was."""
+    def leaves(self, v: Value, user: Node) -> End[Value] | None:
+        """What becomes of a reader outside; None where it needs the value as it is."""
+        raise NotImplementedError
+
+    def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
+        """What makes the value as it was for these readers, and the caller; None where that cannot be said."""
         raise NotImplementedError
 
     def carry_out(self) -> None:
@@ -119,10 +167,13 @@ class Relayout:
         for node in self.nodes:
             for v in self.operands[node]:
                 if v not in now:  # it comes from outside, and this is its first reader
-                    now[v] = self.enter(v, node)
+                    now[v] = self.ends[v].write(node)
             self._write(node, now)
         for v in made:
-            self.hand_out(v, now[v])
+            for end in self.leaving[v]:
+                now[v] = end.write(now[v])
+            if v in self.restored:
+                self.restored[v].write(now[v])
         for node in reversed(self.nodes):
             if self.is_kept(node):
                 self.graph.remove(node)
@@ -154,12 +205,3 @@ class Relayout:
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value
-
-    def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
-        """What a Reshape is given for these sizes."""
-        return self.graph.constant(np.array(sizes, np.int64), hint, before)
-
-    def reshape(self, x: Value, sizes: Sequence[int], result: Value | None, before: Node | None) -> Node:
-        target = self.target(sizes, f"{x.name}_shape", before)
-        listed = {} if target.constant else {"allowzero": 1}
-        return self.graph.insert(Node(make_node("Reshape", "", "", listed), [x, target], [result]), before)

@@ -14,7 +14,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new, of_axes
-from onnxopt.rewriting.relayout import Relayout
+from onnxopt.rewriting.relayout import End, Relayout
 
 _BACK: Final = {"Unsqueeze": "Squeeze", "Squeeze": "Unsqueeze"}
 _REACH: Final = 16  # nodes of one region
@@ -53,12 +53,13 @@ class AxesFirst(GraphPass):
                 if node.graph is None:
                     break  # it went with another
                 region = _Region.of(node, op)
+                changed = _Changed(region) if isinstance(region, _Region) else None
                 if isinstance(region, str):
                     ctx.decline("moved", region, repr(node))
-                elif region is not None and region.saved < 1:
+                elif changed is not None and changed.saved < 1:
                     ctx.decline("moved", "it would not leave fewer nodes", repr(node))
-                elif region is not None and ctx.spend("moved", at=node):
-                    _Changed(region).carry_out()
+                elif changed is not None and ctx.spend("moved", at=node):
+                    changed.carry_out()
 
 
 def _axes(node: Node, op: str) -> list[int]:
@@ -115,21 +116,14 @@ class _Region:
             return "not all parts are read alike"
         return region if region.nodes else None
 
-    @property
-    def saved(self) -> int:
-        return len(self.exits) - sum(not self._merges(v) for v in self.sources if self.given(v) is None)
-
     def given(self, source: Value) -> Value | None:
-        """What is the source with the axes put in (or taken out): it lost (or got) them, or somebody does it."""
-        direct = self.direct(source)
-        if direct is not None:
-            return direct.output
+        """What is the source with the axes put in (or taken out), where it lost (or got) them before."""
         maker = source.producer
         if maker is None or maker.op != _BACK[self.op] or maker.has_references:
             return None
         return maker.inputs[0] if _axes(maker, _BACK[self.op]) == self.axes else None
 
-    def _merges(self, source: Value) -> bool:
+    def merges(self, source: Value) -> bool:
         """Is it made by what may make it with the axes, or without, as the region alone reads it?"""
         maker = source.producer
         if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
@@ -225,23 +219,33 @@ class _Changed(Relayout):
 
     def __init__(self, region: _Region) -> None:
         super().__init__(region.graph, _in_order(region.nodes), region.view, region.passing)
-        self.region = region
-        self.suffix = "_wide" if region.op == "Unsqueeze" else "_narrow"
+        self.region, self.suffix = region, "_wide" if region.op == "Unsqueeze" else "_narrow"
+        self.look()
 
-    def enter(self, v: Value, before: Node) -> Value:
-        region, given = self.region, self.region.given(v)
-        if given is None:
-            return insert_new(self.graph, of_axes(self.graph, region.op, v, region.axes, before), v, before)
-        direct = region.direct(v)
-        if direct is not None and v.producer is not None:
-            self.graph.move_after(direct, v.producer)  # it may stand behind what reads it from now on
-        return given
+    def enters(self, v: Value) -> End[Node]:
+        region, direct = self.region, self.region.direct(v)
+        given = direct.output if direct is not None else region.given(v)
 
-    def hand_out(self, v: Value, new: Value) -> None:
-        leaving = self.region.exits.get(v)
-        if leaving is not None:
-            leaving.output.replace_all_uses_with(new)
-            self.graph.remove(leaving)
+        def write(before: Node) -> Value:
+            if given is None:
+                made = of_axes(self.graph, region.op, v, region.axes, before)
+                return insert_new(self.graph, made, v, before)
+            if direct is not None and v.producer is not None:
+                self.graph.move_after(direct, v.producer)  # it may stand behind what reads it from now on
+            return given
+
+        return End(-(given is None and not region.merges(v)), write)
+
+    def leaves(self, v: Value, user: Node) -> End[Value] | None:
+        def write(new: Value) -> Value:
+            read = user.output.replace_all_uses_with(new)
+            self.graph.remove(user)
+            return read
+
+        return End(1, write) if self.region.exits.get(v) is user else None
+
+    def restores(self, v: Value, readers: list[Node]) -> None:
+        """Nobody else reads it."""
 
 
 def _in_order(nodes: Collection[Node]) -> list[Node]:

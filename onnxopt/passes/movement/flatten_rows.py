@@ -19,8 +19,8 @@ from onnxopt.operators.axes import AXES
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
 from onnxopt.rewriting.axes import Rows
-from onnxopt.rewriting.borders import End, Reshaped
-from onnxopt.rewriting.relayout import Region, connected, regions
+from onnxopt.rewriting.borders import Reshaped
+from onnxopt.rewriting.relayout import End, Region, connected, regions
 
 
 @register
@@ -90,22 +90,22 @@ class _Rows(Reshaped):
         # Two results that are read elsewhere alone would need a Reshape each, what they are made of one.
         nodes = [n for n in found.nodes if n.op != "TopK" or _is_read_by(n, inside)]
         super().__init__(graph, nodes, Rows(self.lead), found.passing)
-        targets = [*(e.target for e in self.all_ends), *self.restored.values()]
-        self.listed = list(dict.fromkeys(t for t in targets if isinstance(t, tuple)))
+        self.look()
+        self.listed = list(dict.fromkeys(e.target for e in self.all_ends if isinstance(e.target, tuple)))
         self.targets: dict[tuple[int, ...], Value] = {}  # by what is behind the leading dims
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
-        costs = self.listed or self.restored or any(e.saved < 0 for e in self.all_ends)
+        costs = self.listed or not self.is_possible or any(e.saved < 0 for e in self.all_ends)
         products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
         self.saved += products  # each is one node with its bias
-        outer = [e.reshape for e in self.ends.values() if e.saved > 0]
-        outer += [_only_reader(_only_reader(e.reshape)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
+        outer = [e.node for e in self.ends.values() if e.saved > 0]
+        outer += [_only_reader(_only_reader(e.node)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
         self.gains = bool(products or (outer and (costs or not all(map(self._is_of_rows, outer)))))
 
     def keeps(self, quantizer: Node | None) -> bool:
         return False
 
-    def leaves(self, v: Value, user: Node) -> End | None:
+    def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """A Reshape to the leading dims and more has these listed, where several are unknown."""
         end = super().leaves(v, user)
         if end is not None or not self.lists or user.op != "Reshape" or user.graph is not self.graph:
@@ -114,13 +114,16 @@ class _Rows(Reshaped):
         if user.inputs[0] is not v or given is None or not given.constant or dims is None or dims[:n] != self.lead:
             return None
         behind = tuple(d for d in dims[n:] if isinstance(d, int) and d)
-        return End(0, v, user, behind) if len(behind) == len(dims) - n else None
+        if len(behind) < len(dims) - n:
+            return None
+        return End(0, lambda new: self.read_by(user, new, behind, new), target=behind)
 
-    def restores(self, v: Value) -> list[int] | tuple[int, ...] | None:
-        last = (types.shape(v) or ())[-1:]
-        return (
-            tuple(d for d in last if isinstance(d, int)) if self.lists and 0 not in self.lead else super().restores(v)
-        )
+    def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
+        """Where several dims are unknown, they are listed."""
+        last = (types.shape(v) or ())[-1]
+        if self.lists and 0 not in self.lead and isinstance(last, int):
+            return self.restored_by(v, (last,))
+        return super().restores(v, readers)
 
     def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
         return self.targets[sizes] if isinstance(sizes, tuple) else super().target(sizes, hint, before)

@@ -7,7 +7,6 @@ by element, or along axes that can be renamed. Turned into the order of the conv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from math import prod
 
 from onnxopt.analysis import types
@@ -19,7 +18,7 @@ from onnxopt.protos import make_node
 from onnxopt.rewriting.axes import AnyOrder, Turned, rank_of
 from onnxopt.rewriting.axis_runs import after, inverse
 from onnxopt.rewriting.parts import is_reshape
-from onnxopt.rewriting.relayout import Region, Relayout, regions
+from onnxopt.rewriting.relayout import End, Region, Relayout, regions
 
 Perm = tuple[int, ...]
 
@@ -46,15 +45,12 @@ class TransposePropagation(GraphPass):
     def _turn_regions(self, graph: Graph, ctx: PassContext) -> bool:
         turned = False
         for found in regions(graph, _rank, AnyOrder):
-            region = _Region(graph, found)
-            choices = [(region.saving(q), q) for q in region.choices()]
-            if not choices:
-                continue
-            saved, q = max(choices, key=lambda c: c[0])
-            if saved < 1:
-                ctx.decline("turned", "it would not leave fewer Transposes", repr(region.nodes[0]))
-            elif ctx.spend("turned", at=region.nodes[-1]):
-                region.turn(q)
+            plans = [_Plan(graph, found, q) for q in _orders(graph, found)]
+            best = max(plans, key=lambda p: p.gain, default=None)
+            if best is not None and best.gain < 1:
+                ctx.decline("turned", "it would not leave fewer Transposes", repr(best.nodes[0]))
+            elif best is not None and ctx.spend("turned", at=best.nodes[-1]):
+                best.carry_out()
                 turned = True
         return turned
 
@@ -64,114 +60,87 @@ def _rank(node: Node) -> int | None:
     return rank if rank is not None and rank > 1 else None
 
 
-# -- a region -------------------------------------------------------------------------------------------------
+def _orders(graph: Graph, found: Region[int]) -> list[Perm]:
+    """The orders that make Transposes at the border cancel, the most common first."""
+    region, rank, count = Relayout(graph, found.nodes, AnyOrder(found.kind), found.passing), found.kind, Counter[Perm]()
+    count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and t.op == "Transpose")
+    count.update(order_of(u, rank) for v in region.made() for u in region.outside(v) if _is_turned(u, graph))
+    return [q for q, _ in count.most_common(2) if q != tuple(range(rank))]
 
 
-class _Region(Relayout):
-    """Nodes, in order, that work on values of one rank."""
+def _is_turned(reader: Node, graph: Graph) -> bool:
+    return reader.op == "Transpose" and reader.graph is graph
 
-    view: Turned
+
+class _Plan(Relayout):
+    """Nodes, in order, that are to work on values in the order `q`. `gain`: Transposes less; 0 where more elements
+    would be moved. One that is a Reshape beside another counts for none, before and after."""
+
     suffix = "_turned"
 
-    def __init__(self, graph: Graph, found: Region[int]) -> None:
-        super().__init__(graph, found.nodes, AnyOrder(found.kind), found.passing)
-        self.rank = found.kind
-        self._dropping = [n for n in self.nodes if not self.is_kept(n)]
+    def __init__(self, graph: Graph, found: Region[int], q: Perm) -> None:
+        super().__init__(graph, found.nodes, Turned(q), found.passing)
+        self.q, self.back, self.identity = q, inverse(q), tuple(range(found.kind))
+        self.look()
+        in_order = all(self.view.keeps(found.passing[n].axes.made, found.kind) for n in self.nodes)
+        self.gain = self.saved if self.is_possible and in_order and self.moved <= 0 else 0
 
-    def _leaving(self) -> Iterator[tuple[Value, list[Node], bool]]:
-        """(value, Transposes outside that read it, does anything else outside?)"""
-        for v in self.made():
-            outside = self.outside(v)
-            transposes = [u for u in outside if u.op == "Transpose" and u.graph is self.graph]
-            if outside or v.is_output:
-                yield v, transposes, v.is_output or len(transposes) < len(outside)
-
-    def choices(self) -> list[Perm]:
-        """The orders that make Transposes at the border cancel, the most common first."""
-        count: Counter[Perm] = Counter()
-        for v in self.entering:
-            if v.producer is not None and v.producer.op == "Transpose":
-                count[inverse(order_of(v.producer, self.rank))] += 1
-        for _, transposes, _ in self._leaving():
-            count.update(order_of(t, self.rank) for t in transposes)
-        identity = tuple(range(self.rank))
-        return [q for q, _ in count.most_common(2) if q != identity]
-
-    def saving(self, q: Perm) -> int:
-        """Transposes less when the region is in the order `q`; 0 where more elements would be moved. One that is a
-        Reshape beside another counts for none, before and after."""
-        back, identity = inverse(q), tuple(range(self.rank))
-        saved, moved = 0, 0.0
-        if not all(Turned(q).keeps(self.passing[n].axes.made, self.rank) for n in self._dropping):
-            return 0
-        for v in self.entering:
-            t = v.producer if v.producer is not None and v.producer.op == "Transpose" else None
-            if t is not None and t.inputs[0] is not None and t.inputs[0].producer in self.inside:
-                return 0  # it works on one value in two orders
-            goes = t is not None and not v.is_output and self.inside.issuperset(v.users)
-            if t is not None and t.inputs[0] is not None:
-                x, perm = t.inputs[0], order_of(t, self.rank)
-                goes = goes and not (x.only_user is t and is_reshape(types.shape(x), perm, x.producer))
-                needed = after(perm, q) != identity
-            else:
-                needed = not (self.inside.issuperset(v.users) and is_reshape(types.shape(v), q, v.producer))
-            saved += goes - needed
-            moved += _size(v) * (needed - goes)
-        for v, transposes, others in self._leaving():
-            dims = types.shape(v)
-            turned = [dims[i] for i in q] if dims is not None else None
-            for t in transposes:
-                perm, reader = order_of(t, self.rank), t.output.only_user
-                cancels = after(back, perm) == identity and not t.output.is_output
-                goes = not is_reshape(dims, perm, reader)
-                needed = not cancels and not is_reshape(turned, after(back, perm), reader)
-                saved += goes - needed
-                moved += _size(v) * (needed - goes)
-            readers = {u for u in self.outside(v) if u not in transposes}
-            reader = readers.pop() if len(readers) == 1 and not v.is_output else None
-            needed = others and not is_reshape(turned, back, reader)
-            saved -= needed
-            moved += _size(v) * needed
-        return 0 if moved > 0 else saved
-
-    # -- doing it ----------------------------------------------------------------------------------------
-
-    def turn(self, q: Perm) -> None:
-        self.view = Turned(q)
-        self.leaving = {v: (transposes, others) for v, transposes, others in self._leaving()}
-        self.carry_out()
-
-    def enter(self, v: Value, before: Node) -> Value:
+    def enters(self, v: Value) -> End[Node] | None:
         """What was transposed into its order is read in its own."""
-        t, q = v.producer, self.view.order
-        if t is not None and t.op == "Transpose" and t.inputs[0] is not None:
-            x, perm = t.inputs[0], after(order_of(t, self.rank), q)
-            if perm == tuple(range(self.rank)):
-                return x
+        t, alone = v.producer, not v.is_output and self.inside.issuperset(v.users)
+        x = t.inputs[0] if t is not None and t.op == "Transpose" else None
+        if t is None or x is None:
+            inner = self.inside.issuperset(v.users)
+            goes, needed = False, not (inner and is_reshape(types.shape(v), self.q, v.producer))
+            x, perm = v, self.q
+        elif x.producer in self.inside:
+            return None  # it works on one value in two orders
         else:
-            x, perm = v, q
-        value = self.new(v)
-        self._transpose(x, perm, value, before)
-        return value
+            first = order_of(t, len(self.q))
+            perm = after(first, self.q)
+            goes = alone and not (x.only_user is t and is_reshape(types.shape(x), first, x.producer))
+            needed = perm != self.identity
+
+        def write(before: Node) -> Value:
+            return x if perm == self.identity else self._transpose(x, perm, self.new(v), before).output
+
+        return End(goes - needed, write, _size(v) * (needed - goes))
+
+    def leaves(self, v: Value, user: Node) -> End[Value] | None:
+        """A Transpose outside reads the turned value, or is that."""
+        if not _is_turned(user, self.graph):
+            return None
+        first, reader = order_of(user, len(self.q)), user.output.only_user
+        perm = after(self.back, first)
+        goes = not is_reshape(types.shape(v), first, reader)
+        cancels = perm == self.identity and not user.output.is_output
+        needed = not cancels and not is_reshape(self.seen_dims(v), perm, reader)
+
+        def write(new: Value) -> Value:
+            if cancels:
+                user.output.replace_all_uses_with(new)
+                self.graph.remove(user)
+            else:
+                user.set_input(0, new)
+                user.set_attr("perm", list(perm))
+            return new
+
+        return End(goes - needed, write, _size(v) * (needed - goes))
+
+    def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
+        """Anything else gets the value in its order."""
+        reader = readers[0] if len(readers) == 1 and not v.is_output else None
+        needed = not is_reshape(self.seen_dims(v), self.back, reader)
+
+        def write(new: Value) -> Value:
+            self.graph.take_over(v, self._transpose(new, self.back, None, v.producer))
+            return new
+
+        return End(-needed, write, _size(v) * needed)
 
     def _transpose(self, x: Value, perm: Perm, result: Value | None, before: Node | None) -> Node:
         node = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [x], [result])
         return self.graph.insert(node, before)
-
-    def hand_out(self, v: Value, new: Value) -> None:
-        """Transposes outside read the turned value, or are it; anything else gets the value in its order."""
-        transposes, others = self.leaving.get(v, ([], False))
-        back = inverse(self.view.order)
-        for t in transposes:
-            perm = after(back, order_of(t, self.rank))
-            if perm == tuple(range(self.rank)) and not t.output.is_output:
-                t.output.replace_all_uses_with(new)
-                self.graph.remove(t)
-            else:
-                t.set_input(0, new)
-                t.set_attr("perm", list(perm))
-        if others:
-            self.graph.take_over(v, self._transpose(new, back, None, v.producer))
 
 
 def _size(value: Value) -> float:

@@ -18,9 +18,9 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.axes import Apart, passes
 from onnxopt.rewriting.axis_runs import product
-from onnxopt.rewriting.borders import End, Reshaped, same, target_of
+from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.parts import parts_beside
-from onnxopt.rewriting.relayout import Region, regions
+from onnxopt.rewriting.relayout import End, Region, regions
 
 _SAID: Final = "what comes in, or goes out, is not said by one Reshape"
 _MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
@@ -66,7 +66,7 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
     Heads are turned together where they are turned alike (merge-parallel), which saves more.
     """
     while True:
-        freed = {end.reshape for plan in plans for end in plan.ends.values()}
+        freed = {end.node for plan in plans for end in plan.ends.values()}
         odd = [plan for plan in plans if plan.is_beside_alike(freed)]
         if not odd:
             return plans
@@ -111,53 +111,47 @@ class _Plan(Reshaped):
     def __init__(self, graph: Graph, region: Region[Shape], view: Apart) -> None:
         self.region, self.more = region, len(view.lead) - 1
         super().__init__(graph, region.nodes, view, {n: p for n in region.nodes if (p := passes(n, view))})
+        self.look()
         self.merged = sum(e.saved > 0 for e in self.all_ends)  # Reshapes that merge, or take apart, and go
         if self.is_possible and self.merged:
-            self.saved += _dying(self.freed)
+            self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
 
     def is_beside_alike(self, freed: Set[Node | None]) -> bool:
         """Would a Reshape have another target than that of another part of the same tensor, which is not `freed`?"""
         for end in self.ends.values():
-            if end.reshape is None or end.target is None:
+            if end.node is None or not end.target or end.source is None:
                 continue
-            made = types.shape(end.reshape.output)
+            made = types.shape(end.node.output)
             readers = {part.only_user for part in parts_beside(end.source) if part is not end.source}
             stay = (r for r in readers - freed if r is not None and r.op == "Reshape")
             if any(types.shape(r.output) == made for r in stay):
                 return True
         return False
 
-    def enters(self, v: Value) -> End | None:
+    def enters(self, v: Value) -> End[Node] | None:
         """Where what comes in is turned, the first axis comes from behind, where a Reshape makes it."""
         transpose = v.producer
-        if transpose is None or transpose.op != "Transpose" or transpose.graph is not self.graph:
+        y = transpose.inputs[0] if transpose is not None and transpose.op == "Transpose" else None
+        alone = not v.is_output and self.inside.issuperset(v.users)
+        node = y.producer if y is not None and alone and y.only_user is transpose and y.graph is self.graph else None
+        x = node.inputs[0] if node is not None and node.op in SAME_ORDER else None
+        if transpose is None or y is None or x is None or self.keeps(x.producer) or x.producer in self.inside:
             return super().enters(v)
-        y, alone = transpose.inputs[0], not v.is_output and self.inside.issuperset(v.users)
-        node = y.producer if y is not None and alone and y.only_user is transpose else None
-        if y is None or node is None or node.op not in SAME_ORDER or node.graph is not self.graph:
+        dims = types.shape(y) or ()
+        perm = order_of(transpose, len(dims))
+        axis, order = perm[0], _order_apart(perm, perm[0], self.more)
+        wanted = (*dims[:axis], *self.view.lead, *dims[axis + 1 :])
+        target = self.sizes(types.shape(x), wanted) if sorted(perm) == list(range(len(dims))) else None
+        if target is None:
             return super().enters(v)
-        x, perm = node.inputs[0], order_of(transpose, types.rank(y) or 0)
-        if x is None or self.keeps(x.producer) or x.producer in self.inside or sorted(perm) != list(range(len(perm))):
-            return super().enters(v)
-        order, (_, wanted) = _order_apart(perm, perm[0], self.more), self._in_front(transpose)
-        if same(types.shape(x), wanted):
-            return End(1, x, node, None, transpose, order)
-        target = target_of(types.shape(x), wanted)
-        return super().enters(v) if target is None else End(0, x, node, target, transpose, order)
 
-    def _in_front(self, transpose: Node) -> tuple[Value, Shape]:
-        """What a Transpose reads that brings the first axis to the front, and the dims of that with several."""
-        like = transpose.inputs[0]
-        assert like is not None
-        dims = types.shape(like) or ()
-        axis = order_of(transpose, len(dims))[0]
-        return like, (*dims[:axis], *self.view.lead, *dims[axis + 1 :])
+        def write(before: Node) -> Value:
+            read = self.reshape(x, target, self.new(y, wanted), before).output if target else x
+            return self._turn(transpose, read, order, before)
 
-    def before_transpose(self, end: End) -> tuple[Value, Shape | None]:
-        assert end.transpose is not None
-        return self._in_front(end.transpose)
+        return End(int(not target), write, node=node, source=x, target=target)
 
-    def leaves(self, v: Value, user: Node) -> End | None:
+    def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """A Transpose between the value and the Reshape stays, with more axes."""
         if user.op != "Transpose" or user.graph is not self.graph or v.users[user] != 1 or user.has_references:
             return super().leaves(v, user)
@@ -167,7 +161,22 @@ class _Plan(Reshaped):
         if reader.inputs[0] is not user.output or user.output.users[reader] != 1:
             return None
         order, dims = _order_apart(perm, 0, self.more), self.seen_dims(v) or ()
-        return self.leaves_by(v, reader, tuple(dims[i] for i in order), user, order)
+        target = self.sizes_for(v, reader, tuple(dims[i] for i in order))
+        if target is None:
+            return None
+
+        def write(new: Value) -> Value:
+            self.read_by(reader, self._turn(user, new, order, reader), target, new)
+            self.graph.remove(user)
+            return new
+
+        return End(int(not target), write, node=reader)
+
+    def _turn(self, like: Node, x: Value, perm: Sequence[int], before: Node) -> Value:
+        dims = types.shape(x) or ()
+        value = self.new(like.output, tuple(dims[i] for i in perm))
+        self.graph.insert(like.copy([x], [value]), before).set_attr("perm", list(perm))
+        return value
 
 
 def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
