@@ -17,6 +17,7 @@ from onnxopt.errors import OnnxOptError
 from onnxopt.record import record
 
 if TYPE_CHECKING:
+    from onnxopt.extraction import Extraction
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.verification import Verifier, VerifyOptions
@@ -126,7 +127,6 @@ class Single:
     ) -> tuple[Report, DifferentResult | None]:
         """The report, also of a result that differs."""
         from onnxopt.api.running import run
-        from onnxopt.cli.extract import say_cut
         from onnxopt.optimizer import DifferentResult
         from onnxopt.reporting.progress import Progress
 
@@ -139,7 +139,7 @@ class Single:
                     called=(called[0], called[1]),
                     inputs=self.inputs,
                     outputs=self.outputs,
-                    cut=say_cut,
+                    cut=_say_cut,
                     verify_options=self.verify_options,
                     verifier=verifier,
                     strict=self.strict,
@@ -176,3 +176,10 @@ def _print(report: dict[str, Any], telling: Telling) -> None:
         from onnxopt.cli.changes import show_changes
 
         show_changes(report, err=telling.data_on_stdout)
+
+
+def _say_cut(done: Extraction) -> None:
+    """Warn of the names that were left out. The command that has the warning is imported where a model is cut only."""
+    from onnxopt.cli.extract import say_cut
+
+    say_cut(done)
