@@ -35,6 +35,7 @@ CONTROL_FLOW: Final = of_form("body")
 RANDOM: Final = of_form("draw")
 RECURRENT: Final = of_form("recurrent")
 COMMUTATIVE: Final = with_trait("commutative")
+CUTTING: Final = tuple(sorted(with_trait("cuts")))
 COMPARISONS: Final = tuple(sorted(with_trait("comparison")))
 VARIADIC: Final = with_trait("variadic")
 EXACT: Final = with_trait("exact")
@@ -59,6 +60,7 @@ __all__ = [
     "COMMUTATIVE",
     "COMPARISONS",
     "CONTROL_FLOW",
+    "CUTTING",
     "EXACT",
     "FORMS",
     "GLOBAL_POOLS",

@@ -42,6 +42,7 @@ Traits, of the first operand x and the first result f(x):
     small        f(x) is 0 where x is, and about as small, or smaller, where x is small
     telling      f(x) tells 0 from a small x, or x from a slightly different one
     ranged       no element of f(x) is much larger than the largest of what is read
+    cuts         each result is what x has at some places along one axis, which attributes and operands name
 """
 
 from __future__ import annotations
@@ -129,13 +130,13 @@ Transpose           permute    harmless linear small ranged
 Compress            pick       linear small ranged
 DepthToSpace        pick       linear small ranged
 Expand              pick       harmless linear small ranged
-Gather              pick       harmless linear small ranged
+Gather              pick       harmless linear small ranged cuts
 GatherElements      pick       linear small ranged
 GatherND            pick       linear small ranged
 ReverseSequence     pick       linear small ranged like
-Slice               pick       harmless linear small ranged
+Slice               pick       harmless linear small ranged cuts
 SpaceToDepth        pick       linear small ranged
-Split               pick       linear small ranged
+Split               pick       linear small ranged cuts
 Tile                pick       harmless linear small ranged
 CenterCropPad       other
 Concat              join       harmless small ranged

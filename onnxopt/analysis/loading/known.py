@@ -19,6 +19,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.inferring import infer_call
+from onnxopt.operators import PICKS
 from onnxopt.protos import (
     Array,
     array_to_tensor,
@@ -42,7 +43,6 @@ _SEEN_THROUGH: Final = {
 }
 _LARGEST: Final = 1 << 11  # size of which float16 tells one more
 _NUMBERS: Final = "iuf"
-_MOVED: Final = ("Gather", "Squeeze", "Unsqueeze")  # where; all that the others read has to be listed
 _BRANCHES_DIFFER: Final = 11  # opset from which on the branches of an If may give out other shapes
 # What runtimes may follow sizes through that a Shape lists.
 _FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
@@ -112,7 +112,7 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
     one, several = _SEEN_THROUGH.get(node.op, (_NEVER, _NEVER))
     if opset < one:
         return None
-    listed = node.inputs[:1] if node.op in _MOVED else node.inputs
+    listed = node.inputs[:1] if node.op in PICKS else node.inputs  # other operands say where
     if any(v not in inside or inside[v][1] is None for v in listed if v is not None):
         return None
     arrays = operands(node, inside)

@@ -7,17 +7,18 @@ from typing import Final
 
 from onnxopt.element_types import FLOATS, of
 from onnxopt.graph import Value
+from onnxopt.operators import HOMOGENEOUS, REDUCTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.guards import reduced_axes
 
-_ANY: Final = one_of("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
+_ANY: Final = one_of(*(op for op in REDUCTIONS if op in HOMOGENEOUS))
 
 
 @rewrite(_ANY(_ANY(var("x"), ..., name="inner"), ..., name="outer"))
 def reduce_of_reduce(m: Match, x: Value) -> Value:
-    """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b); so do ReduceMean, ReduceMax and ReduceMin."""
+    """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b); so do ReduceMean, ReduceMax, ReduceMin and ReduceL1."""
     inner, outer, rank = m.inner, m.outer, m.rank(x)
     if inner.op != outer.op:
         m.skip()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Node, Value
-from onnxopt.operators import ARITHMETIC, UNARY
+from onnxopt.operators import ARITHMETIC, POOLS, UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
@@ -14,7 +14,7 @@ from onnxopt.rewriting.forms import operands
 
 _AXES: Final = const("put")
 _CONV: Final = (const("w"), var("b").opt())
-_WINDOWS: Final = frozenset({"AveragePool", "Conv", "MaxPool"})
+_WINDOWS: Final = POOLS | {"Conv"}
 _STEPS: Final = _WINDOWS | UNARY | ARITHMETIC
 _LONG: Final = 64  # nodes in a row
 _BESIDE: Final = "something else reads what is in between, or is beside it"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
+from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import of_axes
-
-_CUTTING: Final = ("Split", "Slice", "Gather")
 
 Part = tuple[Value, int, int]  # what is cut out, and from which to which input of the Concat
 
@@ -35,7 +33,7 @@ class PartsOfConcat(GraphPass):
     info = PassInfo("parts-of-concat", opt_level=1, after=("slices-to-split", "merge-chains"), ops=("Concat",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        asked = [n for op in _CUTTING for n in graph.by_op.get(op, ())]
+        asked = [n for op in CUTTING for n in graph.by_op.get(op, ())]
         for node in asked:
             if node.graph is not graph:
                 continue
@@ -56,10 +54,10 @@ class PartsOfConcat(GraphPass):
             if goes + 1 - made < 1 and node.op != "Gather":
                 ctx.decline("taken", "it would not leave fewer nodes", repr(node))
             elif ctx.spend("taken", at=node):
-                asked += [u for v, _, _ in parts for u in v.users if u.op in _CUTTING]
+                asked += [u for v, _, _ in parts for u in v.users if u.op in CUTTING]
                 _take(graph, node, concat, parts)
                 last = x.only_user if concat.graph is graph else None
-                if last is not None and last.op in _CUTTING:
+                if last is not None and last.op in CUTTING:
                     asked.append(last)  # with it the Concat goes
 
 

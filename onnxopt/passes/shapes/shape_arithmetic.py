@@ -22,6 +22,7 @@ from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.element_types import BY_CODE
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import CUTTING, of_form
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node, numpy_dtype
 from onnxopt.record import record
@@ -30,8 +31,8 @@ from onnxopt.rewriting.replace import remove_dead
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 _READ = ("Expand", "Reshape", "Slice")  # what they are given says less where more is known
-_PICKS = ("Gather", "Shape", "Slice", "Split")  # other passes find the Shape that lists what these pick
-_HAND_ON = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_PICKS = (*CUTTING, "Shape")  # other passes find the Shape that lists what these pick
+_HAND_ON = of_form("same", "order", "join") | {"Cast"}
 Seen = MutableMapping[Hashable, Value]
 
 
