@@ -6,6 +6,7 @@ Gemm, and the Reshapes at the ends merge with those that attention has anyway.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,7 +54,7 @@ class FlattenRows(GraphPass):
 
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape]) -> bool | None:
     """False where something would be gained, but not as much as it costs."""
-    region = _Rows(graph, found)
+    region = _Rows(graph, found, ctx.opt_level > 2 and "merge-parallel" not in ctx.disabled_pass)
     if not region.gains:
         return None
     if region.saved <= 0:
@@ -83,7 +84,8 @@ class _Rows(Reshaped):
 
     suffix = "_rows"
 
-    def __init__(self, graph: Graph, found: Region[Shape]) -> None:
+    def __init__(self, graph: Graph, found: Region[Shape], are_merged: bool) -> None:
+        """`are_merged`: are three products of one value one, here or there?"""
         inside, self.lead = set(found.nodes), found.kind
         # Several unknown dims are listed, as a Shape says; one of them may be 0, which before opset 14 copies another.
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
@@ -96,7 +98,8 @@ class _Rows(Reshaped):
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
         costs = self.listed or not self.is_possible or any(e.saved < 0 for e in self.all_ends)
-        products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
+        biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
+        products = sum(1 if are_merged and k > 2 else k for k in biased.values())
         self.saved += products  # each is one node with its bias
         outer = [e.node for e in self.ends.values() if e.saved > 0]
         outer += [_only_reader(_only_reader(e.node)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
