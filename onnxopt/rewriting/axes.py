@@ -1,7 +1,8 @@
-"""The axes of a node, and the same node on values whose axes are seen otherwise.
+"""The axes of a node; views of axes; and the same node on values in a view.
 
-A view names, for each axis of a value, the axes that it becomes. A node passes through a view if what it works along
-stays one axis, and what it finds by its place stays at that place: then it is the same node with other numbers.
+A view names, for each axis of a value, the axes that it becomes. A node passes through a view if each axis that the
+node works along stays one axis, and each axis that it finds by its place stays at that place. Then only the numbers
+that name axes change.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from onnxopt.operators import BROADCASTING, REDUCTIONS
 from onnxopt.operators.axes import AXES
 from onnxopt.protos import Array, tensor_bytes
 from onnxopt.rewriting.axis_runs import inverse
-from onnxopt.rewriting.forms import listed_axes, operands
+from onnxopt.rewriting.forms import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # a constant with other readers is made anew up to this size
 
@@ -44,7 +45,8 @@ class Axes(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """A node that passes through a view: what it reads that is seen otherwise, and the constants made anew for it."""
+    """A node that passes through a view. seen: the operands that are read in the view; made_anew: constants that are
+    written for it."""
 
     axes: Axes
     seen: list[Value]
@@ -64,21 +66,21 @@ class Place(NamedTuple):
 
 
 class View:
-    """How values of a kind are to be seen."""
+    """For each axis of certain values, the axes that it becomes."""
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}
 
     def has(self, dims: Shape) -> bool:
-        """Is a value of these dims of that kind?"""
+        """Returns whether a value of these dims is one of these values."""
         raise NotImplementedError
 
     def becomes(self, rank: int) -> tuple[To, int]:
-        """What the axes of a value of so many become, and how many there are then."""
+        """Returns what the axes of a value of this rank become, and how many axes there are then."""
         raise NotImplementedError
 
     def at(self, rank: int) -> Place:
-        """The same, looked up."""
+        """Returns the same, with what follows from it; computed once for each rank."""
         place = self._places.get(rank)
         if place is None:
             to, wide = self.becomes(rank)
@@ -89,7 +91,7 @@ class View:
         return place
 
     def dims(self, dims: Shape) -> Shape:
-        """Those of such a value, seen so: of one element where no axis becomes that one."""
+        """Returns the dims in the view of a value of these dims; a new axis has one element."""
         to, rank, *_ = self.at(len(dims))
         found: list[int | str | None] = [1] * rank
         for d, axes in zip(dims, to):
@@ -100,7 +102,7 @@ class View:
         return tuple(found)
 
     def keeps(self, made: Sequence[int | None], rank: int) -> bool:
-        """Is the result of a node seen as its operands are? `made`: which of their `rank` axes it has."""
+        """Returns whether the result of a node is in the view. `made`: which of the operands' `rank` axes it has."""
         return list(made) == list(range(rank))
 
 
@@ -202,7 +204,7 @@ class WithoutOnes(View):
 
 
 def rank_of(node: Node) -> int | None:
-    """How many axes it has, as far as that is known."""
+    """Returns how many axes the node has (`Axes.rank`), where that is known."""
     rule = AXES.get(node.op)
     if rule is None or not node.inputs or not node.outputs:
         return None
@@ -211,47 +213,37 @@ def rank_of(node: Node) -> int | None:
 
 
 def axes_of(node: Node) -> Axes | None:
-    """None where the operator has no line in the table, or what it works along is not known."""
+    """Returns the axes of a node; None where its operator has no line in the table, or the axes are not known."""
     rank, graph = rank_of(node), node.graph
     if rank is None or graph is None or None in node.outputs or node.has_references:
         return None
-    rule = AXES[node.op]
-    if len(node.outputs) > 1 and node.op not in ("Split", "TopK"):
+    rule, opset = AXES[node.op], graph.opset()
+    if (len(node.outputs) > 1 and node.op not in ("Split", "TopK")) or (node.op in BROADCASTING and opset < 7):
         return None
-    if node.op in BROADCASTING and graph.opset() < 7:
-        return None
-    data = [v for v in node.inputs if v is not None] if rule.everything else node.inputs[:1]
-    others = [v for v in node.inputs[1:] if v is not None and v not in data]
-    if not rule.everything and node.inputs[0] in node.inputs[1:]:
-        return None
+    operands = [v for v in node.inputs if v is not None]
+    data, others = (operands, []) if rule.everything else (operands[:1], operands[1:])
     last, along = 0, frozenset[int]() if rule.along == "-" else _along(node, rank, rule.along)
+    if along is None or not data or data[0] in others:
+        return None
     if node.op == "MatMul":
-        ranks = [types.rank(v) or 0 for v in node.inputs if v is not None]
+        ranks = [types.rank(v) or 0 for v in operands]
+        data, last = (operands[:1], 1) if ranks[-1] == 2 < rank else (operands, 2)  # one matrix for all rows
         if min(ranks) < 2:
             return None
-        last = 2
-        if ranks[1] == 2 < rank:  # one matrix for all rows
-            data, last = node.inputs[:1], 1
     elif rule.along == "last:2":
         last = 2
-    elif along is not None and (rule.along == "from:axis" or graph.opset() <= rule.joined_up_to):
+    elif rule.along == "from:axis" or opset <= rule.joined_up_to:
         last, along = rank - min(along), frozenset()
         if any(types.rank(v) not in range(last + 1) for v in others):
             return None
     elif node.op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
         return None
-    if along is None or last > rank:
-        return None
-    made = tuple(range(rank)) if rule.along == "-" else _made(node, rank, along)
-    return (
-        Axes(rank, tuple(dict.fromkeys(v for v in data if v is not None)), along, last, made)
-        if made is not None
-        else None
-    )
+    made = _made(node, rank, along) if last <= rank else None
+    return None if made is None else Axes(rank, tuple(dict.fromkeys(data)), along, last, made)
 
 
 def _along(node: Node, rank: int, names: str) -> frozenset[int] | None:
-    """The axes that an attribute or operand names."""
+    """Returns the axes that an attribute or operand names; None where they are not known."""
     found: Sequence[int] | None = ()
     kind, _, place = names.partition(":")
     if names in ("axis", "from:axis"):
@@ -259,27 +251,14 @@ def _along(node: Node, rank: int, names: str) -> frozenset[int] | None:
     elif kind in ("axes", "axis"):
         found = listed_axes(node, int(place)) or None
     elif names == "pads":
-        _, pads, _, axes = _given(node)
-        listed = pads.array.reshape(2, -1).tolist() if pads is not None and pads.constant and axes is None else None
-        found = [i for i in range(rank) if listed[0][i] or listed[1][i]] if listed is not None else None
+        pads = None if len(node.inputs) > 3 and node.inputs[3] is not None else listed_axes(node)
+        found = [i for i in range(rank) if pads[i] or pads[i + rank]] if pads and len(pads) == 2 * rank else None
     elif names == "scale":
-        found = _scaled(node)
+        scale, opset = node.input(1), node.graph.opset() if node.graph is not None else 0
+        dims = types.shape(scale) if scale is not None else None
+        if dims not in ((), (1,)):  # a scale of blocks has all axes
+            found = [int(node.attr("axis"))] if dims is not None and len(dims) == 1 and opset >= 13 else None
     return None if found is None or any(not -rank <= a < rank for a in found) else frozenset(a % rank for a in found)
-
-
-def _scaled(node: Node) -> list[int] | None:
-    """The axis along which a quantizer has a scale for each place, if it has; None if it has one for each block."""
-    scale, graph = node.input(1), node.graph
-    dims = types.shape(scale) if scale is not None else None
-    if dims in ((), (1,)):
-        return []
-    each = dims is not None and len(dims) == 1 and graph is not None and graph.opset() >= 13  # that of blocks has all
-    return [int(node.attr("axis"))] if each else None
-
-
-def _given(node: Node) -> list[Value | None]:
-    """The operands of Pad: data, pads, value, axes."""
-    return [*operands(node), None, None, None][:4]
 
 
 def _made(node: Node, rank: int, along: frozenset[int]) -> tuple[int | None, ...] | None:
@@ -302,7 +281,7 @@ def _made(node: Node, rank: int, along: frozenset[int]) -> tuple[int | None, ...
 
 
 def passes(node: Node, view: View) -> Passing | None:
-    """How a node is the same on values seen so; None where it is not, or reads none such."""
+    """Returns how a node passes through a view; None where it does not, or reads no value of the view."""
     a = axes_of(node)
     if a is None or not view.keeps(a.made, a.rank):
         return None
@@ -333,12 +312,12 @@ def passes(node: Node, view: View) -> Passing | None:
 
 
 def _may_be_made_anew(v: Value) -> bool:
-    """Is a constant small, or stored for one reader alone?"""
+    """Returns whether a constant is small, or stored for one reader alone."""
     return tensor_bytes(*v.constant_type()) <= _SHARED_BYTES or (v.is_stored and len(v.users) == 1)
 
 
 def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
-    """A constant that is made anew for a node on values seen otherwise.
+    """Returns the constant that a node reads in the view in place of `v`.
 
     One of lower rank stays as low as it can: runtimes know a normalization by a scale of one axis.
     """
@@ -356,7 +335,7 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
 
 
 def rename(node: Node, old: Node, a: Axes, view: View) -> None:
-    """Write what `node`, which is `old` with the axes `a` on values seen otherwise, says of axes."""
+    """Write the axes into `node`, a copy of `old`, whose axes are `a`, that works in the view."""
     to, rank, *_ = view.at(a.rank)
     kind, _, place = AXES[node.op].along.partition(":")
 
@@ -382,13 +361,12 @@ def rename(node: Node, old: Node, a: Axes, view: View) -> None:
         if moved(axis) != axis:
             node.set_attr("axis", moved(axis))
     elif kind == "pads" and rank > 0:
-        pads = _given(old)[1]
-        assert pads is not None
-        padded = np.zeros((2, rank), np.int64)
+        given = listed_axes(old) or []
+        padded = [0] * 2 * rank
         for i in a.along:
-            padded[:, to[i][0]] = pads.array.reshape(2, -1)[:, i]
-        if padded.reshape(-1).tolist() != pads.array.tolist():
-            write(1, "pads", padded.reshape(-1).tolist())
+            padded[to[i][0]], padded[to[i][0] + rank] = given[i], given[i + a.rank]
+        if padded != given:
+            write(1, "pads", padded)
     elif kind == "perm":
         perm = list(range(rank))
         for there, here in zip(to, order_of(old, a.rank)):

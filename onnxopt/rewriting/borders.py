@@ -1,4 +1,4 @@
-"""Regions of which leading axes are seen as one, or as several: Reshapes stand at their border."""
+"""Regions whose leading axes become one, or whose first axis becomes several: Reshapes stand at their border."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Reshaped(Relayout):
     """Nodes, in order, with Reshapes at the border."""
 
     def keeps(self, quantizer: Node | None) -> bool:
-        """Does what is quantized, or was, stay beside its Reshape?"""
+        """Returns whether a Reshape stays beside this node, a quantizer."""
         return quantizer is not None and quantizer.op in _QUANTIZERS
 
     def enters(self, v: Value) -> End[Node] | None:
-        """What a Reshape in front reads is read, as it is or through another."""
+        """The region reads what a Reshape in front of it reads, directly or through another Reshape."""
         wanted, node = self.seen_dims(v), v.producer
         alone = not v.is_output and self.inside.issuperset(v.users)
         x = node.inputs[0] if node is not None and node.op in SAME_ORDER and node.graph is self.graph else None
@@ -43,7 +43,7 @@ class Reshaped(Relayout):
         return self.reshaped(v, v, target, -1, None) if target else None
 
     def reshaped(self, v: Value, x: Value, target: Sequence[int], saved: int, node: Node | None) -> End[Node]:
-        """An end at which a Reshape of `x` is read."""
+        """Returns an end at which the region reads a Reshape of `x`."""
         return End(
             saved,
             lambda before: self.reshape(x, target, self.new(v), before).output,
@@ -53,7 +53,7 @@ class Reshaped(Relayout):
         )
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """A Reshape reads the value seen otherwise, or is that."""
+        """A Reshape reads the value in the view, or is removed."""
         is_reader = user.graph is self.graph and user.inputs[0] is v and v.users[user] == 1 and not user.has_references
         target = self.sizes_for(v, user, self.seen_dims(v)) if is_reader else None
         if target is None:
@@ -61,7 +61,7 @@ class Reshaped(Relayout):
         return End(int(not target), lambda new: self.read_by(user, new, target, new), node=user)
 
     def sizes_for(self, v: Value, user: Node, dims: Shape | None) -> Sequence[int] | None:
-        """The target for a reader where that is a Reshape of a value of these dims then; empty where it is none."""
+        """Returns the target of a reader that is to be a Reshape from these dims; empty: no Reshape is needed."""
         if user.op not in SAME_ORDER or any(self.keeps(u) for u in islice(user.output.users, _MOST_READERS)):
             return None
         given, wanted = user.input(1), types.shape(user.output)
@@ -71,7 +71,7 @@ class Reshaped(Relayout):
         return target
 
     def read_by(self, user: Node, x: Value, target: Sequence[int], new: Value) -> Value:
-        """Has a Reshape of `x` in place of the reader, or none. Returns what `new` is then: a result keeps its name."""
+        """Put a Reshape of `x`, or `x`, in place of the reader. Returns `new`, which may have got another name."""
         made = user.output
         if target:
             reader = self.reshape(x, target, None, user)
@@ -88,7 +88,7 @@ class Reshaped(Relayout):
         return self.restored_by(v, target) if target else None
 
     def restored_by(self, v: Value, target: Sequence[int]) -> End[Value]:
-        """An end at which a Reshape makes the value as it was."""
+        """Returns an end at which a Reshape makes the value as it was."""
 
         def write(new: Value) -> Value:
             self.graph.take_over(v, self.reshape(new, target, None, v.producer))
@@ -97,13 +97,14 @@ class Reshaped(Relayout):
         return End(-1, write, target=target)
 
     def sizes(self, dims: Shape | None, wanted: Shape | None, can_go: bool = True) -> list[int] | None:
-        """What a Reshape of `dims` is given for `wanted`, where that is constant; empty where none is needed."""
+        """Returns the constant target of a Reshape from `dims` to `wanted`; empty: no Reshape is needed; None: there is
+        none."""
         if dims is None or wanted is None:
             return None
         return [] if can_go and same(dims, wanted) else constant_target(dims, wanted)
 
     def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
-        """What a Reshape is given for these sizes."""
+        """Returns the target of a Reshape for these sizes."""
         return self.graph.constant(np.array(sizes, np.int64), hint, before)
 
     def reshape(self, x: Value, sizes: Sequence[int], result: Value | None, before: Node | None) -> Node:
@@ -113,7 +114,7 @@ class Reshaped(Relayout):
 
 
 def same(dims: Shape, wanted: Shape) -> bool:
-    """Are these the dims of as many elements that are wanted? One, where all others are known numbers, follows."""
+    """Returns whether dims of as many elements are equal. One dim follows where all others are known numbers."""
     others = [d for d, w in zip(dims, wanted) if d == w is not None]
     known = all(isinstance(d, int) and d for d in others)
     return len(dims) == len(wanted) and len(others) + known >= len(dims)

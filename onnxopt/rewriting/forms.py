@@ -61,8 +61,8 @@ def operands(node: Node) -> list[Value | None]:
 
 
 def listed_axes(node: Node, place: int = 1) -> list[int] | None:
-    """The axes that a Reduce, a Squeeze or an Unsqueeze lists, or another in this operand; None where it computes them,
-    or lists none."""
+    """The axes that a Reduce, a Squeeze or an Unsqueeze lists, or what another lists in this operand; None where that
+    is computed, or absent."""
     given = dict(enumerate(operands(node))).get(place)
     return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
 

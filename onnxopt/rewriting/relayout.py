@@ -1,4 +1,4 @@
-"""Regions of nodes that work on values whose axes are seen otherwise, in place of the values that there were."""
+"""Regions of nodes that are rewritten to work on values in a view of their axes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Region(Generic[K]):
 
 
 def regions(nodes: Iterable[Node], kind: Callable[[Node], K | None], view: Callable[[K], View]) -> list[Region[K]]:
-    """Those of the nodes that have a kind and pass through the view of that kind, connected where one makes what
-    another reads, or both read the same. Linear in nodes."""
+    """Returns the nodes that have a kind and pass through its view, connected where one makes what another reads, or
+    both read the same value. Linear in nodes."""
     kinds, views, passing = dict[Node, K](), dict[K, View](), dict[Node, Passing]()
     for node in nodes:
         k = kind(node)
@@ -57,8 +57,8 @@ def regions(nodes: Iterable[Node], kind: Callable[[Node], K | None], view: Calla
 
 
 def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
-    """Nodes of equal kind, connected by what they read that is seen otherwise; only where one makes what another reads
-    if `side_by_side` says no."""
+    """Returns nodes of equal kind, connected by the values in the view that they read. Without `side_by_side`, readers
+    of one value are not connected."""
     region_of: dict[Node, Region[K]] = {}
     reading: dict[tuple[Value, K], Region[K]] = {}
     for node, k in kinds.items():
@@ -79,11 +79,13 @@ def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_
 
 @record(frozen=True, eq=False)
 class End(Generic[T]):
-    """Where a region ends: at a value that comes in, at a reader of one that it makes, or at such a value as it was.
+    """One end of a region: a value from outside, a reader outside, or a result that is needed as it was.
 
-    saved: nodes less. moved: elements more that are moved at run time. write: gives what is read in place of the value,
-    made before a node; or has the reader read a value seen otherwise, and gives that under the name that it has then.
-    node: what goes, or is another then; `source`: what it reads then; target: sizes that a Reshape there is given.
+    saved: how many nodes fewer there are. moved: how many elements more are moved at run time. write: for a value from
+    outside, inserts what makes it in the view before the given node, and returns it; for a reader or a result, connects
+    the given value in the view, and returns that value, which may have got the name of a graph output.
+    node: the node at the end that is removed or replaced. source: what that node reads afterwards. target: the sizes
+    that a Reshape there is given.
     """
 
     saved: int
@@ -95,10 +97,9 @@ class End(Generic[T]):
 
 
 class Relayout:
-    """Nodes, in order, through which a view passes. What stands at the border a pass says: `enters`, `leaves`,
-    `restores`.
+    """Nodes, in order, that pass through a view. A pass defines the ends: `enters`, `leaves`, `restores`.
 
-    saved: nodes less. moved: elements more that are moved at run time. is_possible: is each end said?
+    After `look`: saved and moved are the sums over all ends; is_possible: each end can be written.
     """
 
     suffix = "_seen"  # of the names of new values
@@ -113,19 +114,19 @@ class Relayout:
         self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
 
     def made(self) -> Iterator[Value]:
-        """The results that are seen otherwise."""
+        """Returns the results that are in the view."""
         return (v for n in self.nodes if self.is_kept(n) for v in n.outputs if v is not None)
 
     def is_kept(self, node: Node) -> bool:
-        """Are the results of a node seen as its operands are? Those with less axes of what is turned are plain."""
+        """Returns whether the results of a node are in the view. In another order, results with fewer axes are not."""
         return not isinstance(self.view, Turned) or len((a := self.passing[node].axes).made) == a.rank
 
     def outside(self, v: Value) -> list[Node]:
-        """The readers of a result that need it as it is, or stand outside."""
+        """Returns the readers of a result that are outside, or do not read it in the view."""
         return [u for u in v.users if u not in self.inside or v not in self.operands[u]]
 
     def look(self) -> None:
-        """Count what the ends cost."""
+        """Collect the ends, and sum up what they cost."""
         self.ends: dict[Value, End[Node]] = {}
         self.leaving: dict[Value, list[End[Value]]] = {}
         self.restored: dict[Value, End[Value]] = {}
@@ -149,19 +150,19 @@ class Relayout:
         self.saved, self.moved = sum(e.saved for e in self.all_ends), sum(e.moved for e in self.all_ends)
 
     def enters(self, v: Value) -> End[Node] | None:
-        """What is read in place of a value from outside; None where that cannot be said."""
+        """Returns the end at a value from outside; None where the value cannot be made in the view."""
         raise NotImplementedError
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """What becomes of a reader outside; None where it needs the value as it is."""
+        """Returns the end at a reader outside; None where the reader needs the value as it was."""
         raise NotImplementedError
 
     def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
-        """What makes the value as it was for these readers, and the caller; None where that cannot be said."""
+        """Returns the end that makes a result as it was for these readers, and the caller; None where none can."""
         raise NotImplementedError
 
     def carry_out(self) -> None:
-        """Put a node on values seen otherwise in place of each; what nothing reads any more at the border goes."""
+        """Replace each node by a copy that works in the view, and write the ends. Removes dead nodes at the border."""
         now: dict[Value, Value] = {}
         made, sources = list(self.made()), [v.producer for v in self.entering]
         for node in self.nodes:
@@ -201,7 +202,7 @@ class Relayout:
         return None if dims is None else self.view.dims(dims)
 
     def new(self, like: Value, dims: Shape | None = None) -> Value:
-        """A value for what `like` is, seen otherwise, with its type and shape as facts."""
+        """Returns a new value for `like` in the view, with its type and shape."""
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value

@@ -22,7 +22,7 @@ from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.relayout import End, Region, regions
 
-_SAID: Final = "what comes in, or goes out, is not said by one Reshape"
+_SAID: Final = "a value at the border cannot be made by one Reshape"
 _MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
 
 
@@ -71,7 +71,7 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
         if not odd:
             return plans
         for plan in odd:
-            ctx.decline("unmerged", "what is beside it is reshaped alike, and stays", repr(plan.nodes[0]))
+            ctx.decline("unmerged", "a part of the same tensor is reshaped alike, and stays", repr(plan.nodes[0]))
         plans = [plan for plan in plans if plan not in odd]
 
 
