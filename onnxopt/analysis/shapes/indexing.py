@@ -12,6 +12,7 @@ from onnxopt.analysis.shapes.sizes import (
     axis_of,
     broadcast,
     ints,
+    is_order,
     joined,
     order_of,
     product,
@@ -49,7 +50,8 @@ def _transpose(s: ShapeData, n: Node) -> Found | None:
     x = s.shape(n.input(0))
     if x is None:
         return None
-    return tuple(x[i] for i in order_of(n, len(x)))
+    perm = order_of(n, len(x))
+    return tuple(x[i] for i in perm) if is_order(perm, len(x)) else None
 
 
 def _unsqueeze(s: ShapeData, n: Node) -> Found | None:

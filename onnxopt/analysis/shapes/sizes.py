@@ -80,6 +80,11 @@ def order_of(transpose: Node, rank: int) -> tuple[int, ...]:
     return tuple(transpose.attr("perm") or range(rank)[::-1])
 
 
+def is_order(perm: Sequence[int], rank: int) -> bool:
+    """Does it name each of so many axes once? A Transpose by another one is an error at run time."""
+    return len(perm) == rank and set(perm) == set(range(rank))
+
+
 def listed_by(shape: Node) -> slice:
     """Which dims a Shape lists: all, but where it says from which on (opset 15) or up to which."""
     end = shape.attr("end")

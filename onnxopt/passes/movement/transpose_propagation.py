@@ -10,7 +10,7 @@ from collections import Counter
 from math import prod
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import is_order, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -63,13 +63,17 @@ def _rank(node: Node) -> int | None:
 def _orders(graph: Graph, found: Region[int]) -> list[Perm]:
     """The orders that make Transposes at the border cancel, the most common first."""
     region, rank, count = Relayout(graph, found.nodes, AnyOrder(found.kind), found.passing), found.kind, Counter[Perm]()
-    count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and t.op == "Transpose")
-    count.update(order_of(u, rank) for v in region.made() for u in region.outside(v) if _is_turned(u, graph))
+    count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
+    readers = (u for v in region.made() for u in region.outside(v) if u.graph is graph)
+    count.update(order_of(u, rank) for u in readers if _turns(u, rank))
     return [q for q, _ in count.most_common(2) if q != tuple(range(rank))]
 
 
-def _is_turned(reader: Node, graph: Graph) -> bool:
-    return reader.op == "Transpose" and reader.graph is graph
+def _turns(node: Node, rank: int) -> bool:
+    """Is it a Transpose of so many axes, each of which it names once? Another one is an error at run time, of which
+    onnx infers a shape all the same."""
+    x = node.inputs[0] if node.op == "Transpose" else None
+    return x is not None and types.rank(x) in (None, rank) and is_order(order_of(node, rank), rank)
 
 
 class _Plan(Relayout):
@@ -88,7 +92,7 @@ class _Plan(Relayout):
     def enters(self, v: Value) -> End[Node] | None:
         """What was transposed into its order is read in its own."""
         t, alone = v.producer, not v.is_output and self.inside.issuperset(v.users)
-        x = t.inputs[0] if t is not None and t.op == "Transpose" else None
+        x = t.inputs[0] if t is not None and _turns(t, len(self.q)) else None
         if t is None or x is None:
             inner = self.inside.issuperset(v.users)
             goes, needed = False, not (inner and is_reshape(types.shape(v), self.q, v.producer))
@@ -108,7 +112,7 @@ class _Plan(Relayout):
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """A Transpose outside reads the turned value, or is that."""
-        if not _is_turned(user, self.graph):
+        if user.graph is not self.graph or not _turns(user, len(self.q)):
             return None
         first, reader = order_of(user, len(self.q)), user.output.only_user
         perm = after(self.back, first)
