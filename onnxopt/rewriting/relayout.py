@@ -40,20 +40,36 @@ class Region(Generic[K]):
         return large
 
 
-def regions(nodes: Iterable[Node], kind: Callable[[Node], K | None], view: Callable[[K], View]) -> list[Region[K]]:
+def regions(
+    graph: Graph, ends: Iterable[str], kind: Callable[[Node], K | None], view: Callable[[K], View]
+) -> list[Region[K]]:
     """Returns the nodes that have a kind and pass through its view, connected where one makes what another reads, or
-    both read the same value. Linear in nodes."""
-    kinds, views, passing = dict[Node, K](), dict[K, View](), dict[Node, Passing]()
-    for node in nodes:
-        k = kind(node)
-        if k is None:
-            continue
-        if k not in views:
-            views[k] = view(k)
-        found = passes(node, views[k])
-        if found is not None:
-            kinds[node], passing[node] = k, found
-    return connected(kinds, passing)
+    both read the same value; only regions at whose border, or in which, an operator of `ends` stands.
+
+    Linear in the nodes that are reached from these operators: only these are asked.
+    """
+    views, found, asked = dict[K, View](), dict[Node, tuple[K, Passing]](), set[Node]()
+    values = [v for op in ends for n in graph.by_op.get(op, ()) for v in (*n.inputs[:2], *n.outputs)]
+    reached = set(values)
+    while values:
+        v = values.pop()
+        for node in (v.producer, *v.users) if v is not None else ():
+            if node is None or node in asked or node.graph is not graph:
+                continue
+            asked.add(node)
+            k = kind(node)
+            if k is None:
+                continue
+            if k not in views:
+                views[k] = view(k)
+            passing = passes(node, views[k])
+            if passing is not None:
+                found[node] = k, passing
+                more = [w for w in (*passing.seen, *node.outputs) if w not in reached]
+                reached.update(more)
+                values += more
+    in_order = [n for n in graph if n in found] if found else []
+    return connected({n: found[n][0] for n in in_order}, {n: found[n][1] for n in in_order})
 
 
 def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:

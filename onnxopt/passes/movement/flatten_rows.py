@@ -16,6 +16,7 @@ from onnxopt.analysis import types
 from onnxopt.element_types import FLOATS
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import SAME_ORDER
 from onnxopt.operators.axes import AXES
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
@@ -43,7 +44,7 @@ class FlattenRows(GraphPass):
         if graph.is_function or graph.opset() < 7 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.settle(graph.model)
-        for found in regions(graph, _leading_dims, Rows):
+        for found in regions(graph, (*SAME_ORDER, "MatMul"), _leading_dims, Rows):
             if _flatten(graph, ctx, found) is False:
                 # Nodes that hang together only by what they read, as queries do with what is added to the attention's
                 # result, may be made rows or stay each.

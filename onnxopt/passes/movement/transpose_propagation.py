@@ -44,7 +44,7 @@ class TransposePropagation(GraphPass):
 
     def _turn_regions(self, graph: Graph, ctx: PassContext) -> bool:
         turned = False
-        for found in regions(graph, _rank, AnyOrder):
+        for found in regions(graph, ("Transpose",), _rank, AnyOrder):
             plans = [_Plan(graph, found, q) for q in _orders(graph, found)]
             best = max(plans, key=lambda p: p.gain, default=None)
             if best is not None and best.gain < 1:

@@ -46,7 +46,7 @@ class UnmergeBatches(GraphPass):
         if not ways:
             return
         plans: list[_Plan] = []
-        for found in regions(graph, partial(_batch, ways), lambda first: ways[first][0]):
+        for found in regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0]):
             all_ways = [_Plan(graph, found, view) for view in ways[found.kind]]
             best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
             if best is not None and best.is_possible and best.saved > 0:
