@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import onnx
 
-from onnxopt.operators import RANDOM
+from onnxopt.operators import ONE_RESULT, RANDOM
 from onnxopt.protos import attribute_value, qualified
 from onnxopt.record import record
 
@@ -118,9 +118,14 @@ class Results:
         return ""
 
 
+_ONE: Final = Results(1, frozenset())
+
+
 @cache
 def results_of(op: str, opset: int) -> Results | None:
     """What an operator has to give out; None when the standard does not know it."""
+    if op in ONE_RESULT:
+        return _ONE  # the first schema that is asked for takes longer than a small model
     schema = find_schema(op, opset)
     if schema is None:
         return None

@@ -38,6 +38,7 @@ COMMUTATIVE: Final = with_trait("commutative")
 CUTTING: Final = tuple(sorted(with_trait("cuts")))
 COMPARISONS: Final = tuple(sorted(with_trait("comparison")))
 VARIADIC: Final = with_trait("variadic")
+ONE_RESULT: Final = frozenset(FORMS) - with_trait("results")
 EXACT: Final = with_trait("exact")
 HARMLESS: Final = with_trait("harmless")
 LIKE_FIRST: Final = UNARY | of_form("same") | with_trait("like")
@@ -73,6 +74,7 @@ __all__ = [
     "MULTIDIRECTIONAL",
     "NEAR_ZERO",
     "NONNEGATIVE",
+    "ONE_RESULT",
     "PICKS",
     "PLACES",
     "POOLS",

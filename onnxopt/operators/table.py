@@ -42,6 +42,7 @@ Traits, of the first operand x and the first result f(x):
     small        f(x) is 0 where x is, and about as small, or smaller, where x is small
     telling      f(x) tells 0 from a small x, or x from a slightly different one
     ranged       no element of f(x) is much larger than the largest of what is read
+    results      another number of results than one
     cuts         each result is what x has at some places along one axis, which attributes and operands name
 """
 
@@ -136,7 +137,7 @@ GatherND            pick       linear small ranged
 ReverseSequence     pick       linear small ranged like
 Slice               pick       harmless linear small ranged cuts
 SpaceToDepth        pick       linear small ranged
-Split               pick       linear small ranged cuts
+Split               pick       linear small ranged cuts results
 Tile                pick       harmless linear small ranged
 CenterCropPad       other
 Concat              join       harmless small ranged
@@ -152,7 +153,7 @@ Hardmax             axis       telling like
 LogSoftmax          axis       harmless like
 LpNormalization     axis       telling like
 Softmax             axis       harmless nonnegative like
-TopK                axis       telling
+TopK                axis       telling results
 
 ArgMax              places     telling
 ArgMin              places     telling
@@ -160,7 +161,7 @@ NonMaxSuppression   other      telling
 NonZero             places     telling
 Shape               places     harmless
 Size                places
-Unique              other      telling
+Unique              other      telling results
 
 ReduceL1            reduce     harmless positive nonnegative small
 ReduceL2            reduce     harmless nonnegative small
@@ -178,7 +179,7 @@ GlobalAveragePool   whole      linear small ranged
 GlobalLpPool        whole      nonnegative small
 GlobalMaxPool       whole      positive small ranged
 LpPool              pool       nonnegative small
-MaxPool             pool       positive small ranged
+MaxPool             pool       positive small ranged results
 MaxUnpool           other
 Resize              other      harmless small
 Upsample            other      small
@@ -188,25 +189,25 @@ ConvInteger         window
 ConvTranspose       window
 DeformConv          window
 QLinearConv         window
-Attention           contract
+Attention           contract results
 Einsum              contract
 Gemm                contract   harmless
 MatMul              contract   harmless
 MatMulInteger       contract
 QLinearMatMul       contract
 
-BatchNormalization  normalize  harmless like
+BatchNormalization  normalize  harmless like results
 GroupNormalization  normalize  like
 InstanceNormalization normalize like
 LRN                 normalize  like
-LayerNormalization  normalize  harmless like
+LayerNormalization  normalize  harmless like results
 MeanVarianceNormalization normalize like
 RMSNormalization    normalize  like
-Dropout             other      small like
+Dropout             other      small like results
 
-GRU                 recurrent
-LSTM                recurrent
-RNN                 recurrent
+GRU                 recurrent results
+LSTM                recurrent results
+RNN                 recurrent results
 
 Constant            fill
 ConstantOfShape     fill
@@ -222,13 +223,13 @@ RandomUniform       draw
 RandomUniformLike   draw
 
 DequantizeLinear    code       like
-DynamicQuantizeLinear code     like
+DynamicQuantizeLinear code     like results
 QuantizeLinear      code       like
 
-If                  body
-Loop                body
-Scan                body
-SequenceMap         body
+If                  body results
+Loop                body results
+Scan                body results
+SequenceMap         body results
 """
 
 FORMS: Final[dict[str, str]] = {}

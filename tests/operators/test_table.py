@@ -24,6 +24,7 @@ from onnxopt.operators import (
     MULTIDIRECTIONAL,
     NEAR_ZERO,
     NONNEGATIVE,
+    ONE_RESULT,
     PICKS,
     SAME_ORDER,
     TELLS_ZERO,
@@ -112,6 +113,14 @@ def test_every_operator_is_one_of_the_standard() -> None:
     assert set(FORMS) <= set(SCHEMAS)
     # The rest: sequences, strings, images, losses, windows and what is new.
     assert len(FORMS) > 150
+
+
+def test_operators_with_one_result_that_is_always_there() -> None:
+    single, several = onnx.defs.OpSchema.FormalParameterOption.Single, set()
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.domain and [o.option for o in schema.outputs] != [single]:
+            several.add(schema.name)
+    assert frozenset(FORMS) - several == ONE_RESULT
 
 
 def test_forms_have_the_operands_that_schemas_say() -> None:
