@@ -288,21 +288,24 @@ def passes(node: Node, view: View) -> Passing | None:
     _, rank, alone, fixed = view.at(a.rank)
     if not alone.issuperset(a.along) or (a.last and not fixed.issuperset(range(a.rank - a.last, a.rank))):
         return None
-    may_follow = node.op in BROADCASTING
+    may_follow, is_turned = node.op in BROADCASTING, isinstance(view, Turned)
     seen, made_anew = [], []
     for v in a.data:
         dims = types.shape(v)
         if dims is None:
             return None
-        own = {i for i, d in enumerate(dims, a.rank - len(dims)) if d != 1}
-        full = len(dims) == a.rank and view.has(dims)
-        stays = (may_follow or node.op == "MatMul") and len(dims) <= rank and fixed.issuperset(own)
-        if stays and (v.constant or not full or isinstance(view, Turned)):
-            continue  # it is broadcast as well
-        is_static = full and all(isinstance(d, int) for d in view.dims(dims))
-        if full and not v.constant:
+        full, constant = len(dims) == a.rank and view.has(dims), v.constant
+        if full and not constant and not is_turned:
             seen.append(v)
-        elif v.constant and (is_static or (may_follow and alone.issuperset(own))):
+            continue
+        own = {i for i, d in enumerate(dims, a.rank - len(dims)) if d != 1}
+        if (may_follow or node.op == "MatMul") and len(dims) <= rank and fixed.issuperset(own):
+            continue  # it is broadcast as well
+        if full and not constant:
+            seen.append(v)
+        elif constant and (
+            (may_follow and alone.issuperset(own)) or (full and all(isinstance(d, int) for d in view.dims(dims)))
+        ):
             made_anew.append(v)
         else:
             return None
