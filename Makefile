@@ -87,6 +87,7 @@ fuzz-load: $(READY) ## load, optimize and save what a fuzzer makes, guided by co
 
 fuzz-rules: $(READY) ## run each rule and graph pass alone on 200 models that nobody wrote (RULES="name …" SECONDS=1800 SEED=0)
 	@$(BIN)/python -m tests.rules $(RULES) --seconds $(SECONDS) --jobs $(JOBS) --first $(SEED)
+	@[ -n "$(RULES)" ] || $(BIN)/python -m tests.rules.chains --seconds $(SECONDS) --first $(SEED)
 
 lint: $(READY) ## check style and formatting
 	@$(BIN)/ruff check .

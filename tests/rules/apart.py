@@ -53,7 +53,7 @@ def _examine(data: bytes, args: tuple[Any, ...], options: dict[str, Any]) -> Out
 
 
 class Apart:
-    """`with Apart() as apart: apart.examine(model, "gather-axes", "gather_of_column", seed=3)`"""
+    """`with Apart() as apart: apart.examine(model, "gather-axes", "pick_of_all", seed=3)`"""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None

@@ -112,6 +112,8 @@ def divide(a: Size, b: Size) -> Size | None:
 
     `b` is taken as not zero. Long division: the largest term of what is left by the largest of `b`.
     """
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
     divisor = _terms(b)
     if divisor == (((), 0),):
         return None

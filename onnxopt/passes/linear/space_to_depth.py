@@ -131,5 +131,5 @@ class SpaceToDepth(RewritePass):
     """
 
     # After: a Slice of a Slice may be one.
-    info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains",), ops=("Concat", "Gather"))
+    info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains", "gather-axes"), ops=("Concat", "Gather"))
     rules = (blocks_of_pixels, blocks_of_tokens, fold_order_of_channels)

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Final
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis.shapes.counting import Count, counts, dim_of, is_size
-from onnxopt.graph import Shape, Value
+from onnxopt.graph import Value
 from onnxopt.graph.value import Dim
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
-_LARGE: Final = 1 << 16  # indices
 _STAYS: Final = "what picks stays for others, and a Slice would be a node more"
-_ORDER: Final = "not all elements, or not in order"
-
-
-@rewrite(op.GatherND(var("x"), const("index"), name="gather"))
-def gather_of_places(m: Match, x: Value, index: Array) -> Value:
-    """GatherND(x, all places in order) = Reshape(x)."""
-    m.require(not m.gather.attr("batch_dims", 0), "a grid for each of a batch")
-    m.require(index.ndim and 0 < index.size <= _LARGE, "many indices, or none")
-    n = index.shape[-1]
-    dims = _numbers(m.shape(x))
-    m.require(dims is not None and n <= len(dims), "a dim is unknown")
-    assert dims is not None
-    all_of_them = index.size == n * prod(dims[:n])  # asked before anything is made as large as a file says
-    in_order = all_of_them and np.array_equal(index.reshape(-1, n), np.indices(dims[:n]).reshape(n, -1).T)
-    m.require(in_order, _ORDER)
-    return m.op.Reshape(x, m.ints([*index.shape[:-1], *dims[n:]]))
 
 
 @rewrite(op.GatherND(var("x"), op.Unsqueeze(var("i"), const("axes"), shared=True), name="gather"))
@@ -58,18 +39,6 @@ def gather_of_grid(m: Match, x: Value, first: Value) -> Value:
 
 
 _FLAT: Final = one_of("Flatten", "Reshape")(var("x"), ..., name="flat", shared=True)
-
-
-@rewrite(op.Gather(_FLAT, const("index"), name="gather"))
-def gather_of_elements(m: Match, x: Value, index: Array) -> Value:
-    """Gather(Reshape(x, [-1]), all in order) = Reshape(x)."""
-    tail = _row(m)
-    dims = _numbers(m.shape(x))
-    m.require(dims is not None, "a dim is unknown")
-    assert dims is not None
-    m.require(0 < index.size <= _LARGE, "many indices, or none")
-    m.require(index.size == prod(dims) and np.array_equal(index.reshape(-1), np.arange(index.size)), _ORDER)
-    return m.op.Reshape(x, m.ints([*index.shape, *tail]))
 
 
 @rewrite(
@@ -134,11 +103,6 @@ def _row(m: Match) -> list[int]:
     return [1] * (len(flat or ()) - 1)
 
 
-def _numbers(dims: Shape | None) -> list[int] | None:
-    numbers = [d for d in dims or (None,) if isinstance(d, int)]
-    return numbers if dims is not None and len(numbers) == len(dims) else None
-
-
 def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[Dim]) -> Value:
     """x with axes of one element where `places` has them between its own, along which `lines` count."""
     dims = m.shape(x)
@@ -180,4 +144,4 @@ class GatherGrids(RewritePass):
     """
 
     info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"), ops=("Gather", "GatherND"))
-    rules = (gather_of_places, gather_of_one_axis, gather_of_grid, gather_of_elements, gather_of_rows, gather_of_found)
+    rules = (gather_of_one_axis, gather_of_grid, gather_of_rows, gather_of_found)

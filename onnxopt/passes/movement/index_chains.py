@@ -2,105 +2,42 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
-from onnxopt.analysis.shapes.sizes import listed_by, order_of
+from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import operands
 
+_BLOCK: Final = 32  # elements that are copied at once: of 16, onnxruntime's Gather takes as long as Split and Concat
 _PICKS: Final = 1 << 12  # indices that are stored
 _STEPS: Final = 8
 _LONG: Final = 64  # elements of a part
-_ENDS: Final = (1 << 31) - 1  # the end of a Slice that goes all the way
 
 
-@rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
-def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
-    """Unsqueeze(Gather(x, i, axis), axis) = Gather(x, [i], axis)."""
-    rank, axis = m.rank(x), int(m.gather.attr("axis"))
-    # One element is picked again sooner than it is told who else reads it; more are copied only once.
-    m.require(
-        rank == 1 or m.gather.output.only_user is m.anchor, "what is gathered is used elsewhere, and may be large"
-    )
-    m.require(index.ndim == 0 and axes.size == 1, "more than one element or axis")
-    place = int(axes.reshape(-1)[0])
-    m.require(rank is not None or min(place, axis) >= 0, "negative axes of an unknown rank")
-    n = rank or max(place, axis) + 1
-    m.require(place % n == axis % n, "another axis")
-    return m.op.Gather(x, m.const(index.reshape(1)), like=m.gather)
-
-
-@rewrite(
-    op.Squeeze(op.Slice(var("x"), const("start"), const("end"), const("axis"), const("step").opt()), const("axes"))
-)
-def squeeze_of_slice(
-    m: Match, x: Value, start: Array, end: Array, axis: Array, axes: Array, step: Array | None = None
-) -> Value:
-    """Squeeze(Slice(x, i, i + 1, axis), axis) = Gather(x, i, axis)."""
-    m.require(start.size == axes.size == axis.size == 1 and (step is None or step.item() == 1), "more than one element")
-    rank, place, first, last = m.rank(x), int(axis.item()), int(start.item()), int(end.item())
-    same = place == int(axes.item()) or (rank and place % rank == int(axes.item()) % rank)
-    m.require(same or rank == 1, "another axis")
-    m.require(last == first + 1 if first != -1 else last >= _ENDS, "more than one element")
-    return m.op.Gather(x, m.ints(first), axis=place)
-
-
-@rewrite(op.Gather(op.Transpose(var("x"), name="turned", shared=True), var("index"), name="gather"))
-def gather_of_transpose(m: Match, x: Value, index: Value) -> Value:
-    """Gather(Transpose(x, p), i, a) = Gather(x, i, p[a]) of one index, where the other axes stay in their order."""
-    rank = m.rank(x)
-    m.require(m.rank(index) == 0 and rank is not None, "more than one index, or an unknown rank")
-    perm = list(order_of(m.turned, rank or 0))
-    m.require(sorted(perm) == list(range(rank or 0)), "no order of the axes that there are")
-    axis = perm.pop(int(m.gather.attr("axis")))
-    m.require(perm == sorted(perm), "the other axes change places")
-    return m.op.Gather(x, index, axis=axis)
-
-
-@rewrite(
-    either(
-        op.Slice(
-            op.Shape(var("x"), name="shape_node"),
-            const("start"),
-            const("end"),
-            const("axis").opt(),
-            const("step").opt(),
-        ),
-        op.Gather(op.Shape(var("x"), name="shape_node"), const("indices")),
-    )
-)
-def part_of_shape(
-    m: Match,
-    x: Value,
-    start: Array | None = None,
-    end: Array | None = None,
-    axis: Array | None = None,
-    step: Array | None = None,
-    indices: Array | None = None,
-) -> Value:
+@rewrite(one_of("Gather", "Slice")(op.Shape(var("x"), name="shape_node"), const("first"), ..., name="node"))
+def part_of_shape(m: Match, x: Value, first: Array) -> Value:
     """Shape(x)[i:j] = Gather(Shape(x), [i, …, j - 1]) = Shape(x, i to j), if nobody else reads the Shape."""
     rank = m.rank(x)
     m.require(m.opset >= 15 and rank is not None, "Shape takes all dims before opset 15, or their number is unknown")
     m.require(not any(map(_joins_computed, m.anchor.output.users)), "joined with others, which one Shape may list")
-    listed = np.arange(rank or 0)[listed_by(m.shape_node)]
-    if indices is None and start is not None and end is not None:
-        m.require(start.size == end.size == 1 and (step is None or step.item() == 1), "more than one axis, or steps")
-        taken = listed[slice(start.item(), end.item())]
-    else:
-        m.require(indices is not None and indices.ndim == 1, "a number, and no list")
-        assert indices is not None
-        m.require(((-listed.size <= indices) & (indices < listed.size)).all(), "a dim that is not there")
-        taken = listed[indices]
+    m.require(first.ndim == 1, "a number, and no list")
+    given = [None if v is None or not v.constant else v.array for v in m.node.inputs[1:]]
+    m.require([v is None for v in given] == [v is None for v in m.node.inputs[1:]], "what is computed")
+    found = evaluate(m.node, [np.arange(rank or 0)[listed_by(m.shape_node)], *given], m.opset)
+    m.require(found is not None, "a dim that is not there")
+    taken = found[0] if found is not None else first
     m.require(taken.size and (taken == np.arange(taken[0], taken[0] + taken.size)).all(), "not one after the other")
     return m.op.Shape(x, start=int(taken[0]), end=int(taken[-1]) + 1)
 
@@ -109,9 +46,10 @@ def _joins_computed(node: Node) -> bool:
     return node.op == "Concat" and sum(v is not None and not v.constant for v in node.inputs) > 1
 
 
-@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Gather"}))
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Gather", "Split"}))
 def concat_of_picks(m: Match, first: Value) -> Value:
-    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis."""
+    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis; parts of a Split, in another
+    order, pick all of theirs."""
     rank = m.rank(first)
     if not rank:  # of no axes is what never runs
         m.skip()
@@ -128,6 +66,10 @@ def concat_of_picks(m: Match, first: Value) -> Value:
 def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | Value]:
     """What is joined; of a tensor that is picked from again and again, all indices. `shared`: also where other Concats
     read what is picked."""
+    split = next((v.producer for v in m.concat.inputs if v is not None and v.producer is not None), None)
+    if split is not None and split.op == "Split":
+        x, places = _split(m, split, axis)
+        return [(x, [i for v in m.concat.inputs if v is not None for i in places[v]])]
     parts: list[tuple[Value, list[int]] | Value] = []
     for v in m.concat.inputs:
         if v is None:
@@ -141,6 +83,26 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
         else:
             parts.append(picked)
     return parts
+
+
+def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]:
+    """What a Split of which only the Concat reads the parts takes apart, and which of its elements each part has."""
+    x, parts = split.inputs[0], [v for v in split.outputs if v is not None]
+    dims = m.shape(x) if x is not None and not split.has_references else None
+    m.require(dims and int(split.attr("axis") or 0) % len(dims) == axis, "joined along another axis")
+    assert x is not None and dims is not None
+    m.require(all(v in parts for v in m.concat.inputs), "other tensors are joined, too")
+    alone = all(not v.is_used or v.feeds_only(lambda u: u is m.concat) for v in split.outputs if v is not None)
+    m.require(alone and len(parts) == len(split.outputs), "a part is read elsewhere")
+    block = prod(d for d in dims[axis + 1 :] if isinstance(d, int))
+    m.require(block >= _BLOCK, "a Gather would copy a few elements at a time")
+    sizes = [d for v in parts if isinstance(d := (m.shape(v) or (None,) * len(dims))[axis], int)]
+    m.require(len(sizes) == len(parts) and sum(sizes) <= _PICKS, "parts of unknown length, or long ones")
+    ends = [*accumulate(sizes)]
+    places = {v: range(end - size, end) for v, size, end in zip(parts, sizes, ends)}
+    count = sum(len(places[v]) for v in m.concat.inputs if v is not None)
+    m.require(count <= _PICKS, "an index for each would be large")
+    return x, places
 
 
 def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[int]] | None:
@@ -193,46 +155,6 @@ def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:
         return None
     start, stop, _ = listed_by(node).indices(rank)
     return (x, start, stop) if start < stop else None
-
-
-@rewrite(op.Gather(var("x"), const("indices"), name="gather"))
-def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
-    """Gather(x, [0, 1, …, n - 1]) = x where the axis has n elements."""
-    n = indices.size
-    counted = np.where(indices < 0, indices + n, indices)
-    m.require(indices.ndim == 1 and (counted == np.arange(n)).all(), "not all, or not in order")
-    dims, axis = m.shape(x) or (), int(m.gather.attr("axis"))
-    there = -len(dims) <= axis < len(dims)  # else it is in a body that never runs
-    m.require(there and dims[axis] == n, "the axis has more elements, or an unknown number")
-    return x
-
-
-@rewrite(
-    op.Reshape(
-        one_of("Expand", "Tile")(op.Unsqueeze(var("x"), const("axes"), shared=True), ..., name="copies"),
-        ...,
-        name="reshape",
-    )
-)
-def repeat_of_elements(m: Match, x: Value, axes: Array) -> Value:
-    """Reshape(Expand(Unsqueeze(x, k), n at k), axes k - 1 and k as one) = Gather(x, [0, 0, …, 1, 1, …]; k - 1), or
-    Gather(x, [0, 1, …, 0, 1, …]; k), axes k and k + 1 as one: each element n times, or all of them n times."""
-    dims, wide, made = m.shape(x), m.shape(m.copies.output), m.shape(m.reshape.output)
-    m.require(dims is not None and wide is not None and made is not None, "the dims are unknown")
-    assert dims is not None and wide is not None and made is not None
-    m.require(axes.size == 1 and len(wide) == len(dims) + 1, "more than one axis is added")
-    k = int(axes.reshape(-1)[0]) % len(wide)
-    n = wide[k]
-    m.require(isinstance(n, int) and n > 1, "the number of copies is unknown, or one")
-    assert isinstance(n, int)
-    m.require(None not in made and (*wide[:k], *wide[k + 1 :]) == dims, "other axes are repeated, too")
-    lengths = {a: d for a, d in enumerate(dims) if a in (k - 1, k) and isinstance(d, int)}
-    joined = [(a, d) for a, d in lengths.items() if (*dims[:a], d * n, *dims[a + 1 :]) == made]
-    m.require(joined, "other axes become one, or one of unknown length")
-    axis, size = joined[0]
-    m.require(0 < size * n <= _PICKS, "an index for each would be large, or none")
-    once = np.arange(size, dtype=np.int64)
-    return m.op.Gather(x, m.const(np.repeat(once, n) if axis < k else np.tile(once, n)), axis=axis)
 
 
 @rewrite(op.Reshape(var("moved"), const("target"), name="reshape"))
@@ -361,33 +283,20 @@ def _length(m: Match, v: Value) -> int:
 
 @register
 class IndexChains(RewritePass):
-    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
-    Gather(x, [i]); Squeeze(Slice(x, i, i + 1)) = Gather(x, i), also of what is transposed; dims of one tensor, one
-    after the other, are one Shape. Elements that are copied along an axis of their own, which then becomes one with
-    theirs, are one Gather; elements of vectors that are joined and moved about are joined in that order at once;
-    columns that are sliced by steps and joined again are a Split.
+    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]); parts of a Split that are joined in another order =
+    Gather; dims of one tensor, one after the other, are one Shape. Elements of vectors that are joined and moved about
+    are joined in that order at once; columns that are sliced by steps and joined again are a Split.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
-    Targets of Reshape are written like that: one dim of a Shape after the other. Heads of keys and values that several
-    queries share are repeated like that: runtimes copy them twice then. PyTorch lists the widths of a border from the
-    last axis on, and turns them around.
+    Targets of Reshape are written like that: one dim of a Shape after the other. `torch.roll` joins parts in another
+    order: a Gather, where it copies 32 elements at once. PyTorch lists the widths of a border from the last axis on,
+    and turns them around.
     """
 
     info = PassInfo(
         "index-chains",
         opt_level=1,
         after=("merge-chains",),
-        ops=("Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
+        ops=("Concat", "Gather", "Reshape", "Slice"),
     )
-    rules = (
-        unsqueeze_of_gather,
-        squeeze_of_slice,
-        gather_of_transpose,
-        part_of_shape,
-        concat_of_picks,
-        concat_of_dims,
-        gather_of_all,
-        repeat_of_elements,
-        concat_of_moved,
-        concat_of_strided,
-    )
+    rules = (part_of_shape, concat_of_picks, concat_of_dims, concat_of_moved, concat_of_strided)

@@ -11,10 +11,10 @@ from onnxopt.analysis import types
 from onnxopt.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import REDUCTIONS
+from onnxopt.operators import REDUCTIONS, SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, keeps_shape, one_of, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import reduced_axes
 
@@ -91,60 +91,6 @@ def _split_of(m: Match, part: Value | None) -> Node | None:
         return None
     a, b, rank = split.attr("axis"), m.concat.attr("axis"), m.rank(part)
     return split if a == b or (rank is not None and a % rank == b % rank) else None
-
-
-@rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
-def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b), whoever else reads the inner one."""
-    rank = m.rank(x)
-    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
-    middle, last = (rank or 0) + a.size, (rank or 0) + a.size + b.size
-    inner = sorted(int(i) % middle if i < 0 else int(i) for i in a.reshape(-1))
-    outer = sorted(int(i) % last if i < 0 else int(i) for i in b.reshape(-1))
-    axes, before = list(outer), 0
-    for i in inner:  # where the inner axes are once the outer ones are in
-        while before < len(outer) and outer[before] <= i + before:
-            before += 1
-        axes.append(i + before)
-    return m.op.Unsqueeze(x, m.ints(sorted(axes)), like=m.outer)
-
-
-@rewrite(op.Squeeze(op.Squeeze(var("x"), const("a"), shared=True), const("b"), name="outer"))
-def squeeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Squeeze(Squeeze(x, a), b) = Squeeze(x, a and b), whoever else reads the inner one."""
-    rank = m.rank(x)
-    m.require(a.size and b.size, "a list of no axes, which runtimes read as all")
-    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
-    inner = sorted(int(i) + (rank or 0) * (i < 0) for i in a.reshape(-1))
-    axes = list(inner)
-    for j in b.reshape(-1):  # where the outer axes are as long as the inner ones are in
-        place = int(j) + ((rank or 0) - a.size) * (j < 0)
-        for i in inner:
-            place += i <= place
-        axes.append(place)
-    return m.op.Squeeze(x, m.ints(sorted(axes)), like=m.outer)
-
-
-@rewrite(op.Squeeze(op.Gather(var("x"), const("index"), name="gather"), const("axes"), name="squeeze"))
-def squeeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
-    """Squeeze(Gather(x, [i], axis), axis) = Gather(x, i, axis)."""
-    rank, axis = m.rank(x), int(m.gather.attr("axis"))
-    m.require(rank is not None, "the rank is unknown")
-    m.require(index.shape == (1,) and axes.size == 1, "more than one element or axis")
-    m.require(int(axes.reshape(-1)[0]) % (rank or 1) == axis % (rank or 1), "another axis")
-    return m.op.Gather(x, m.const(index.reshape(())), like=m.gather)
-
-
-@rewrite(op.Gather(var("x"), const("index"), name="gather"))
-def gather_of_single(m: Match, x: Value, index: Array) -> Value:
-    """Gather(x, 0, axis) = Squeeze(x, axis) where the axis has one element."""
-    if index.ndim or int(index) not in (0, -1):
-        m.skip()
-    dims, axis = m.shape(x), int(m.gather.attr("axis"))
-    known = dims is not None and -len(dims) <= axis < len(dims)
-    m.require(known and (dims or ())[axis] == 1, "the axis has more elements, or an unknown number")
-    m.require(not x.constant, "a constant, which folds")
-    return m.op.Squeeze(x, m.ints([axis % len(dims or ())]))
 
 
 def _without(m: Match, target: Array, axes: Array) -> Array:
@@ -226,110 +172,22 @@ _ARG: Final = ("ArgMax", "ArgMin")
 _REDUCE = one_of(*_ARG, *REDUCTIONS)(var("x"), ..., name="reduce")
 
 
-@rewrite(op.Unsqueeze(_REDUCE, const("back")))
-def unsqueeze_of_reduce(m: Match, x: Value, back: Array) -> Value:
-    """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
-    axes, rank = _reduced(m, x, kept=False)
-    m.require(axes == sorted(int(i) % rank for i in back.reshape(-1)), "other axes")
-    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=1)
-
-
-@rewrite(op.Squeeze(_REDUCE, const("gone")))
-def squeeze_of_reduce(m: Match, x: Value, gone: Array) -> Value:
-    """Squeeze(Reduce(x, axes), axes) = Reduce(x, axes), dims dropped."""
-    axes, rank = _reduced(m, x, kept=True)
-    m.require(axes == sorted(int(i) % rank for i in gone.reshape(-1)), "other axes")
-    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=0)
-
-
-@rewrite(op.Reshape(_REDUCE, var("target")))
-def reshape_of_reduce(m: Match, x: Value, target: Value) -> Value:
-    """Reshape(Reduce(x, axes), dims of x with ones at the axes) = Reduce(x, axes), dims kept."""
-    axes, rank = _reduced(m, x, kept=False)
-    dims = m.shape(x) or ()
-    kept = tuple(1 if i in axes else dims[i] for i in range(rank))
-    m.require(None not in kept and m.shape(m.anchor.output) == kept, "not provably the dims that were there")
-    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=1)
-
-
-@rewrite(one_of("Flatten", "Reshape")(_REDUCE, ...))
-def flat_reduce(m: Match, x: Value) -> Value:
-    """Flatten(Reduce(x, axes)) = Reduce(x, axes), dims dropped, where no other dims become one; so is a Reshape."""
-    axes, rank = _reduced(m, x, kept=True)
-    dims = m.shape(x) or ()
-    left = tuple(dims[i] for i in range(rank) if i not in axes)
-    m.require(None not in left and m.shape(m.anchor.output) == left, "not provably the dims that are left")
-    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=0)
-
-
-def _reduced(m: Match, x: Value, *, kept: bool) -> tuple[list[int], int]:
-    """The axes that the Reduce takes, and the rank of x; declines where it keeps dims, or drops them, as it should."""
-    rank, reduce = m.rank(x), m.reduce
-    m.require(reduce.keeps_dims == kept, "the dims are dropped already" if kept else "the dims are kept already")
-    m.require(rank, "the rank is unknown")
-    if reduce.op in _ARG:
-        return [int(reduce.attr("axis")) % (rank or 1)], rank or 1
-    return reduced_axes(m, reduce, rank or 1), rank or 1
-
-
-_FAR = np.iinfo(np.int64).max
-
-
-@rewrite(
-    op.Slice(
-        op.Slice(var("x"), const("s1"), const("e1"), const("a1"), const("t1").opt(), name="inner", shared=True),
-        const("s2"),
-        const("e2"),
-        const("a2"),
-        const("t2").opt(),
-        name="outer",
-    )
-)
-def slice_of_slice(
-    m: Match,
-    x: Value,
-    s1: Array,
-    e1: Array,
-    a1: Array,
-    t1: Array | None,
-    s2: Array,
-    e2: Array,
-    a2: Array,
-    t2: Array | None,
-) -> Value:
-    """x[s1:e1][s2:e2] = x[s1 + s2 : min(e1, s1 + e2)] along one axis; along different axes, one Slice does both."""
-    only_read_by(m, m.inner, "Slice")
-    rank = m.rank(x)
-    m.require(rank is not None or ((a1 >= 0).all() and (a2 >= 0).all()), "negative axes of an unknown rank")
-    cuts: dict[int, tuple[int, int, int]] = {}
-    for s, e, a, t in ((s1, e1, a1, t1), (s2, e2, a2, t2)):
-        m.require(all(v is None or v.ndim == 1 for v in (s, e, a, t)), "the bounds are no vectors")
-        steps = [1] * s.size if t is None else t.tolist()
-        for start, end, axis, step in zip(s.tolist(), e.tolist(), a.tolist(), steps):
-            axis = axis % rank if rank else axis
-            if axis not in cuts:
-                cuts[axis] = start, end, step
-                continue
-            first, last, stride = cuts[axis]
-            m.require(stride == step == 1, "steps along the same axis")
-            m.require(min(first, last, start, end) >= 0, "counts from the end along the same axis")
-            cuts[axis] = min(first + start, _FAR), min(last, first + end), 1
-    m.require(cuts, "both take everything")  # each goes by itself
-    columns = zip(*((*cut, axis) for axis, cut in cuts.items()))
-    starts, ends, steps, axes = (m.ints(c) for c in columns)
-    stepping = any(step != 1 for _, _, step in cuts.values())
-    return m.op.Slice(x, starts, ends, axes, steps if stepping else None, like=m.outer)
-
-
-@rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner", shared=True), const("j"), name="outer"))
-def gather_of_gather(m: Match, x: Value, i: Array, j: Array) -> Value:
-    """Gather(Gather(x, i), j) = Gather(x, i[j]), along the same axis, whoever else reads the inner one."""
-    rank = m.rank(x)
-    m.require(i.ndim == 1, "the indices are not a list")
-    a, b = int(m.inner.attr("axis")), int(m.outer.attr("axis"))
-    m.require(a == b or (rank is not None and a % rank == b % rank), "another axis")
-    m.require(((-i.size <= j) & (j < i.size)).all(), "an index is out of range")
-    return m.op.Gather(x, m.const(i[j]), like=m.outer)
+@rewrite(one_of(*SAME_ORDER)(_REDUCE, ..., name="outer"))
+def reduce_with_ones(m: Match, x: Value) -> Value:
+    """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept; Squeeze(Reduce(x, axes), axes) = Reduce(x, axes),
+    dims dropped; so is a Reshape, or Flatten, that does that."""
+    dims, reduce = m.shape(x), m.reduce
+    m.require(dims, "the rank is unknown")
+    rank, kept = len(dims or ()), not reduce.keeps_dims
+    axes = [int(reduce.attr("axis")) % rank] if reduce.op in _ARG else reduced_axes(m, reduce, rank)
+    if m.outer.op in ("Squeeze", "Unsqueeze"):
+        given = listed_axes(m.outer)
+        m.require((m.outer.op == "Unsqueeze") == kept and given is not None, "the dims are so already, or computed")
+        m.require(axes == sorted(i % rank for i in given or ()), "other axes")
+    else:
+        made = tuple(1 if i in axes else d for i, d in enumerate(dims or ()) if kept or i not in axes)
+        m.require(None not in made and m.shape(m.outer.output) == made, "not provably the dims that are there then")
+    return m.op[reduce.op](*reduce.inputs, like=reduce, keepdims=int(kept))
 
 
 # Every value of the first type is one of the second.
@@ -355,8 +213,8 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze; Squeeze of Squeeze, Gather,
-    Concat; Slice of Slice, Gather of Gather; Unsqueeze, Squeeze, Reshape of Reduce; Cast of a Cast that loses nothing.
+    """Two steps are one: Concat of Concat, of Split; Squeeze of Concat; Reshape of a stack; Unsqueeze, Squeeze, Reshape
+    of Reduce; Cast of a Cast that loses nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
@@ -364,23 +222,14 @@ class MergeChains(RewritePass):
     info = PassInfo(
         "merge-chains",
         opt_level=1,
-        ops=("Cast", "Concat", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
+        ops=("Cast", "Concat", "Flatten", "Reshape", "Squeeze", "Unsqueeze"),
     )
     rules = (
         concat_of_concat,
         concat_of_split,
-        unsqueeze_of_unsqueeze,
-        squeeze_of_squeeze,
-        squeeze_of_gather,
-        gather_of_single,
         squeeze_of_concat,
         reshape_of_stack,
         unsqueeze_of_broadcast,
-        unsqueeze_of_reduce,
-        squeeze_of_reduce,
-        reshape_of_reduce,
-        flat_reduce,
-        slice_of_slice,
-        gather_of_gather,
+        reduce_with_ones,
         cast_of_cast,
     )

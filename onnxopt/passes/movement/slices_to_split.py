@@ -33,7 +33,12 @@ class SlicesToSplit(GraphPass):
     """
 
     # After: slices of a shape that are known otherwise have gone, and those of slices are of what these are cut from.
-    info = PassInfo("slices-to-split", opt_level=1, after=("shape-sources", "merge-chains"), ops=(*_CUTS, "Split"))
+    info = PassInfo(
+        "slices-to-split",
+        opt_level=1,
+        after=("shape-sources", "merge-chains", "gather-axes"),
+        ops=(*_CUTS, "Split"),
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}

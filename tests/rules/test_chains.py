@@ -1,0 +1,17 @@
+"""A fixed sample of the chains that `make fuzz-rules` draws: two of each pair of operators that move elements."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.chains import MOVERS, campaign
+
+FIRED = 2
+
+
+@pytest.mark.parametrize("inner", MOVERS)
+def test_chains_of_each_pair(inner: str) -> None:
+    for outer in MOVERS:
+        _, fired, faults = campaign(f"{inner}-{outer}", FIRED)
+        assert not faults, f"{inner}-{outer} {faults[0][0]}: {faults[0][1]}"
+        assert fired == FIRED, f"{inner}-{outer}"
