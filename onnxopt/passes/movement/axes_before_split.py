@@ -30,7 +30,7 @@ class AxesBeforeSplit(GraphPass):
     info = PassInfo(
         "axes-before-split",
         opt_level=1,
-        after=("slices-to-split", "merge-chains", "stacks-to-split"),
+        after=("slices-to-split", "merge-chains", "stacks-to-split", "common-subexpressions"),
         ops=("Split", "Gather"),
     )
 
