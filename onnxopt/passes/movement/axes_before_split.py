@@ -110,11 +110,12 @@ def _picks(graph: Graph) -> Picks:
             continue
         if x is None or x.constant or index is None or not index.constant or index.constant_type()[1] != ():
             continue
-        axes = listed_axes(reader)
-        if axes and (rank := types.rank(x)):
-            wide = rank - 1 + len(axes)
-            key = x, int(gather.attr("axis")) % rank, tuple(sorted(a % wide for a in axes))
-            found.setdefault(key, []).append((gather, reader))
+        axes, rank = listed_axes(reader), types.rank(x)
+        if axes and rank:
+            place, wide = int(gather.attr("axis")) % rank, rank - 1 + len(axes)
+            key = x, place, tuple(sorted(a % wide for a in axes))
+            if key[2] != (place,):  # that is a Gather of [i] (index-chains)
+                found.setdefault(key, []).append((gather, reader))
     return found
 
 

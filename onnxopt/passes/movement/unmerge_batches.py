@@ -37,7 +37,7 @@ class UnmergeBatches(GraphPass):
     Not done: where a Reshape at the border would have two unknown dims.
     """
 
-    info = PassInfo("unmerge-batches", opt_level=2, after=("shape-arithmetic",), ops=("Reshape",))
+    info = PassInfo("unmerge-batches", opt_level=2, after=("shape-arithmetic", "reshape-chains"), ops=("Reshape",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Reshape"):
