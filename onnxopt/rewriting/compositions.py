@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import order_of, product
 from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
@@ -218,7 +218,11 @@ def _by_axis(found: IndexMap) -> list[_Item] | None:
     if found.crossed or any(len(runs) > 1 and any(r.pick is not None for r in runs) for runs in found.source):
         return None
     return [
-        _Item([p for r in runs for p in r.parts], _size(runs), next((r for r in runs if r.pick is not None), None))
+        _Item(
+            [p for r in runs for p in r.parts],
+            product(r.size for r in runs),
+            next((r for r in runs if r.pick is not None), None),
+        )
         for runs in found.source
     ]
 
@@ -251,13 +255,6 @@ def _by_run(found: IndexMap) -> list[_Item] | None:
         else:
             last = real(parts)[-1]
     return items
-
-
-def _size(runs: Sequence[Run]) -> Any:
-    total: Any = 1
-    for r in runs:
-        total = total * r.size
-    return total
 
 
 def _plan(m: Match, found: IndexMap, items: Sequence[_Item] | None) -> list[Step] | None:

@@ -19,7 +19,8 @@ class ScanAxes(GraphPass):
 
     Applies when: the Transpose moves the axis that is scanned, the others stay in their order; nobody else reads what
     is between.
-    A recurrence goes along the time, which is the second axis of a batch.
+    A recurrence goes along the time, which is the second axis of a batch; distances of scikit-learn's neighbours are a
+    Scan over rows.
     """
 
     info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",), ops=("Scan",))

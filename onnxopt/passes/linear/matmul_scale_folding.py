@@ -100,6 +100,8 @@ class MatMulScaleFolding(RewritePass):
     """(x z) W = x (z W), (x W + b) z = x (W z) + b z, (x z) (y u) = (x zu) y: of two scales one is left.
 
     Applies when: the factor is one number, or one per element of the last axis; nobody else reads the value between.
+    Beside scale-propagation, which follows a factor through what moves data: this one looks at a product and the
+    factor at it, and leaves one of two scales of queries and keys. LLaMA, DINOv2, HuBERT and SAM have such.
     Not done: weights that are shared, which would be there twice; factors of zero; quantized products; what ends
     a normalization or Gelu that is written out, and that runtimes run as one operator: 4 % of T5's time, 5 % of ViT's.
     """

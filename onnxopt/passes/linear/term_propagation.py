@@ -26,7 +26,8 @@ class TermPropagation(GraphPass):
     Applies when: the term is one number, or one for each element of what was one axis of the product; between are a
     Split, of which the other parts stay as they are, Reshape, Transpose, Squeeze, Unsqueeze, and nobody else reads what
     these make; and it ends at a Gemm or convolution, or where a constant is added. Transformers that are conditioned
-    scale by one and a part of what is made of the condition; Keras adds its biases to the heads of attention.
+    scale by one and a part of what is made of the condition; Keras adds its biases to the heads of attention; VITS has
+    four such terms. Beside scale-propagation, whose factors pass operators that terms do not: products, Relu, pooling.
     Keeps: biases that are computed, and those of many; what is quantized.
     """
 
