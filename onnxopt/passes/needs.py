@@ -47,7 +47,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "simplify-loops": (1, ("Loop", "Scan")),
     "simplify-reductions": (
         2,
-        ("GlobalAveragePool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
+        ("GlobalAveragePool", "ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
     ),
     "slices-to-split": (1, ("Slice", "Gather", "ai.onnx.ml::ArrayFeatureExtractor", "Split")),
     "space-to-depth": (2, ("Concat", "Gather")),

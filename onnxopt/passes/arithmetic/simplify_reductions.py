@@ -103,6 +103,6 @@ class SimplifyReductions(RewritePass):
     info = PassInfo(
         "simplify-reductions",
         opt_level=2,
-        ops=("GlobalAveragePool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
+        ops=("GlobalAveragePool", "ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
     )
     rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first, centered_product)
