@@ -31,6 +31,7 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     m.require(dims is not None and len(dims) <= 2, "the rank of what is added is unknown or higher")
     padded = (1,) * (2 - len(dims or ())) + tuple(dims or ())
     m.require(padded[0] in (1, rows) and padded[1] in (1, columns) and None not in padded, "it may widen the product")
+    m.require(m.opset >= 7 or dims == (rows, columns), "before opset 7 a Gemm has to be told to broadcast")
     return m.op.Gemm(x, w, b)
 
 
