@@ -9,7 +9,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.record import record
-from onnxopt.rewriting.axes import Passing, Turned, View, constant_operand, passes, rename
+from onnxopt.rewriting.axes import AnyOrder, Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
 
 K = TypeVar("K")
@@ -121,11 +121,14 @@ class Relayout:
     suffix = "_seen"  # of the names of new values
 
     def __init__(self, graph: Graph, nodes: Iterable[Node], view: View, passing: Mapping[Node, Passing]) -> None:
-        self.graph, self.view, self.passing = graph, view, passing
-        self.nodes = list(nodes)
+        self.graph, self.view = graph, view
+        current = {n: _current(n, passing.get(n), view) for n in nodes}
+        is_whole = None not in current.values()
+        self.passing = {n: p for n, p in current.items() if p is not None and is_whole}
+        self.nodes = list(self.passing)
         self.inside = set(self.nodes)
         made = {v for v in self.made() if isinstance(view, Turned)}  # one of one element is not put in order, but is
-        self.operands = {n: [v for v in passing[n].axes.data if v in passing[n].seen or v in made] for n in self.nodes}
+        self.operands = {n: [v for v in p.axes.data if v in p.seen or v in made] for n, p in self.passing.items()}
         read = (v for operands in self.operands.values() for v in operands)
         self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
 
@@ -222,3 +225,10 @@ class Relayout:
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value
+
+
+def _current(node: Node, known: Passing | None, view: View) -> Passing | None:
+    """Returns how a node passes through the view; asks again where another region has replaced an operand since."""
+    if known is not None and all(v in node.inputs for v in (*known.seen, *known.made_anew)):
+        return known
+    return passes(node, AnyOrder(len(view.order)) if isinstance(view, Turned) else view)
