@@ -17,7 +17,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import BROADCASTING, REDUCTIONS
+from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
 from onnxopt.operators.axes import AXES
 from onnxopt.protos import Array, tensor_bytes
 from onnxopt.rewriting.axis_runs import inverse
@@ -329,7 +329,8 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
     array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
     array = array.reshape([int(d or 0) for d in view.dims(wide)])
     least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
-    while node.op in BROADCASTING and array.ndim > least and array.shape[0] == 1:
+    may_be_lower = node.graph is not None and broadcasts(node.op, node.graph.opset())
+    while may_be_lower and array.ndim > least and array.shape[0] == 1:
         array = array[0]
     if array.shape == dims and array.tobytes() == v.array.tobytes():
         return v  # also the signs of its zeros are the same

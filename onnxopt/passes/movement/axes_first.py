@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
@@ -218,9 +217,13 @@ class _Changed(Relayout):
     """The nodes of a region with the axes put in, or without them."""
 
     def __init__(self, region: _Region) -> None:
-        super().__init__(region.graph, _in_order(region.nodes), region.view, region.passing)
+        super().__init__(region.graph, region.nodes, region.view, region.passing)
         self.region, self.suffix = region, "_wide" if region.op == "Unsqueeze" else "_narrow"
         self.look()
+
+    def carry_out(self) -> None:
+        self.nodes = [n for n in self.graph if n in self.inside]  # the first reader of a value has it made
+        super().carry_out()
 
     def enters(self, v: Value) -> End[Node]:
         region, direct = self.region, self.region.direct(v)
@@ -246,17 +249,3 @@ class _Changed(Relayout):
 
     def restores(self, v: Value, readers: list[Node]) -> None:
         """Nobody else reads it."""
-
-
-def _in_order(nodes: Collection[Node]) -> list[Node]:
-    """Each behind those that make what it reads."""
-    found: dict[Node, None] = {}
-    waiting = list(nodes)
-    while waiting:
-        makers = [v.producer for v in waiting[-1].inputs if v is not None and v.producer in nodes]
-        before = [n for n in makers if n is not None and n not in found]
-        if before:
-            waiting += before
-        else:
-            found.setdefault(waiting.pop())
-    return list(found)
