@@ -288,7 +288,8 @@ def passes(node: Node, view: View) -> Passing | None:
     _, rank, alone, fixed = view.at(a.rank)
     if not alone.issuperset(a.along) or (a.last and not fixed.issuperset(range(a.rank - a.last, a.rank))):
         return None
-    may_follow, is_turned = node.op in BROADCASTING, isinstance(view, Turned)
+    may_follow = node.graph is not None and broadcasts(node.op, node.graph.opset())
+    is_turned = isinstance(view, Turned)
     seen, made_anew = [], []
     for v in a.data:
         dims = types.shape(v)
