@@ -15,7 +15,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),
     "conv-axes": (2, ("Squeeze",)),
     "conv-bn-folding": (2, ("BatchNormalization", "InstanceNormalization")),
-    "default-inputs": (1, ("LSTM", "GRU", "RNN")),
+    "default-inputs": (1, ("GRU", "LSTM", "RNN")),
     "flatten-rows": (2, ("MatMul", "Gemm")),
     "fold-signs": (1, ("Neg", "Abs", "Concat")),
     "fuse-attention": (3, ("MatMul", "Neg")),

@@ -28,8 +28,6 @@ from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
 
 VIEWS: Final = (*SAME_ORDER, "Transpose")
-PICKING: Final = ("Expand", "Gather", "GatherND", "Slice", "Tile")
-MOVERS: Final = (*PICKING, *VIEWS)
 
 _STORED: Final = 1 << 12  # indices that are stored in place of nothing
 _COMPUTED: Final = 1 << 16  # indices that are computed anew
@@ -607,3 +605,5 @@ _STEPS: Final[dict[str, Callable[[IndexMap, Node], None]]] = {
     "Transpose": IndexMap._transpose,
     "Unsqueeze": IndexMap._unsqueeze,
 }
+MOVERS: Final = tuple(_STEPS)
+PICKING: Final = tuple(op for op in MOVERS if op not in VIEWS)

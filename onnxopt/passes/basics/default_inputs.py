@@ -7,10 +7,10 @@ from typing import Final
 from onnxopt.analysis.broadcasting import distinct
 from onnxopt.element_types import element_kind
 from onnxopt.graph import Graph, Value
-from onnxopt.operators import PICKS
+from onnxopt.operators import PICKS, RECURRENT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
-_RECURRENT: Final = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+_STATES: Final = (5, 6)  # the operands at which a recurrence begins
 _FAR: Final = 32  # values that are looked at
 
 
@@ -21,12 +21,12 @@ class DefaultInputs(GraphPass):
     Applies when: it is a constant, or a fill of a computed shape, maybe cut, reshaped or joined, of zeros.
     """
 
-    info = PassInfo("default-inputs", opt_level=1, ops=tuple(_RECURRENT))
+    info = PassInfo("default-inputs", opt_level=1, ops=RECURRENT)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        for op, positions in _RECURRENT.items():
+        for op in RECURRENT:
             for node in graph.by_op.get(op, ()):
-                for i in positions:
+                for i in _STATES:
                     value = node.input(i)
                     if value is None or not _is_zero(value):
                         continue

@@ -11,13 +11,13 @@ import numpy as np
 from onnxopt.analysis.broadcasting import distinct, one_element
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import MULTIDIRECTIONAL, PICKS, broadcasts
+from onnxopt.operators import EXACT, MULTIDIRECTIONAL, PICKS, UNARY, broadcasts
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # what may hold the same again and again
-_EACH: Final = frozenset({"Cast", "Mul", "Neg", "Not"})  # what masks go through, element by element
+_EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # what masks go through, element by element
 _STEPS: Final = 8
 _FEW: Final = 4
 _SMALL: Final = 1 << 20  # bytes that are compared

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import ARITHMETIC, UNARY
+from onnxopt.operators import ARITHMETIC, UNARY, of_form
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, attribute_bytes
 from onnxopt.rewriting.parts import insert_new, insert_split, side_by_side
 
-_OPS: Final = UNARY | ARITHMETIC | {"Clip", "Max", "Min"}
+_OPS: Final = UNARY | ARITHMETIC | of_form("bounded") | {"Max", "Min"}
 _MANY: Final = 64  # values that a Concat joins, and packs of it
 _BLOCK: Final = 32  # elements of a broadcast operand in a row: of fewer, a runtime makes as many steps as there are
 _SMALL: Final = 1 << 12  # elements of a result of which no broadcasting is slow
