@@ -26,7 +26,7 @@ from tests.opsets import at_opset
 from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")
-EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "200"))
+EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "120"))
 SHAPES = [(2, 3, 4, 4), (2, 3), (4,), (1, 3, 1, 1), (2, 1, 4, 4), (2, 1, 8)]
 OPSETS = [17, 17, 17, *range(7, 17), *range(18, 25)]
 

@@ -35,7 +35,7 @@ from tests.conftest import keeping_worker
 from tests.rules.comparing import lies, same
 from tests.runtime import plain_session
 
-EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))
+EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "200"))
 PARTS = 20
 LONG: Final = 20.0  # seconds, in which each of the cases runs a thousand times
 

@@ -21,7 +21,7 @@ from onnxopt.errors import ModelError, OnnxOptError
 from onnxopt.protos import Array
 from tests.cases.test_cases import CASES, turn
 
-EVERY: Final = 1 if int(os.environ.get("ONNXOPT_FUZZ", "0")) > 300 else 8
+EVERY: Final = 1 if int(os.environ.get("ONNXOPT_FUZZ", "0")) > 300 else 12
 Change = Callable[[ModelProto], None]
 
 

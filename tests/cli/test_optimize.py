@@ -16,8 +16,8 @@ from onnx import numpy_helper
 from tests.cli.conftest import Run, operators
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-# `make fuzz` takes three more, of 600 MB, 916 nodes and ten seconds, of the kinds of layers that the others have.
-LONG = {"light_vgg19", "light_inception_v2", "light_resnet50"}
+# `make fuzz` takes four more, large ones, of the kinds of layers that the others have.
+LONG = {"light_vgg19", "light_inception_v2", "light_resnet50", "light_zfnet512"}
 PACKAGED = sorted(p for p in LIGHT.glob("*.onnx") if p.stem not in LONG or "ONNXOPT_FUZZ" in os.environ)
 
 

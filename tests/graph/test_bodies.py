@@ -24,7 +24,7 @@ from onnxopt.pipeline.instruments import CheckEach
 from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")
-EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "100"))
+EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "60"))
 DEPTH = 4
 
 

@@ -154,5 +154,5 @@ def _read_inside(node: Node) -> list[Value | None]:
 
 TestMutators = Mutators.TestCase
 TestMutators.settings = settings(
-    max_examples=int(os.environ.get("ONNXOPT_FUZZ", "100")), stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=int(os.environ.get("ONNXOPT_FUZZ", "60")), stateful_step_count=25, deadline=None, derandomize=True
 )

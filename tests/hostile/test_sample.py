@@ -22,7 +22,7 @@ from tests.hostile.runner import Runner
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a run left behind")
 
 ALL = 5000
-EVERY = 20
+EVERY = 30
 PARTS = 4  # each a test, so that they may run side by side
 INSTALLED = 450  # every so many go through the installed command
 SECONDS = 60.0  # for what takes a third of it, on a machine that does other things
