@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import onnxruntime as rt
@@ -19,6 +20,17 @@ def plain_session(model: ModelProto | Path, **settings: Any) -> rt.InferenceSess
         setattr(options, name, setting)
     source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
     return rt.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run_within(seconds: float, session: rt.InferenceSession, feeds: dict[str, Any]) -> list[Any]:
+    """Returns the results. Raises the runtime's error; also for a Loop that does not end within so many seconds."""
+    options = rt.RunOptions()
+    clock = Timer(seconds, setattr, (options, "terminate", True))
+    clock.start()
+    try:
+        return list(session.run(None, feeds, options))
+    finally:
+        clock.cancel()
 
 
 def outputs(model: ModelProto | Path, feeds: dict[str, Any]) -> dict[str, Any]:

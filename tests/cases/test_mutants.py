@@ -14,13 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from itertools import count
 from multiprocessing import get_context
-from threading import Timer
 from typing import Any, Final
 
 import numpy as np
 import onnx
 import onnx.printer
-import onnxruntime as rt
 import pytest
 
 from onnxopt import OptimizeOptions, optimize_model
@@ -33,7 +31,7 @@ from tests.cases.surroundings import SURROUNDINGS
 from tests.cases.test_cases import CASES, Case, make_feeds, turn
 from tests.conftest import keeping_worker
 from tests.rules.comparing import lies, same
-from tests.runtime import plain_session
+from tests.runtime import plain_session, run_within
 
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "200"))
 PARTS = 20
@@ -94,8 +92,8 @@ def examine(case: Case, data: bytes) -> str | None:
         onnx.checker.check_model(proto, full_check=True)
         original = plain_session(proto)
         given_to = [make_feeds(original, case, seed, special=False) for seed in (0, 1)]
-        expected = [results(original, feeds) for feeds in given_to]
-        again = results(original, given_to[0])
+        expected = [run_within(LONG, original, feeds) for feeds in given_to]
+        again = run_within(LONG, original, given_to[0])
     except Exception:
         return None
     if any(lies(o, a) for values in expected for o, a in zip(proto.graph.output, values, strict=True)):
@@ -113,17 +111,6 @@ def examine(case: Case, data: bytes) -> str | None:
     except Exception:
         return traceback.format_exc()
     return ""
-
-
-def results(session: rt.InferenceSession, feeds: dict[str, Any]) -> list[Any]:
-    """Raises what the runtime does; also of a loop that counts downwards to what is above it, and has no end."""
-    options = rt.RunOptions()
-    clock = Timer(LONG, setattr, (options, "terminate", True))
-    clock.start()
-    try:
-        return list(session.run(None, feeds, options))
-    finally:
-        clock.cancel()
 
 
 def compare(proto: onnx.ModelProto, level: int, given_to: list[dict[str, Any]], expected: list[list[Any]]) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from threading import Timer
 from typing import Any, Final
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -18,7 +16,7 @@ from onnx.reference.op_run import OpRun
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.verification.model.random_nodes import is_random_model
 from tests.rules.feeding import EXACT, Feeds, kinds_of
-from tests.runtime import plain_session
+from tests.runtime import plain_session, run_within
 
 LONG: Final = 5.0  # seconds, in which each of the instances runs a thousand times
 # A Reshape copies a dim of 0 (docs/rewrites.md), and what a Loop of no trips collects has dims that runtimes make up.
@@ -66,15 +64,7 @@ def runner(model: ModelProto, reference: bool) -> Run:
     loops = any(n.op_type == "Loop" for n in all_nodes(model))
 
     def run(feeds: Feeds) -> Results:
-        if not loops:
-            return list(session.run(None, feeds))
-        options = rt.RunOptions()  # there is one that has no end
-        clock = Timer(LONG, setattr, (options, "terminate", True))
-        clock.start()
-        try:
-            return list(session.run(None, feeds, options))
-        finally:
-            clock.cancel()
+        return run_within(LONG, session, feeds) if loops else list(session.run(None, feeds))  # some have no end
 
     return run
 
