@@ -22,7 +22,20 @@ CHOOSES: Final = frozenset(
         *("keep-io", "no-keep-io", "stats"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file
-        *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),
+        *(
+            "runs",
+            "seconds",
+            "warmup",
+            "threads",
+            "clock",
+            "provider",
+            "cases",
+            "pieces",
+            "top",
+            "no-work",
+            "node",
+            "ops",
+        ),
         *("external", "data", "allow-single-node", "no-single-node"),
         *("match-outputs", "match-placeholder", "tolerance", "overlapping", "ignore-literals", "exact", "single-use"),
     )

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
+
+_SHOWN: Final = 12  # operators; the others are summed
+_SMALL: Final = 0.005  # a share of the time that is not worth a line
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The record of `verification.latency.Bench.to_dict()`, line by line."""
     for label, latency in zip("AB", found["files"]):
         low, high = milliseconds(latency["p10"]), milliseconds(latency["p90"])
-        yield f"{label} {latency['file']}: median {milliseconds(latency['median'])} ms, p10 {low}, p90 {high}"
+        yield f"{label} {cleaned(latency['file'])}: median {middle(latency)} ms, p10 {low}, p90 {high}"
     yield from conclusions(found)
+    yield from (
+        "  ".join((f"  {name:24}", *(f"{label} {time:>8} ms in {count:>5}" for label, time, count in columns)))
+        for name, columns in operators(found)
+    )
     yield conditions(found)
+
+
+def middle(latency: dict[str, Any]) -> str:
+    """`1.23 (95 %: 1.21 to 1.25)`; no interval if there was one opening only."""
+    interval = [milliseconds(latency[key]) for key in ("low", "high") if latency[key] is not None]
+    return milliseconds(latency["median"]) + (f" (95 %: {' to '.join(interval)})" if interval else "")
+
+
+def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Where the time goes: (operator, a column for each file), a column of (label, milliseconds, nodes); the small ones
+    together."""
+    rows = found["operators"]
+    least = _SMALL * max((sum(times) for times in zip(*(row["seconds"] for row in rows))), default=0.0)
+    large = [row for row in rows[:_SHOWN] if max(row["seconds"]) >= least]
+    rest = [row for row in rows if row not in large]
+    if rest:
+        sums = {key: [sum(numbers) for numbers in zip(*(row[key] for row in rest))] for key in ("seconds", "nodes")}
+        large.append({"operator": counted(len(rest), "other"), **sums})
+    return [
+        (
+            cleaned(row["operator"]),
+            [(label, milliseconds(s), f"{n:,.4g}") for label, s, n in zip("AB", row["seconds"], row["nodes"])],
+        )
+        for row in large
+    ]
 
 
 def milliseconds(seconds: float) -> str:
@@ -56,8 +88,15 @@ def print_latencies(found: dict[str, Any]) -> None:
     for heading in ("median ms", "p10", "p90"):
         table.add_column(heading, justify="right")
     for label, latency in zip("AB", found["files"]):
-        figures = [milliseconds(latency[key]) for key in ("median", "p10", "p90")]
+        figures = [middle(latency), *(milliseconds(latency[key]) for key in ("p10", "p90"))]
         table.add_row(Text.assemble((f"{label} ", "dim"), latency["file"]), *figures)
+    shares = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shares.add_column("operator", overflow="fold")
+    for label in "AB"[: len(found["files"])]:
+        shares.add_column(f"{label} ms", justify="right")
+        shares.add_column("nodes", justify="right", style="dim")
+    for name, columns in operators(found):
+        shares.add_row(name, *(text for _, time, count in columns for text in (time, count)))
     styles = [{"faster": "green", "slower": "red"}.get(r["verdict"], "") for r in found["ratios"]]
     said = [Text(line, style) for line, style in zip(conclusions(found), styles)]
-    show(table, *said, Text(conditions(found), "dim"))
+    show(table, *said, shares, Text(conditions(found), "dim"))

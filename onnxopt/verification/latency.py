@@ -6,11 +6,13 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.errors import UsageError
 from onnxopt.ort import onnxruntime, path_for
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.datasets import Data, bound_dims, read_array
@@ -18,6 +20,7 @@ from onnxopt.verification.inputs.feeding import feed
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, fix_dims, read
+from onnxopt.verification.profiling import OperatorTime, Profile, profiles, side_by_side
 from onnxopt.verification.run import find_provider, reason
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Died, Service
@@ -29,6 +32,7 @@ LEVELS: Final = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
+CLOCKS: Final = {"wall": time.perf_counter, "processor": time.thread_time}
 _START: Final = "from onnxopt.verification.latency import main; main()"
 # Sizes of dynamic dims, tried in this order: what is typical of use rather than small, then a second of sound, and last
 # those that verification tries, which knows what a model's windows and Reshapes ask for. A batch has one.
@@ -46,7 +50,9 @@ _SLICE: Final = 0.5  # seconds of work between two messages: a parent that wakes
 class BenchOptions:
     """`runs` of each file, or else as many as fit into `seconds`, after `warmup` of each.
 
-    `threads`: within an operator; 0 lets the runtime choose. `level`: its graph optimizations, one of LEVELS.
+    `threads`: within an operator; 0 lets the runtime choose. `level`: its graph optimizations, one of LEVELS. `clock`:
+    `wall`, or `processor`, the time of the one thread that runs, which others on the machine disturb less.
+    `operators`: ask, too, where the time goes.
     `inputs`: .npy files by input name. `timeout`: seconds for each load and each run. `limit`: bytes that the process
     which runs them may take, as in VerifyOptions.
     """
@@ -62,14 +68,26 @@ class BenchOptions:
     seed: int = 0
     timeout: float = 600.0
     limit: int = 0
+    clock: str = "wall"
+    operators: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a clock that does not exist, or does not see what runs."""
+        if self.clock not in CLOCKS:
+            raise UsageError(f"there is no clock {self.clock!r}", f"there are {' and '.join(CLOCKS)}")
+        if self.clock == "processor" and self.threads != 1:
+            raise UsageError("the processor's clock sees one thread", "--threads 1")
 
 
 @dataclass
 class Latency:
-    """Seconds that runs of one file take: the middle, and the bounds that four in five lie between."""
+    """Seconds that runs of one file take: the middle of the medians of all openings, with `low` to `high`, a 95 %
+    interval (None where the files were opened only once), and the bounds that four in five runs lie between."""
 
     file: str
     median: float
+    low: float | None
+    high: float | None
     p10: float
     p90: float
 
@@ -90,7 +108,8 @@ class Ratio:
 
 @dataclass
 class Bench:
-    """What was measured, and how. `failure`: why nothing was, else empty; `ratios` are those of the other files."""
+    """What was measured, and how. `failure`: why nothing was, else empty; `ratios` are those of the other files;
+    `operators`: where the time goes, if that was asked for."""
 
     files: list[Latency] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
@@ -100,6 +119,8 @@ class Bench:
     threads: int = 0
     provider: str = "CPUExecutionProvider"
     dims: dict[str, int] = field(default_factory=dict)
+    clock: str = "wall"
+    operators: list[OperatorTime] = field(default_factory=list)
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +139,7 @@ def bench(
     """
     options = options or BenchOptions()
     paths = [Path(file) for file in files]
-    result = Bench(level=options.level, threads=options.threads)
+    result = Bench(level=options.level, threads=options.threads, clock=options.clock)
     with Service(_START, options.timeout, 0 if options.provider else Limits(options.limit).bytes) as service:
         models = [read(path) for path in paths]
         for model in models[1:]:
@@ -130,12 +151,14 @@ def bench(
             absolute = [str(p.absolute()) for p in paths]
             result.provider, result.dims, loading = service.call("open", absolute, plan, options, given)
             openings = _measure(service, options, loading, progress)
+            result.files = [_latency(str(file), [t[:, i] for t in openings]) for i, file in enumerate(files)]
+            if options.operators:
+                progress("where the time goes")
+                result.operators = side_by_side(service.call("profile"), [f.median for f in result.files])
         except (Died, Refused) as e:
             result.failure = str(e)
             return result
-    times = np.concatenate(openings)
-    result.runs, result.openings = len(times), len(openings)
-    result.files = [_latency(str(file), times[:, i]) for i, file in enumerate(files)]
+    result.runs, result.openings = sum(map(len, openings)), len(openings)
     result.ratios = [ratio([(t[:, 0], t[:, i]) for t in openings]) for i in range(1, len(paths))]
     return result
 
@@ -161,32 +184,38 @@ def _measure(service: Service, options: BenchOptions, loading: float, progress: 
     return found
 
 
-def _latency(file: str, times: Any) -> Latency:
-    p10, median, p90 = (float(p) for p in np.percentile(times, (10, 50, 90)))
-    return Latency(file, median, p10, p90)
+def _latency(file: str, openings: Sequence[Any]) -> Latency:
+    p10, p90 = (float(p) for p in np.percentile(np.concatenate(openings), (10, 90)))
+    return Latency(file, *middle([np.log(np.median(times)) for times in openings]), p10, p90)
 
 
 def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
     """How the second compares with the first of two files, of which each opening gives seconds of the same rounds.
 
-    The trimmed mean over openings of the logarithm of the ratio, a fifth left out at either end, with its interval by
-    Tukey and McLaughlin. Openings are what repeats: where a session lies in memory makes one of two equal models faster
-    by percents, for as long as it is open, and no number of runs in it shows that. Trimmed, because what else the
-    machine does may spoil some of them.
+    Openings are what repeats: where a session lies in memory makes one of two equal models faster by percents, for as
+    long as it is open, and no number of runs in it shows that.
     """
-    logs = np.sort([np.log(np.median(b) / np.median(a)) for a, b in openings])
+    value, low, high = middle([np.log(np.median(b) / np.median(a)) for a, b in openings])
+    if low is None or high is None:
+        return Ratio(value, None, None, "same")
+    return Ratio(value, low, high, "faster" if high < 1 - _SAME else "slower" if low > 1 + _SAME else "same")
+
+
+def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The exponential of the trimmed mean, a fifth left out at either end, and its 95 % interval, by Tukey and
+    McLaughlin; without an interval where there is one number. Trimmed, because what else the machine does may spoil
+    some of them."""
+    logs = np.sort(logarithms)
     count = len(logs)
     cut = count // 5
     kept = count - 2 * cut
-    middle = float(logs[cut : count - cut].mean())
+    mean = float(logs[cut : count - cut].mean())
     if count < 2:
-        return Ratio(float(np.exp(middle)), None, None, "same")
+        return float(np.exp(mean)), None, None
     winsorized = np.clip(logs, logs[cut], logs[count - cut - 1])
     error = float(winsorized.std(ddof=1)) * ((count - 1) / (kept * (kept - 1))) ** 0.5
     margin = _STUDENT[kept - 2] * error
-    low, high = float(np.exp(middle - margin)), float(np.exp(middle + margin))
-    verdict = "faster" if high < 1 - _SAME else "slower" if low > 1 + _SAME else "same"
-    return Ratio(float(np.exp(middle)), low, high, verdict)
+    return float(np.exp(mean)), float(np.exp(mean - margin)), float(np.exp(mean + margin))
 
 
 def order(count: int, opening: int) -> list[int]:
@@ -221,6 +250,7 @@ class Runner:
         rt = onnxruntime()
         self.provider = find_provider(options.provider)
         self.paths, self.warmup = paths, options.warmup
+        self.clock = CLOCKS[options.clock]
         self.settings = rt.SessionOptions()
         self.settings.graph_optimization_level = getattr(rt.GraphOptimizationLevel, LEVELS[options.level])
         self.settings.intra_op_num_threads = options.threads
@@ -248,14 +278,22 @@ class Runner:
         self._warm_up()
 
     def _load(self) -> None:
-        rt = onnxruntime()
-        providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
         for i in self.order:
-            self.tell(f"loading {_label(i)}")
-            try:
-                self.sessions[i] = rt.InferenceSession(path_for(self.paths[i]), self.settings, providers=providers)
-            except Exception as e:
-                raise Refused(f"{_label(i)} cannot be loaded: {reason(e)}") from e
+            self.sessions[i] = self._opened(i, self.settings)
+
+    def _opened(self, i: int, settings: Any) -> Any:
+        self.tell(f"loading {_label(i)}")
+        providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+        try:
+            return onnxruntime().InferenceSession(path_for(self.paths[i]), settings, providers=providers)
+        except Exception as e:
+            raise Refused(f"{_label(i)} cannot be loaded: {reason(e)}") from e
+
+    def profile(self) -> list[Profile]:
+        """What each file's operators take in a run."""
+        self.sessions.clear()
+        self.tell("running with a profile")
+        return profiles([partial(self._opened, i) for i in range(len(self.paths))], self.settings, self._seconds)
 
     def _warm_up(self) -> None:
         """Run each, then in turn as when it counts: else the last alone would find its data in the caches."""
@@ -287,10 +325,14 @@ class Runner:
         """Seconds that a run of each file takes."""
         times = [0.0] * len(self.paths)
         for i in self.order:
-            start = time.perf_counter()
-            self.sessions[i].run(None, self.feeds)
-            times[i] = time.perf_counter() - start
+            times[i] = self._seconds(self.sessions[i])
         return times
+
+    def _seconds(self, session: Any) -> float:
+        """What a run takes."""
+        start = self.clock()
+        session.run(None, self.feeds)
+        return self.clock() - start
 
 
 def _label(i: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification.latency import BenchOptions, bench, order, ratio
+from onnxopt.verification.profiling import summed
 from tests.cli.conftest import Run
 
 QUICK = ("--runs", "8")
@@ -62,13 +64,59 @@ def test_the_model_with_more_to_do_is_slower(run: Run, models: Path) -> None:
 def test_plain_lines(run: Run, models: Path) -> None:
     r = run("bench", "one.onnx", "one.onnx", "--seconds", "0.2", "--dim", "N=8")
     assert r.returncode == 0, r.stderr
-    first, second, ratio_line, conditions = r.stdout.splitlines()
-    assert first.startswith("A one.onnx: median 0.")
+    first, second, ratio_line, operators, conditions = r.stdout.splitlines()
+    assert re.match(r"A one.onnx: median 0\.\d+ \(95 %: 0\.\d+ to 0\.\d+\) ms, p10 0\.\d+, p90 0\.", first)
+    assert re.fullmatch(r"  MatMul {20}A +0\.\d+ ms in     1  B +0\.\d+ ms in     1", operators)
     assert second.startswith("B one.onnx: median 0.")
     assert ratio_line.startswith("B / A: ")
     assert conditions.endswith(
         " runs in 10 openings, threads as onnxruntime chooses, optimizations all, CPUExecutionProvider, N=8"
     )
+
+
+def test_where_the_time_goes(run: Run, models: Path) -> None:
+    found = measure(run, "one.onnx", "twenty.onnx", *QUICK, "--dim", "N=64", "--threads", "1", "--clock", "processor")
+    assert (found["clock"], found["threads"]) == ("processor", 1)
+    (row,) = found["operators"]
+    assert (row["operator"], row["nodes"]) == ("MatMul", [1, 20])
+    for latency, seconds in zip(found["files"], row["seconds"]):
+        assert 0 < seconds <= latency["median"]
+        assert latency["low"] <= latency["median"] <= latency["high"]
+    assert bench([models / "one.onnx"], BenchOptions(runs=2)).operators == []
+
+
+def test_bodies_count_as_often_as_they_run(tmp_path: Path) -> None:
+    """Of a Loop counts what it does itself: what its body takes is that of the body's operators."""
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) <int64 n = {3}, bool c = {1}> '
+        "{ z = Neg (x) y = Loop (n, c, z) <body = b (int64 i, bool p, float[N] s) => (bool q, float[N] t) "
+        "{ q = Identity (p) t = Abs (s) }> }"
+    )
+    onnx.save(parser.parse_model(text), tmp_path / "loop.onnx")
+    found = bench([tmp_path / "loop.onnx"], BenchOptions(runs=2, operators=True))
+    assert {row.operator: row.nodes for row in found.operators} == {
+        "Neg": [1],
+        "Loop": [1],
+        "Abs": [3],
+        "Identity": [3],
+    }
+    assert sum(row.seconds[0] for row in found.operators) <= found.files[0].median
+
+
+def event(name: str, start: int, length: int, operator: str = "") -> dict[str, Any]:
+    args = {"op_name": operator} if operator else {}
+    return {"cat": "Node" if operator else "Session", "name": name, "ts": start, "dur": length, "args": args}
+
+
+def test_the_first_run_of_a_profile_does_not_count() -> None:
+    events = [event("session_initialization", 0, 500)]
+    for start, length in ((1000, 800), (2000, 100), (3000, 100)):
+        events += [
+            event("a_kernel_time", start + 10, length // 2, "Loop"),
+            event("b_kernel_time", start + 20, length // 5, "Add"),
+            event("model_run", start, length),
+        ]
+    assert summed(events) == {"Loop": (pytest.approx(0.3), 1), "Add": (pytest.approx(0.2), 1)}
 
 
 def test_a_given_input_decides_the_sizes(run: Run, models: Path) -> None:
@@ -114,6 +162,8 @@ def test_what_cannot_be_run_is_said(run: Run, models: Path) -> None:
         (["one.onnx", "--provider", "none"], "no execution provider 'none'"),
         (["one.onnx", "--runs", "3", "--seconds", "1"], "--runs contradicts --seconds"),
         (["one.onnx", "--level", "most"], "'most' is not one of"),
+        (["one.onnx", "--clock", "sun"], "'sun' is not one of"),
+        (["one.onnx", "--clock", "processor"], "the processor's clock sees one thread\nhint: --threads 1"),
     ],
 )
 def test_wrong_usage(args: list[str], says: str, run: Run, models: Path) -> None:
