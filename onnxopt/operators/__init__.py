@@ -35,6 +35,7 @@ CONTROL_FLOW: Final = of_form("body")
 RANDOM: Final = of_form("draw")
 RECURRENT: Final = tuple(sorted(of_form("recurrent")))
 COMMUTATIVE: Final = with_trait("commutative")
+CONTRACTIONS: Final = of_form("contract")
 CUTTING: Final = tuple(sorted(with_trait("cuts")))
 COMPARISONS: Final = tuple(sorted(with_trait("comparison")))
 VARIADIC: Final = with_trait("variadic")
@@ -60,6 +61,7 @@ __all__ = [
     "BROADCASTING",
     "COMMUTATIVE",
     "COMPARISONS",
+    "CONTRACTIONS",
     "CONTROL_FLOW",
     "CUTTING",
     "EXACT",

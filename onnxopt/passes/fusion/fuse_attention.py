@@ -2,120 +2,165 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Final
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.element_types import element_kind
+from onnxopt.analysis.facts import is_invented
+from onnxopt.analysis.score_masks import bounds
 from onnxopt.graph import Value
-from onnxopt.graph.value import Dim
-from onnxopt.operators import PICKS
+from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
-from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
+from onnxopt.protos import numpy_dtype
+from onnxopt.rewriting import Match, either, op, rewrite, var
 from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.scores import Filled, one_number, scores_of
 
-_REACH: Final = 12
+_HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
+_UNKNOWN: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"
+_HUGE: Final = 1e30  # beside it any score is lost
+_NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # to the lowest number
 
-
-def scores(product: Pattern) -> Pattern:
-    return either(op.Mul(product, const("scale")), op.Div(product, const("divisor")), product)
-
-
-_SCORES = scores(op.MatMul(var("q"), op.Transpose(var("k"), name="turned")))
+_PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 
 
 @rewrite(
     op.MatMul(
-        either(
-            op.Softmax(op.Add(_SCORES, var("mask")), name="softmax"),
-            op.Softmax(_SCORES, name="softmax"),
-        ),
+        either(op.Where(op.IsNaN(var("guarded")), 0, _PROBABILITIES), _PROBABILITIES),
         var("v"),
     )
 )
-def attention(
-    m: Match,
-    q: Value,
-    k: Value,
-    v: Value,
-    mask: Value | None = None,
-    scale: Array | None = None,
-    divisor: Array | None = None,
-) -> Value:
-    """Softmax(q kᵀ z + mask) v = Attention(q, k, v, mask, scale = z)."""
-    guard(m, 23, q)
+def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Value:
+    """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c); so with 0 in place of
+    NaN, which the Softmax has where the mask is minus infinity for all keys."""
+    guard(m, 23, v)
     m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
-    perm = list(m.turned.attr("perm") or ())
-    m.require(len(perm) == 4, "not batches of heads")
-    straight = [*perm[:2], perm[3], perm[2]]  # the order of the keys' axes before their last two were swapped
-    dims = m.shape(k)
-    shapes = (m.shape(q), [dims[i] for i in straight] if dims is not None and len(dims) == 4 else None, m.shape(v))
-    m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
-    (b1, h1, rows, d1), (b2, h2, columns, d2), (b3, h3, values, width) = (s or () for s in shapes)
-    m.require(b1 == b2 == b3 and h1 == h2 == h3 and None not in (b1, h1), "batches or heads may differ, and broadcast")
-    m.require(
-        d1 == d2 and columns == values and None not in (d1, columns, rows), "sizes that are not known to be equal"
-    )
-    m.require(0 not in (b1, h1, rows, d1, width), "there is nothing, of which runtimes take no Attention")
-    m.require(some_keys(columns, rows), "there may be no keys: the operator fails then, the formula gives zeros")
+    m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
+    s = scores_of(x)
+    m.require(s is not None and s.cap >= 0, "not the scores of queries and keys")
+    assert s is not None
+    m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
+    m.require(0 < s.scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
+    sizes = _sizes(m, s.q, s.turned, v)
+    mask = _mask(m, s.terms, guarded is not None)
     if mask is not None:
-        allowed = m.shape(mask)
-        m.require(allowed is not None and len(allowed) >= 2, "the mask has another rank")
-        full = (1,) * (4 - len(allowed or ())) + tuple(allowed or ())
-        m.require(full[2:] == (rows, columns), "the mask broadcasts along queries or keys")
-        m.require(full[0] in (1, b1) and full[1] in (1, h1), "the mask may widen the scores")
-        m.require(
-            largest(mask) is not None,
-            "a mask of minus infinity, or the lowest number, for all keys: the operator gives zeros",
-        )
-    factor = scale if scale is not None else divisor
-    m.require(factor is None or (factor.size == 1 and factor.ndim <= 4), "a scale for each element")
-    z = np.float64(1.0 if factor is None else factor.item())
-    z = z if divisor is None else 1.0 / z
-    m.require(0 < z <= np.finfo(np.float32).max, "the scale is not positive, or none")
-    keys = k if straight == [0, 1, 2, 3] else m.op.Transpose(k, like=m.turned, perm=straight)
-    return m.op.Attention(q, keys, v, mask, scale=float(z))
+        mask = _as_large(m, mask, s.q, sizes)
+    keys = _straight(m, s.turned)
+    if s.cap:
+        return m.op.Attention(s.q, keys, v, mask, scale=s.scale, softcap=s.cap)
+    return m.op.Attention(s.q, keys, v, mask, scale=s.scale)
+
+
+def _sizes(m: Match, q: Value, turned: Value, v: Value) -> Shape:
+    """Batch, heads, queries, keys. (Keys are as wide as queries, and as many as values: else there is no product.)"""
+    shapes = m.shape(q), m.shape(turned), m.shape(v)
+    m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
+    (batch, heads, rows, _), keys, values = (s or () for s in shapes)
+    alike = keys[:2] == values[:2] == (batch, heads) and None not in (batch, heads)
+    m.require(alike, "batches or heads may differ, and broadcast")
+    m.require(all(0 not in (s or ()) for s in shapes), "there is nothing, of which runtimes take no Attention")
+    m.require(some_keys(keys[3], rows), "no keys may be left of some: the operator fails then, the formula gives zeros")
+    return batch, heads, rows, keys[3]
 
 
 def some_keys(columns: Dim, rows: Dim) -> bool:
-    """Are there keys where there are queries? As many, or a number, or a past and a number or the queries: {1+past}."""
-    if columns == rows or not isinstance(columns, str):
-        return columns != 0
-    added = columns.strip("{}").split("+") if columns.startswith("{") and not set("(-") & set(columns) else []
-    return any(term.isdigit() or term == rows for term in added)
+    """Are there keys where there are queries, and nothing that is read is empty? So it is if they are as many, a
+    number, a size of the file's or a sum of such: not a part of one."""
+    if columns is None or columns == rows or isinstance(columns, int):
+        return columns not in (0, None)
+    return not is_invented(columns) and not (columns.startswith("{") and set("(-") & set(columns))
 
 
-def largest(value: Value, reach: int = _REACH) -> float | None:
-    """A bound on the magnitude of the elements, below that of the lowest number, where the operators that make them
-    show one; else None."""
-    if value.constant:
-        array = value.array
-        bound = float(np.abs(array.astype(np.float64)).max(initial=0)) if element_kind(array) in "fiu" else np.inf
-        return bound if bound < np.finfo(np.float32).max else None
-    node = value.producer
-    if node is None or not reach:
+def _straight(m: Match, turned: Value) -> Value:
+    """The keys with their last axes swapped back; a Transpose that swapped them is left out."""
+    node = turned.producer
+    perm = list(node.attr("perm") or ()) if node is not None and node.op == "Transpose" else []
+    if node is None or node.inputs[0] is None or len(perm) != 4:
+        return m.op.Transpose(turned, perm=[0, 1, 3, 2])
+    straight = [*perm[:2], perm[3], perm[2]]
+    return node.inputs[0] if straight == [0, 1, 2, 3] else m.op.Transpose(node.inputs[0], perm=straight)
+
+
+def _mask(m: Match, terms: Sequence[Value | Filled], guarded: bool) -> Value | None:
+    """One mask for all that is added to the scores or written over them: truths where that is 0 or minus infinity."""
+    conditions, numbers, sizes = [], [], []
+    for term in terms:
+        filled = _as_filled(term)
+        if filled is not None and one_number(filled.fill) == -np.inf:
+            m.require(guarded, _HIDES)
+            conditions.append(filled.condition if filled.kept else m.op.Not(filled.condition))
+            continue
+        value, size = _numbers(m, term, filled, guarded)
+        numbers.append(value)
+        sizes.append(size)
+    small = sum(sorted(sizes)[:-1]) <= 5 * _HUGE  # lost beside the lowest number, without which its neighbour is
+    m.require(small, "a sum of huge numbers: it may be minus infinity")
+    if not numbers:
+        return _joined(m.op.And, conditions)
+    if conditions:
+        zero = np.zeros((), numpy_dtype(m.dtype(numbers[0])))
+        numbers.append(m.op.Where(_joined(m.op.And, conditions), m.const(zero), m.const(zero - np.inf)))
+    return _joined(m.op.Add, numbers)
+
+
+def _joined(build: Callable[[Value, Value], Value], parts: Sequence[Value]) -> Value | None:
+    return reduce(build, parts) if parts else None
+
+
+def _as_filled(term: Value | Filled) -> Filled | None:
+    """A Where of a number and 0, which is added to scores, hides what the same Where over them does."""
+    if isinstance(term, Filled):
+        return term
+    node = term.producer
+    if node is None or node.op != "Where" or node.inputs[0] is None:
         return None
-    reach -= 1
-    if node.op == "Cast":
-        from onnxopt.analysis import types
-
-        source = node.inputs[0]
-        return 1.0 if source is not None and types.dtype(source) == TensorProto.BOOL else _of(source, reach)
-    if node.op in PICKS or node.op in ("Neg", "Trilu"):
-        return _of(node.inputs[0], reach)
-    if node.op in ("Where", "Add", "Sub", "Mul"):
-        a, b = (_of(v, reach) for v in node.inputs[-2:])
-        if a is None or b is None:
-            return None
-        bound = max(a, b) if node.op == "Where" else a * b if node.op == "Mul" else a + b
-        return bound if bound < np.finfo(np.float32).max else None
-    return None
+    numbers = [one_number(v) for v in node.inputs[1:]]
+    if 0.0 not in numbers or None in numbers:
+        return None
+    kept = numbers[0] == 0.0
+    fill = node.inputs[2 if kept else 1]
+    assert fill is not None
+    return Filled(node.inputs[0], kept, fill)
 
 
-def _of(value: Value | None, reach: int) -> float | None:
-    return None if value is None else largest(value, reach)
+def _numbers(m: Match, term: Value | Filled, filled: Filled | None, guarded: bool) -> tuple[Value, float]:
+    """What is added to scores, and the largest magnitude in it: the operator gives zeros for rows of the lowest number,
+    the formula the mean of all values, as both do for its neighbour."""
+    fill = one_number(filled.fill) if filled is not None and m.dtype(filled.fill) == TensorProto.FLOAT else None
+    if filled is not None and fill is not None and fill <= -_HUGE:
+        a, b = m.const(np.zeros((), np.float32)), m.const(max(np.float32(fill), _NEXT))
+        return m.op.Where(filled.condition, *((a, b) if filled.kept else (b, a))), -fill
+    m.require(not isinstance(term, Filled), "scores are replaced by a number that they may reach")
+    assert isinstance(term, Value)
+    found = bounds(term)
+    m.require(found is not None, _UNKNOWN)
+    assert found is not None
+    m.require(guarded or not found.hides, _HIDES)
+    size, limit = max(-found.low, found.high), float(np.finfo(numpy_dtype(m.dtype(term))).max)
+    if size < limit:
+        return term, size
+    m.require(not found.hides and m.dtype(term) == TensorProto.FLOAT, _UNKNOWN)
+    return m.op.Max(term, m.const(_NEXT)), size
+
+
+def _as_large(m: Match, mask: Value, q: Value, sizes: Shape) -> Value:
+    """The mask with all queries and keys: it is repeated for queries where it has one row for all."""
+    batch, heads, rows, columns = sizes
+    dims = m.shape(mask)
+    m.require(dims is not None and 0 < len(dims) <= 4, "the mask has another rank")
+    full = (1,) * (4 - len(dims or ())) + tuple(dims or ())
+    widens = full[0] not in (1, batch) or full[1] not in (1, heads) or full[2] not in (1, rows)
+    m.require(not widens, "the mask may widen the scores")
+    m.require(full[3] == columns is not None, "the mask broadcasts along keys, or their number is unknown")
+    if full[2] == rows and len(dims or ()) > 1:
+        return mask
+    if isinstance(rows, int):
+        return m.op.Expand(mask, m.ints([rows, 1]))
+    of, axis = (mask, len(dims or ()) - 1) if rows == columns else (q, 2)
+    return m.op.Expand(mask, m.op.Concat(m.op.Shape(of, start=axis, end=axis + 1), m.ints([1]), axis=0))
 
 
 _HALVES = op.Split(var("x"), ..., name="halves")
@@ -170,13 +215,15 @@ def guard(m: Match, opset: int, x: Value) -> None:
 class FuseAttention(RewritePass):
     """Softmax(q kᵀ z + mask) v = Attention; x cos + [-x₂, x₁] sin = RotaryEmbedding (both opset 23).
 
-    Applies when: batches, heads and sizes are known to be equal, the mask is as large as the scores and finite, nothing
-    in between is used elsewhere; for positions, the angles are given once for both halves and for each sequence.
-    Keeps: masks with minus infinity, or the lowest number there is: where all keys are hidden the operator gives zeros,
-    and the formula NaN, or the mean of all values; keys of another input, of which there may be none: the operator
-    fails, and the formula gives zeros.
-    Not done: types other than float32, groups of heads that share keys. Where there are no queries either, or the batch
-    is empty, the formula gives nothing, and onnxruntime's operator fails.
+    Applies when: batches and heads are known to be equal, nothing in between is used elsewhere, and the mask cannot be
+    minus infinity for all keys, or zeros take the place of the NaN of which the formula is full then. Biases and masks
+    are added up; truths stay truths; one row for all queries is repeated, once for all that read the mask; the lowest
+    number becomes its neighbour, of which formula and operator give the mean of all values. For positions, the angles
+    are given once for both halves and for each sequence.
+    Keeps: masks of unknown numbers; masks with minus infinity and no zeros: where all keys are hidden the operator
+    gives zeros, and the formula NaN.
+    Not done: types other than float32, groups of heads that share keys. Where there are no queries, no keys, or no
+    batch, the formula gives zeros or nothing, and onnxruntime's operator fails.
     """
 
     info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("MatMul", "Neg"))

@@ -1,0 +1,105 @@
+"""Of what is added to the scores of attention: between which numbers it lies, and whether it may be minus infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.operators import CONTRACTIONS, PICKS
+from onnxopt.protos import Array, numpy_dtype
+from onnxopt.record import record
+
+_REACH: Final = 12
+_UNIT: Final = frozenset(("Sigmoid", "Tanh", "Erf"))
+
+
+@record(frozen=True)
+class Bounds:
+    """Elements that are finite lie from `low` to `high`; others may be minus infinity, if `hides`. There is no NaN."""
+
+    low: float
+    high: float
+    hides: bool = False
+
+
+def bounds(value: Value) -> Bounds | None:
+    """The bounds of a float's elements, where the operators that make them tell; else None. A sum of products is taken
+    for smaller than 1e30, in float16 for a third of the largest number: more of them is about to overflow."""
+    kind = types.dtype(value)
+    if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        return None
+    return _within(value, float(np.finfo(numpy_dtype(kind)).max), _REACH)
+
+
+def _within(value: Value | None, limit: float, reach: int) -> Bounds | None:
+    found = _found(value, limit, reach) if value is not None and reach else None
+    return found if found is not None and -limit <= found.low <= found.high <= limit else None
+
+
+def _found(value: Value, limit: float, reach: int) -> Bounds | None:
+    if value.constant:
+        return _of_array(value.array)
+    if types.dtype(value) == TensorProto.BOOL:
+        return Bounds(0.0, 1.0)
+    node = value.producer
+    if node is None:
+        return None
+    if node.op in CONTRACTIONS:
+        return Bounds(-min(limit / 3, 1e30), min(limit / 3, 1e30))
+    if node.op in _UNIT:
+        return Bounds(-1.0, 1.0)
+    if node.op == "ConstantOfShape":
+        return _of_array(node.attr("value", np.zeros(1, np.float32))) if not node.has_references else None
+    if node.op == "Cast" or node.op in PICKS:
+        return _within(node.inputs[0], limit, reach - 1)
+    return _combined(node, limit, reach - 1)
+
+
+def _combined(node: Node, limit: float, reach: int) -> Bounds | None:
+    read = node.inputs[1:] if node.op == "Where" else node.inputs[:1] if node.op == "Trilu" else node.inputs
+    if node.op not in ("Where", "Trilu", "Concat", "Add", "Sub", "Mul", "Neg", "Max", "Min"):
+        return None
+    known = [_within(v, limit, reach) for v in read]
+    parts = [b for b in known if b is not None]
+    if len(parts) < len(known) or not parts:
+        return None
+    hides = any(b.hides for b in parts)
+    if node.op in ("Where", "Concat"):
+        return Bounds(min(b.low for b in parts), max(b.high for b in parts), hides)
+    if node.op == "Trilu":
+        return Bounds(min(parts[0].low, 0.0), max(parts[0].high, 0.0), hides)
+    if node.op == "Add":
+        return Bounds(sum(b.low for b in parts), sum(b.high for b in parts), hides)
+    return None if hides else _computed(node.op, parts)
+
+
+def _computed(op: str, parts: Sequence[Bounds]) -> Bounds | None:
+    a, b = parts[0], parts[-1]
+    if op == "Neg":
+        return Bounds(-a.high, -a.low)
+    if op == "Sub":
+        return Bounds(a.low - b.high, a.high - b.low)
+    if op == "Mul":
+        ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return Bounds(min(ends), max(ends))
+    choose = max if op == "Max" else min
+    return Bounds(choose(p.low for p in parts), choose(p.high for p in parts))
+
+
+def _of_array(array: Array) -> Bounds | None:
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        return None
+    wide = array.astype(np.float64)
+    hidden = np.isneginf(wide)
+    finite = wide[~hidden]
+    if not np.isfinite(finite).all():
+        return None
+    if not finite.size:
+        return Bounds(0.0, 0.0, bool(hidden.any()))
+    return Bounds(float(finite.min()), float(finite.max()), bool(hidden.any()))
