@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from typing import Final
 
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import SAME_ORDER
+from onnxopt.protos import attribute_bytes
+
+_LAYOUTS: Final = (*SAME_ORDER, "Transpose")
 
 
 def is_read(v: Value, gone: Container[Node], stays: Container[Node]) -> bool:
@@ -33,3 +38,20 @@ def worth_running(
             read.update(node.inputs)
         wanted += reversed(found)
     return running[::-1], wanted[::-1]
+
+
+def is_second_layout(node: Node, gone: Container[Node], stays: Container[Node]) -> bool:
+    """Does `node` only move the elements of a stored weight that stays, in another order, for readers of its own?"""
+    while node.op in _LAYOUTS and (x := node.inputs[0]) is not None:
+        if x.is_stored:
+            return x.is_output or any(
+                u not in gone or u in stays or u.op in _LAYOUTS for u in x.users if not _is_equal(u, node)
+            )
+        if x.producer is None:
+            return False
+        node = x.producer
+    return False
+
+
+def _is_equal(a: Node, b: Node) -> bool:
+    return a.op == b.op and a.inputs == b.inputs and attribute_bytes(a.proto) == attribute_bytes(b.proto)

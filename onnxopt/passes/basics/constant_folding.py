@@ -6,7 +6,7 @@ from collections.abc import Collection, Container
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.broadcasting import is_repeated
-from onnxopt.analysis.folding.kept import is_read, worth_running
+from onnxopt.analysis.folding.kept import is_read, is_second_layout, worth_running
 from onnxopt.analysis.folding.narrow import is_widened
 from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
@@ -36,10 +36,11 @@ class ConstantFolding(GraphPass):
 
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
     Keeps: DequantizeLinear, also of a weight that was quantized here; large weights that are stored in fewer bits than
-    what is made of them, as a Cast of int8; what would make the file grow by more than `max_bytes` a tensor (a
-    size-neutral fold of a big weight is always done); what repeats few elements to a large array, which the other
-    passes know all the same; nodes that fail when run, kill the process that runs them, or take too much memory or
-    time.
+    what is made of them, as a Cast of int8; the Transpose of a weight that others read as it is stored, as a tied
+    embedding is (a Gemm reads it transposed, and runtimes fold it when they load); what would make the file grow by
+    more than `max_bytes` a tensor (a size-neutral fold of a big weight is always done); what repeats few elements to a
+    large array, which the other passes know all the same; nodes that fail when run, kill the process that runs them,
+    or take too much memory or time.
     Not done: random operators, training Dropout, statistics that training updates, control flow, sequences, optionals.
     """
 
@@ -317,7 +318,7 @@ class _Cone:
         kept: set[Node] = set()
         for node in reversed(self.nodes):
             wanted = [v for v in node.outputs if v is not None and is_read(v, self.nodes, kept)]
-            if wanted and self._stays(node, wanted):
+            if wanted and self._stays(node, wanted, kept):
                 kept.add(node)
             else:
                 replaced += [(node, v) for v in wanted]
@@ -332,7 +333,7 @@ class _Cone:
             done += 1
         return done > 0
 
-    def _stays(self, node: Node, wanted: list[Value]) -> bool:
+    def _stays(self, node: Node, wanted: list[Value], kept: Container[Node]) -> bool:
         """Is what is `wanted` of the node not computed, or nothing to store? What is stored is counted."""
         if any(v not in self.arrays or v in self.dangerous for v in wanted):
             return True
@@ -351,6 +352,9 @@ class _Cone:
             self._measure(wanted)
             return True
         growth = made - self.freed[node]
+        if growth > self.options.max_fill and is_second_layout(node, self.nodes, kept):
+            self._decline(node, "others read the weight as it is stored, and it would be stored twice")
+            return True
         if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
             self._decline(node, "a weight that is stored in fewer bits stays so")
             return True

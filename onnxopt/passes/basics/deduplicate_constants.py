@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from onnxopt.analysis.weights.contents import MAX_BYTES, Contents
-from onnxopt.graph import Graph
+from onnxopt.graph import Graph, Value
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.protos import tensor_bytes
 from onnxopt.record import record
 
 
 @register
 @record(frozen=True)
 class DeduplicateConstants(GraphPass):
-    """Initializers with the same type, shape and bytes become one.
+    """Initializers with the same type, shape and bytes become one; those of bodies, as both branches of an If have,
+    one of the graph around them.
 
-    Keeps: those that are inputs, outputs or named by annotations; data outside the file, which is not read for this.
+    Keeps: those that are inputs, outputs or named by annotations; data outside the file, which is not read for this;
+    small ones of bodies. A function holds no initializers, and reads none.
     """
 
     info = PassInfo("deduplicate-constants", opt_level=1)
     max_bytes: int = option(MAX_BYTES, "larger constants are not compared")
+    max_copy: int = option(1 << 10, "each body may have its own of up to this many bytes")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         contents = Contents(self.max_bytes)
-        for value in list(graph.initializers.values()):
-            if not value.constant or value.is_input or value.output_count or not value.users:
-                continue
+        for value in _read_alone(graph):
             kept = contents.first_like(value)
             if kept is not value and ctx.spend("duplicate_constant", at=value):
                 value.replace_all_uses_with(kept)
                 graph.remove_initializer(value)
+        if graph.owner is None and graph.owners and graph.holds_initializers:
+            self._share(graph, contents, ctx)
+
+    def _share(self, graph: Graph, contents: Contents, ctx: PassContext) -> None:
+        """Have bodies read what is equal in two of them, or in one and in `graph`, from `graph`."""
+        outer: dict[Value, Value] = {}  # what is equal of `graph`, by what was seen first
+        for body in _bodies(graph):
+            for value in _read_alone(body):
+                if tensor_bytes(*value.constant_type()) <= self.max_copy:
+                    continue
+                first = contents.first_like(value)
+                if first is value or not ctx.spend("duplicate_constant", at=value):
+                    continue
+                kept = first if first.graph is graph else outer.get(first)
+                if kept is None:
+                    kept = outer[first] = graph.constant(first.array, first.name)
+                    _give_way(first, kept)
+                _give_way(value, kept)
+
+
+def _read_alone(graph: Graph) -> list[Value]:
+    """The initializers that are nothing but read."""
+    return [v for v in graph.initializers.values() if v.constant and v.users and not v.is_input and not v.output_count]
+
+
+def _bodies(graph: Graph) -> Iterator[Graph]:
+    """The bodies inside, of operators that are known to let them read what is outside."""
+    for owner in graph.owners:
+        for body in owner.bodies.values():
+            if not body.is_bound_by_name and not body.skipped:
+                yield body
+                yield from _bodies(body)
+
+
+def _give_way(value: Value, kept: Value) -> None:
+    scope = value.graph
+    value.replace_all_uses_with(kept)
+    scope.remove_initializer(value)

@@ -58,13 +58,25 @@ def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: 
     return m.op.Gemm(x, w, m.op.Gemm(y, v, bias, like=m.other, beta=1.0), like=m.gemm, beta=1.0)
 
 
+@rewrite(op.MatMul(var("x"), op.Transpose(var("w"), perm=[1, 0], shared=True), name="product"))
+def matmul_of_transpose(m: Match, x: Value, w: Value) -> Value:
+    """x Wᵀ = Gemm(x, W, transB) for matrices."""
+    m.require(m.rank(x) == 2, "not matrices")
+    m.require(m.dtype(x) in FLOATS, "not a floating point product")
+    m.require(m.opset >= 11, "a Gemm needs a bias before opset 11")
+    m.require(not quantized(m, x) and not quantized(m, w), "the product is quantized")
+    reader = m.product.output.only_user
+    m.require(reader is None or reader.op != "Add", "what is added may be the bias")
+    return m.op.Gemm(x, w, transB=1)
+
+
 @rewrite(op.Gemm(op.Transpose(var("x"), perm=[1, 0]), var("w"), var("b").opt(), name="gemm"))
 def transpose_of_first(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     """Gemm(xᵀ, W) = Gemm(x, W, transA)."""
     return m.op.Gemm(x, w, b, like=m.gemm, transA=int(not m.gemm.attr("transA")))
 
 
-@rewrite(op.Gemm(var("x"), op.Transpose(var("w"), perm=[1, 0]), var("b").opt(), name="gemm"))
+@rewrite(op.Gemm(var("x"), op.Transpose(var("w"), perm=[1, 0], shared=True), var("b").opt(), name="gemm"))
 def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     """Gemm(x, Wᵀ) = Gemm(x, W, transB)."""
     return m.op.Gemm(x, w, b, like=m.gemm, transB=int(not m.gemm.attr("transB")))
@@ -134,7 +146,14 @@ class GemmFusion(RewritePass):
     """
 
     info = PassInfo("gemm-fusion", opt_level=2, ops=("MatMul", "Gemm"))
-    rules = (fold_matmul_add, sum_of_products, transpose_of_first, transpose_of_second, product_of_rows)
+    rules = (
+        fold_matmul_add,
+        sum_of_products,
+        matmul_of_transpose,
+        transpose_of_first,
+        transpose_of_second,
+        product_of_rows,
+    )
 
     def run(self, model: Model, ctx: PassContext) -> None:
         super().run(model, ctx)
