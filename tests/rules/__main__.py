@@ -66,8 +66,9 @@ def main() -> int:
     print(f"{len(rows)} rules and passes, {sum(r.fired for r in rows)} instances on which they fired, {faults} faults")
     if few:
         print(f"fewer than {args.fired}: {', '.join(few)}")
-    if by_cases := [r.rule for r in rows if r.by_cases]:
-        print(f"no draw of the pattern fires, all begin with a case: {', '.join(by_cases)}")
+    if by_cases := [f"    {r.rule:32} {r.by_cases}" for r in rows if r.by_cases]:
+        print(f"{len(by_cases)} rules of which all instances begin with a case, and why no draw of the pattern is one:")
+        print("\n".join(by_cases))
     if faults:
         print("`python -m tests.rules.shrinking RULE NUMBER` prints the smallest model of one")
     return int(faults > 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from tests.rules.apart import Apart, Died, note
-from tests.rules.instances import Instance, is_reached, makes_constants, options, rules, seeds, subject, walk
+from tests.rules.instances import Instance, makes_constants, options, rules, seeds, subject, unreached, walk
 from tests.rules.judging import Outcome, examine
 from tests.rules.regions import WITH_ELEMENTS
 
@@ -27,7 +27,7 @@ class Row:
     drawn: int = 0
     fired: int = 0
     seconds: float = 0.0
-    by_cases: bool = False  # none of a few draws of the pattern fires: all begin with a case
+    by_cases: str = ""  # why all instances begin with a case: why no draw of the pattern is one
     limits: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[str, str, str]] = field(default_factory=list)  # of which number, of what kind, in words
@@ -113,7 +113,7 @@ def _attempt(rule: str, number: int, empty: bool, between: int) -> list[Attempt]
 
 def campaign(apart: Apart, rule: str, fired: int, seconds: float, first: int = 0) -> Row:
     apart.call(seeds, rule)  # which takes its time once
-    row, began = Row(rule, by_cases=rule in rules() and not apart.call(is_reached, rule)), time.monotonic()
+    row, began = Row(rule, by_cases=apart.call(unreached, rule) if rule in rules() else ""), time.monotonic()
     for number, _, outcome in attempts(apart, rule, fired, seconds, first, BETWEEN):
         row.drawn += 1
         if outcome.left_out:

@@ -8,6 +8,7 @@ fire any more, is undone: so that a walk ends far from where it began, and still
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -202,27 +203,48 @@ def stands(instance: Instance) -> bool:
     return is_taken(instance)
 
 
-def of_pattern(name: str, rng: random.Random) -> Instance | None:
-    """The first of a few draws of the pattern on which the rule fires."""
+def of_pattern(name: str, rng: random.Random, reasons: Counter[str] | None = None) -> Instance | None:
+    """The first of a few draws of the pattern on which the rule fires. `reasons` counts why the others do not."""
     for _ in range(DRAWS):
         model = patterns.drawn(rng, rule(name).source)
         if model is not None:
             instance = Instance(name, model, {}, makes_constants(model) and rng.random() < 0.5, (), ["of the pattern"])
             if stands(instance):
                 return instance
+        if reasons is not None:
+            reasons[_why_not(name, model)] += 1
     return None
 
 
+def _why_not(name: str, model: ModelProto | None) -> str:
+    """Why a draw of the rule's pattern is no instance: the first guard that declines it, where one does."""
+    if model is None:
+        return "no draw of the pattern is a model"
+    if not is_model(model):
+        return "onnx.checker refuses the draws"
+    try:
+        fired, declined = rewritten(model, *subject(name), options(name))[1:]
+    except OnnxOptError:
+        fired, declined = 1, ()
+    if fired:
+        return "no runtime runs the draws on which the rule fires"
+    return declined[0] if declined else "the draws have another form (attributes, constants, readers of inner values)"
+
+
 @cache
-def is_reached(name: str) -> bool:
-    """Do draws of the pattern alone find where the rule fires, in a reasonable time?"""
-    return any(of_pattern(name, random.Random(f"{name} reached {i}")) is not None for i in range(2))
+def unreached(name: str) -> str:
+    """Why no draw of the rule's pattern is an instance, in most of a few draws; empty where one is."""
+    reasons: Counter[str] = Counter()
+    for i in range(2):
+        if of_pattern(name, random.Random(f"{name} reached {i}"), reasons) is not None:
+            return ""
+    return reasons.most_common(1)[0][0]
 
 
 def _beginning(name: str, rng: random.Random) -> Instance | None:
     """Of the pattern, or of a case."""
     begins = seeds(name)
-    if is_reached(name) and (rng.random() < PATTERN or not begins):
+    if not unreached(name) and (rng.random() < PATTERN or not begins):
         if (found := of_pattern(name, rng)) is not None:
             return found
     return rng.choice(begins) if begins else None
