@@ -39,9 +39,12 @@ from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve
+from tests.cli.forked_worker import import_runtime
 import_what_runs_do({SMALL!r})
+import_runtime()
 serve(int(sys.argv[1]))
 """
+OF_WORKERS = ("onnxopt.verification.original", "onnxopt.verification.judge", "onnxopt.worker.heap")
 SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
 STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
 
@@ -161,8 +164,10 @@ def _tell_modules(model: str, target: int) -> NoReturn:
             onnx.save(onnx.parser.parse_model(model), file)
             from onnxopt.cli.main import cli
 
-            args = ["optimize", file, os.path.join(folder, "out.onnx"), "--no-verify", "--quiet"]
+            args = ["optimize", file, os.path.join(folder, "out.onnx"), "--quiet"]
             cli(args, standalone_mode=False, obj=time.perf_counter())
+        for name in OF_WORKERS:
+            importlib.import_module(name)
         os.write(target, "\n".join(m for m in sys.modules if m.startswith("onnxopt.")).encode())
         code = 0
     finally:

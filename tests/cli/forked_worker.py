@@ -2,21 +2,32 @@
 beginning, which the command has.
 
 They are its children as ever, run the same program, and have nothing else of it that a new process would not have, but
-for modules. That they can be started is asked where commands are.
+for modules. One of these is onnxruntime, which takes longest: a command has it loaded, and does not see it. That
+workers can be started is asked where commands are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+from types import ModuleType
 from typing import Any, NoReturn
 
 _POPEN = subprocess.Popen
 _OF_WORKERS = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+_RUNTIME: dict[str, ModuleType] = {}  # modules that workers have from the beginning, and commands import
+
+
+def import_runtime() -> None:
+    """Load onnxruntime, and put its modules where only workers find them."""
+    importlib.import_module("onnxruntime")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
+        _RUNTIME[name] = sys.modules.pop(name)
 
 
 class ForkedWorker:
@@ -75,6 +86,7 @@ def _become_a_worker(program: str, source: int, target: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdin = os.fdopen(0, closefd=False)
         sys.argv[:] = ["-c"]
+        sys.modules.update(_RUNTIME)
         exec(program, {"__name__": "__main__"})
         code = 0
     except SystemExit as e:
