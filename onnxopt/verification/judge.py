@@ -5,10 +5,11 @@ A crash or a hang here is a verdict, not the end of onnxopt: the worker says wha
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.look import Look
 
 T = TypeVar("T")
+SHAKEN: Final = 2.0  # times what a change of the last bits of inputs does is allowed
 
 
 class Judge(Original):
@@ -41,6 +43,7 @@ class Judge(Original):
         self.b: Any = None  # the result
         self._uneven: set[str] = set()  # cases in which a channel of an output differs by much of its own range
         self._look: Look | None = None
+        self._roundings: dict[str, float] | None = None  # see `Look.roundings`
         self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
 
     # -- the result --------------------------------------------------------------------------------------
@@ -141,19 +144,21 @@ class Judge(Original):
             self._blame_room(e, partial(self.engine.run, case.feeds))
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
-        noise = self.shaken.get(name, {})
-        compared = [self._measure(o, a, b, noise) for o, a, b in zip(self.outputs, values, results, strict=True)]
-        if not all(o.ok for o in compared) and not noise and self._may_shake():
-            noise = self.shaken[name] = self._shake(case, values)
-            compared = [self._measure(o, a, b, noise) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        explained: Mapping[str, float] = {}
+        compared = self._measured(values, results, explained)
+        for explain in (partial(self._by_paths, values), partial(self._by_inputs, case, values)):
+            if all(o.ok for o in compared) or not self._may_shake():
+                break
+            explained = {o: max(share, explained.get(o, 0.0)) for o, share in explain().items()}
+            compared = self._measured(values, results, explained)
         if any(found.uneven for found in compared):
             self._uneven.add(name)
         for output, found, a, b in zip(self.outputs, compared, values, results):
             record.outputs.append(found)
             if output in expected:
                 given = expected[output]
-                record.outputs.append(self._measure(output, given, a, noise, f"{self.labels[0]} and file"))
-                record.outputs.append(self._measure(output, given, b, noise, f"{self.labels[1]} and file"))
+                record.outputs.append(self._measure(output, given, a, explained, f"{self.labels[0]} and file"))
+                record.outputs.append(self._measure(output, given, b, explained, f"{self.labels[1]} and file"))
         return record
 
     def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +169,27 @@ class Judge(Original):
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
-    def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
+    def _by_paths(self, values: Sequence[Any]) -> dict[str, float]:
+        """The share of the range of each output in float32 that the roundings on its longest path explain."""
+        if self._roundings is None:
+            self._roundings = {}
+            with contextlib.suppress(Refused):  # whose parts cannot be seen: the second look says so
+                self._roundings = self._looked().roundings(self.outputs)
+        floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
+        return {o: self._roundings[o] for o in floats if o in self._roundings}
+
+    def _by_inputs(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
+        """The share of each output's range that the last bits of inputs explain."""
+        if case.name not in self.shaken:
+            self.shaken[case.name] = self._shake(case, values)
+        return {o: SHAKEN * share for o, share in self.shaken[case.name].items()}
+
+    def _measured(
+        self, values: Sequence[Any], results: Sequence[Any], explained: Mapping[str, float]
+    ) -> list[OutputRecord]:
+        return [self._measure(o, a, b, explained) for o, a, b in zip(self.outputs, values, results, strict=True)]
+
+    def _shake(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
         rng = Draws(self.options.seed)
         if not any(is_float(v) for v in case.feeds.values()):
@@ -179,8 +204,8 @@ class Judge(Original):
         found = [difference(a, b) for a, b in zip(values, again)]
         return {n: 0.0 if d.note or d.discrete else d.relative for n, d in zip(self.outputs, found)}
 
-    def _measure(self, name: str, a: Any, b: Any, noise: Mapping[str, float], against: str = "") -> OutputRecord:
-        share = noise.get(name, 0.0)
+    def _measure(self, name: str, a: Any, b: Any, explained: Mapping[str, float], against: str = "") -> OutputRecord:
+        share = explained.get(name, 0.0)
         if not against and self._is_nothing_in_segments(name, a, b):
             b = a
         if self.figures:

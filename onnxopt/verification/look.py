@@ -22,11 +22,12 @@ from onnxopt.verification.model.random_nodes import count_draws
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.noise import Noise
 from onnxopt.verification.numbers.narrow import CODES, as_held
-from onnxopt.verification.numbers.rounding import difference
+from onnxopt.verification.numbers.rounding import EPSILON, allowed_of_whole, difference
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.enclosing import case_names
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.paths import paths
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.places import place_of
@@ -181,6 +182,11 @@ class Look:
             pieces.dead = outputs_behind(walk, unproven)
             pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
         return pieces, places
+
+    def roundings(self, outputs: Sequence[str]) -> dict[str, float]:
+        """The share of each output's range that the roundings on its longest path in the first file add up to."""
+        found = paths(self.a.program, [o for o in outputs if o in self.a.program.maker], (), {})
+        return {o: allowed_of_whole(EPSILON["float32"], path.depth) for o, path in found.items()}
 
     def unreached(self, case: Case) -> list[str]:
         """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""

@@ -1,9 +1,9 @@
 """Compare what two runs give out, output by output: type, shape, non-finite values, then numbers.
 
-The first look at a result is tight: an output of floats may differ by a few roundings, or twice what changing the last
-bits of the inputs does, relative to its range (its largest magnitude), because sums taken in another order differ by
-the rounding of the terms, not of the result. Everything else must be equal. What differs by more is no verdict yet: it
-is looked at in pieces.
+The first look at a result is tight: an output of floats may differ by a few roundings, by what the roundings on its
+longest path add up to, or by twice what changing the last bits of the inputs does, relative to its range (its largest
+magnitude), because sums taken in another order differ by the rounding of the terms, not of the result. Everything else
+must be equal. What differs by more is no verdict yet: it is looked at in pieces.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _DENORMAL: Final = 1e-37  # of anything else: below, numbers have fewer bits;
 _WIDE_DENORMAL: Final = 10 * float(np.finfo(np.float64).tiny)  # but those of float64
 _ROUNDINGS: Final = 6.0
 _STEPS: Final = 0.1  # rounding of a type whose numbers are so far apart that one more is a decision
-_SHAKEN: Final = 2.0
 _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into, and not taken at its word
 
 
-def tolerance(dtype: str, options: VerifyOptions, noise: float, span: float) -> tuple[float, float]:
-    """(relative to the range, absolute): what is allowed at first of an output of this floating type and range."""
+def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float) -> tuple[float, float]:
+    """(relative to the range, absolute): the first tolerance of an output of this floating type and range. `explained`:
+    the share of its range that rounding is known to change."""
     held = options.dtype if options.dtype and dtype == "float32" else dtype
     epsilon = EPSILON.get(held, EPSILON["float32"])
     epsilon = epsilon if epsilon < _STEPS else 0.0
-    rtol = min(max(_ROUNDINGS * epsilon, _SHAKEN * noise), _MOST * epsilon) if options.rtol is None else options.rtol
+    rtol = min(max(_ROUNDINGS * epsilon, explained), _MOST * epsilon) if options.rtol is None else options.rtol
     least = ATOL if not span else _WIDE_DENORMAL if dtype == "float64" else _DENORMAL
     return rtol, least if options.atol is None else options.atol
 
 
-def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0) -> OutputRecord:
-    """How the result's output `b` compares with the original's `a`; `noise`: what the last bits of inputs do to it."""
+def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0) -> OutputRecord:
+    """How the result's output `b` compares with the original's `a`; `explained`: see `tolerance`."""
     a, b = held_alike(a, b, options.dtype)
     record = OutputRecord(name, *_kind(a))
     found = difference(a, b)
@@ -53,7 +53,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
     else:
         record.max_abs, record.max_rel = found.largest, found.relative
         dtype, _ = _kind(a[0] if isinstance(a, list) and a else a)
-        rtol, atol = tolerance(dtype, options, noise, found.span)
+        rtol, atol = tolerance(dtype, options, explained, found.span)
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, found.words
         elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
@@ -61,17 +61,22 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
     return record
 
 
-_PART: Final = 3  # elements: of fewer, all may be next to nothing by chance
+_PART: Final = 3  # elements: parts of fewer are not asked
+_DEVIATIONS: Final = 4.0  # the largest of many normal numbers is about so many times their deviation
+_CHANCE: Final = 0.05
 _CRUDE: Final = 1e-2
 
 
 def _is_uneven(a: Any, b: Any, share: float, atol: float) -> bool:
     """Does a row, column or channel differ by more than `atol` and this share of its own range, which is far smaller
-    than that of the others?"""
+    than that of the others, and not by chance?"""
     a, b = (v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in (a, b))
     with np.errstate(all="ignore"):
         apart, sizes = np.nan_to_num(np.abs(a - b), posinf=0.0), np.nan_to_num(np.abs(a))
+        small = min(_DEVIATIONS * float(apart.max()) / (share * float(sizes.max()) or 1.0), 1.0)
     for axis in (k for k in range(a.ndim) if a.size >= _PART * a.shape[k]):
+        if a.shape[axis] * small ** (a.size // a.shape[axis]) > _CHANCE:  # all numbers of some part are so small
+            continue
         others = tuple(k for k in range(a.ndim) if k != axis)
         if (apart.max(others) > atol + share * sizes.max(others)).any():
             return True

@@ -17,14 +17,14 @@ _UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: 
 
 
 def measure(
-    name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0, *, against: str = ""
+    name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0, *, against: str = ""
 ) -> MeasuredRecord:
     """`compare`, and the figures for tensors of one shape and type."""
-    record = MeasuredRecord(**vars(compare(name, a, b, options, noise)), against=against)
+    record = MeasuredRecord(**vars(compare(name, a, b, options, explained)), against=against)
     a = as_held(a, b, options.dtype)
     if not is_float(a) or not isinstance(b, np.ndarray):
         return record
-    record.rtol, record.atol = tolerance(a.dtype.name, options, noise, float(np.abs(a).max(initial=0)))
+    record.rtol, record.atol = tolerance(a.dtype.name, options, explained, float(np.abs(a).max(initial=0)))
     record.nan = [int(np.count_nonzero(np.isnan(x))) for x in (a, b)]
     record.inf = [int(np.count_nonzero(np.isinf(x))) for x in (a, b)]
     if a.dtype == b.dtype and a.shape == b.shape:

@@ -29,6 +29,7 @@ NOTHING: Final = ", and holds nothing in either"
 _WALK: Final = 2.0  # times the random walk is allowed
 _DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
 _DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
+_DEEPEST_WHOLE: Final = 64.0  # of a whole model, whose paths are longer than a piece's
 NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
 
 
@@ -71,9 +72,19 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
 
 
 def allowed(epsilon: float, depth: float) -> float:
-    """Of a value's range, with so many roundings on the path to it."""
+    """The share of a value's range that is allowed with so many roundings on the path to it."""
     deepest = _DEEPEST_NARROW if epsilon > EPSILON["float32"] else _DEEPEST
-    return _WALK * epsilon * math.sqrt(1.0 + min(depth, deepest))
+    return _walk(epsilon, min(depth, deepest))
+
+
+def allowed_of_whole(epsilon: float, depth: float) -> float:
+    """The share of an output's range that is allowed of a whole model. Types that have less than float32 are held to
+    what their noise is: steps of theirs decide more."""
+    return _walk(epsilon, min(depth, _DEEPEST_WHOLE)) if epsilon == EPSILON["float32"] else 0.0
+
+
+def _walk(epsilon: float, depth: float) -> float:
+    return _WALK * epsilon * math.sqrt(1.0 + depth)
 
 
 @record(frozen=True)

@@ -30,6 +30,11 @@ _COMMUTING: Final = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal"))  # bi
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
+def _is_dropout_of_none(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Is the node a Dropout that gives out what it reads, without a mask? Before opset 7 it trains unless told."""
+    return node.op_type == "Dropout" and not any(node.output[1:]) and not draws(node) and versions.get("", 0) >= 7
+
+
 def number_of(table: dict[Hashable, int], key: Hashable) -> int:
     return table.setdefault(key, len(table))
 
@@ -100,8 +105,8 @@ class ValueNumbering:
         while reads and reads[-1] == -1:
             reads.pop()
         is_standard = not domain_of(node.domain)
-        if is_standard and node.op_type == "Identity":
-            return reads
+        if is_standard and (node.op_type == "Identity" or _is_dropout_of_none(node, scope.versions)):
+            return reads[:1]
         function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
