@@ -18,7 +18,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "default-inputs": (1, ("GRU", "LSTM", "RNN")),
     "flatten-rows": (2, ("MatMul", "Gemm")),
     "fold-signs": (1, ("Neg", "Abs", "Concat")),
-    "fuse-attention": (3, ("MatMul", "Neg")),
+    "fuse-attention": (3, ("Attention", "MatMul", "Neg")),
     "fuse-softmax": (3, ("Exp", "Softmax")),
     "gather-axes": (1, ("Expand", "Gather", "GatherND", "Slice", "Tile")),
     "gather-grids": (1, ("Gather", "GatherND")),

@@ -14,8 +14,8 @@ from onnxopt.analysis.score_masks import bounds
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import numpy_dtype
-from onnxopt.rewriting import Match, either, op, rewrite, var
+from onnxopt.protos import Array, numpy_dtype
+from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.scores import Filled, one_number, scores_of
 
@@ -45,10 +45,10 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
     m.require(0 < s.scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
     sizes = _sizes(m, s.q, s.turned, v)
+    keys = _straight(m, s.turned)
     mask = _mask(m, s.terms, guarded is not None)
     if mask is not None:
-        mask = _as_large(m, mask, s.q, sizes)
-    keys = _straight(m, s.turned)
+        mask = _as_large(m, mask, s.q, keys, v, sizes)
     if s.cap:
         return m.op.Attention(s.q, keys, v, mask, scale=s.scale, softcap=s.cap)
     return m.op.Attention(s.q, keys, v, mask, scale=s.scale)
@@ -98,6 +98,8 @@ def _mask(m: Match, terms: Sequence[Value | Filled], guarded: bool) -> Value | N
         sizes.append(size)
     small = sum(sorted(sizes)[:-1]) <= 5 * _HUGE  # lost beside the lowest number, without which its neighbour is
     m.require(small, "a sum of huge numbers: it may be minus infinity")
+    if not terms:
+        return None
     if not numbers:
         return _joined(m.op.And, conditions)
     if conditions:
@@ -106,8 +108,8 @@ def _mask(m: Match, terms: Sequence[Value | Filled], guarded: bool) -> Value | N
     return _joined(m.op.Add, numbers)
 
 
-def _joined(build: Callable[[Value, Value], Value], parts: Sequence[Value]) -> Value | None:
-    return reduce(build, parts) if parts else None
+def _joined(build: Callable[[Value, Value], Value], parts: Sequence[Value]) -> Value:
+    return reduce(build, parts)
 
 
 def _as_filled(term: Value | Filled) -> Filled | None:
@@ -146,21 +148,99 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, guarded: boo
     return m.op.Max(term, m.const(_NEXT)), size
 
 
-def _as_large(m: Match, mask: Value, q: Value, sizes: Shape) -> Value:
-    """The mask with all queries and keys: it is repeated for queries where it has one row for all."""
+def _as_large(m: Match, mask: Value, q: Value, keys: Value, v: Value, sizes: Shape) -> Value:
+    """The mask with all queries and keys: it is repeated where it has one row, or one column, for all, or may have."""
     batch, heads, rows, columns = sizes
     dims = m.shape(mask)
     m.require(dims is not None and 0 < len(dims) <= 4, "the mask has another rank")
-    full = (1,) * (4 - len(dims or ())) + tuple(dims or ())
+    rank = len(dims or ())
+    full = (1,) * (4 - rank) + tuple(dims or ())
     widens = full[0] not in (1, batch) or full[1] not in (1, heads) or full[2] not in (1, rows)
     m.require(not widens, "the mask may widen the scores")
-    m.require(full[3] == columns is not None, "the mask broadcasts along keys, or their number is unknown")
-    if full[2] == rows and len(dims or ()) > 1:
+    # As many keys as values are as many as the mask has columns, or that is one: else there is no product.
+    sure = full[3] == 1 or columns == (m.shape(v) or (None,) * 4)[2] is not None
+    m.require(full[3] == columns is not None or sure, "the mask may widen the scores")
+    wanted = [m.ints([1]), m.ints([1])]
+    if full[2] != rows or rank < 2:
+        wanted[0] = _size(m, mask, rank - 1) if rows == columns == full[3] else _size(m, q, 2)
+    if full[3] != columns:
+        wanted[1] = _size(m, keys, 2)
+    if all(w.constant and w.array.item() == 1 for w in wanted) and rank > 1:
         return mask
-    if isinstance(rows, int):
-        return m.op.Expand(mask, m.ints([rows, 1]))
-    of, axis = (mask, len(dims or ()) - 1) if rows == columns else (q, 2)
-    return m.op.Expand(mask, m.op.Concat(m.op.Shape(of, start=axis, end=axis + 1), m.ints([1]), axis=0))
+    if all(w.constant for w in wanted):
+        return m.op.Expand(mask, m.ints([w.array.item() for w in wanted]))
+    return m.op.Expand(mask, m.op.Concat(*wanted, axis=0))
+
+
+def _size(m: Match, value: Value, axis: int) -> Value:
+    """The size of an axis; of a past and new keys the sum, so that an operator that joins them can take the mask."""
+    dims = m.shape(value)
+    size = dims[axis] if dims is not None else None
+    if isinstance(size, int):
+        return m.ints([size])
+    node = value.producer
+    if node is not None and node.inputs[0] is not None:
+        if node.op == "Gather" and node.attr("axis") % 4 < axis and m.rank(value) == m.rank(node.inputs[0]):
+            return _size(m, node.inputs[0], axis)
+        if node.op == "Concat" and node.attr("axis") % 4 == axis:
+            return _joined(m.op.Add, [_size(m, v, axis) for v in node.inputs if v is not None])
+    return m.op.Shape(value, start=axis, end=axis + 1)
+
+
+def _gathered(x: str, name: str) -> Pattern:
+    return op.Gather(var(x), const(f"{name}_of"), name=name, shared=True)
+
+
+@rewrite(op.Attention(var("q"), _gathered("k", "keys"), _gathered("v", "values"), ..., name="attention"))
+def shared_heads(m: Match, q: Value, k: Value, v: Value, keys_of: Array, values_of: Array) -> Value:
+    """Attention(q, k[:, heads], v[:, heads]) = Attention(q, k, v), where equal numbers of queries share a head."""
+    rest = _only_scored(m)
+    m.require(m.keys.attr("axis") in (1, -3) and m.values.attr("axis") in (1, -3), "not heads are picked")
+    sizes = [(m.shape(x) or (None,) * 4)[1:2] for x in (k, v)]
+    count = sizes[0][0] if sizes[0] == sizes[1] and len(sizes[0]) == 1 else None
+    m.require(isinstance(count, int) and count, "the number of heads is unknown")
+    assert isinstance(count, int)
+    regular = np.repeat(np.arange(count), keys_of.size // count)
+    equal = np.array_equal(keys_of, regular) and np.array_equal(values_of, regular)
+    m.require(equal, "the same number of queries does not share each head, in order")
+    return m.op.Attention(q, k, v, *rest, like=m.attention)
+
+
+def _joined_past(past: str, new: str, name: str) -> Pattern:
+    return op.Concat(var(past), var(new), name=name, shared=True)
+
+
+@rewrite(
+    op.Attention(
+        var("q"), _joined_past("past_k", "k", "keys"), _joined_past("past_v", "v", "values"), ..., name="attention"
+    )
+)
+def past_and_present(m: Match, q: Value, past_k: Value, k: Value, past_v: Value, v: Value) -> tuple[Value, ...]:
+    """Attention(q, [past k, k], [past v, v], mask) = Attention(q, k, v, mask, past k, past v), which gives [past k, k]
+    and [past v, v] as well."""
+    rest = _only_scored(m)
+    joined = m.keys, m.values
+    m.require(all(n.attr("axis") in (2, -2) for n in joined), "not a past along the axis of the keys")
+    shapes = m.shape(q), m.shape(k), m.shape(v)
+    m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
+    rows, columns, values = ((s or (None,) * 3)[2] for s in shapes)
+    m.require(columns == values and some_keys(columns, rows), "new keys may be none, or not as many as new values")
+    alone = m.keys is not m.values and all(set(n.output.users) == {m.attention} for n in joined)
+    m.require(alone, "something else reads the keys or values")
+    given_out = m.graph.owner is not None and any(n.output.output_count for n in joined)
+    m.require(not given_out, "a body gives them out, and runtimes do not infer their sizes")
+    m.require(not m.attention.attr("is_causal", 0), "what is causal begins elsewhere where a past is read")
+    m.results = [m.attention.output, m.keys.output, m.values.output]
+    m.bindings.roots = m.attention, m.keys, m.values
+    mask = rest[0] if rest else None
+    return m.op.Attention(q, k, v, mask, past_k, past_v, like=m.attention, outputs=3)
+
+
+def _only_scored(m: Match) -> list[Value | None]:
+    """The mask, of an Attention that reads no more behind keys and values, and gives nothing but its result."""
+    rest = m.attention.inputs[3:]
+    m.require(all(v is None for v in rest[1:]) and m.attention.used_outputs() == [0], "it has a past, or gives scores")
+    return rest[:1]
 
 
 _HALVES = op.Split(var("x"), ..., name="halves")
@@ -222,9 +302,11 @@ class FuseAttention(RewritePass):
     are given once for both halves and for each sequence.
     Keeps: masks of unknown numbers; masks with minus infinity and no zeros: where all keys are hidden the operator
     gives zeros, and the formula NaN.
-    Not done: types other than float32, groups of heads that share keys. Where there are no queries, no keys, or no
+    An Attention takes keys and values as they are before they are copied for the queries that share a head, and joins
+    past and new ones itself.
+    Not done: types other than float32. Where there are no queries, no keys, or no
     batch, the formula gives zeros or nothing, and onnxruntime's operator fails.
     """
 
-    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("MatMul", "Neg"))
-    rules = (attention, rotary_embedding)
+    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("Attention", "MatMul", "Neg"))
+    rules = (attention, shared_heads, past_and_present, rotary_embedding)
