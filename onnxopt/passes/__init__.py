@@ -46,6 +46,7 @@ ROOMS: Final = {
         "pack-parts",
         "parts-of-concat",
         "reshape-chains",
+        "slice-assignments",
         "slices-to-split",
         "stacks-to-split",
         "transpose-propagation",

@@ -49,6 +49,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
         2,
         ("GlobalAveragePool", "ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
     ),
+    "slice-assignments": (1, ("ScatterElements", "ScatterND")),
     "slices-to-split": (1, ("Slice", "Gather", "ai.onnx.ml::ArrayFeatureExtractor", "Split")),
     "space-to-depth": (2, ("Concat", "Gather")),
     "split-sequences": (1, ("SplitToSequence",)),

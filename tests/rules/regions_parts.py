@@ -280,7 +280,94 @@ def sequences(seed: str) -> ModelProto:
     return g.model(*(m if g.rarely(4) else g.chain(m, 1) for m in made), opset=g.one(17, 17, 12, 14, 18, 21))
 
 
+class Canvas(Parts):
+    """A tensor of which boxes are assigned."""
+
+    def places(self, shape: Shape, axis: int, start: int, size: int) -> str:
+        """Of a box that begins at `start` along the axis: as a constant, or as ranges that are widened and joined."""
+        box = tuple(size if k == axis else d for k, d in enumerate(shape[: axis + 1]))
+        lines = [np.arange(n) + (start if k == axis else 0) for k, n in enumerate(box)]
+        if self.rarely(8) and size > 1:
+            lines[axis] = lines[axis][::-1]
+        if 0 in box or not self.rarely(3):
+            grid = np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(*box, len(box))
+            return self.constant(np.ascontiguousarray(grid, np.int64))
+        parts = []
+        for k, line in enumerate(lines):
+            first, last = self.number(int(line[0])), self.number(int(line[0]) + len(line))
+            v = self.add("Range", [first, last, self.number(1)], line.shape, np.int64)
+            v = self.add("Reshape", [v, self.ints(-1, *[1] * (len(box) - 1 - k))], (), np.int64)
+            v = self.add("Expand", [v, self.ints(*box)], box, np.int64)
+            parts.append(self.add("Unsqueeze", [v, self.ints(-1)], (*box, 1), np.int64))
+        return self.add("Concat", parts, (*box, len(box)), np.int64, axis=-1)
+
+    def assign(self, x: str, u: str, axis: int, start: int) -> str:
+        """`u` in place of what is there from `start` on."""
+        shape, box = self.shapes[x], self.shapes[u]
+        way, size = self.draw.randrange(4), box[axis]
+        extra = {"reduction": "add"} if self.rarely(12) and self.float is np.float32 else {}
+        if way == 0:
+            line = (np.arange(size) + start).reshape(-1, *[1] * (len(shape) - 1 - axis))
+            if size == 1 and start and self.chance():
+                line = line - shape[axis]
+            given = self.constant(np.ascontiguousarray(np.broadcast_to(line, box), np.int64))
+            if size == 1 and self.chance():
+                given = self.add("Expand", [self.number(start), self.add("Shape", [u], (), np.int64)], box, np.int64)
+            return self.add("ScatterElements", [x, given, u], shape, axis=self.said(axis, len(shape)), **extra)
+        if way == 1 and axis:
+            perm = [axis, *(k for k in range(len(shape)) if k != axis)]
+            xt, ut = self.transposed(x, perm), self.transposed(u, perm)
+            places = self.constant(np.arange(start, start + size, dtype=np.int64).reshape(-1, 1))
+            made = self.add("ScatterND", [xt, places, ut], self.shapes[xt], **extra)
+            return self.transposed(made, [perm.index(k) for k in range(len(shape))])
+        if way == 2 and size == 1 and axis < 2:
+            places = (
+                self.ints(start)
+                if not axis
+                else self.constant(np.stack([np.arange(shape[0]), np.full(shape[0], start)], -1))
+            )
+            u = self.add("Squeeze", [u, self.ints(axis)], (*box[:axis], *box[axis + 1 :]))
+            return self.add("ScatterND", [x, places, u], shape, **extra)
+        return self.add("ScatterND", [x, self.places(shape, axis, start, size), u], shape, **extra)
+
+
+def assigned(seed: str) -> ModelProto:
+    """Boxes that are assigned along an axis, one after the other, and readers of parts of what has been made so far."""
+    g = Canvas(seed)
+    g.symbols = ""
+    shape = list(g.sizes(g.draw.randint(1, 3)))
+    axis = g.draw.randrange(len(shape))
+    shape[axis] = size = g.draw.randint(2, 6)
+    if g.rarely(3):
+        x = g.add("ConstantOfShape", [g.ints(*shape)], tuple(shape), np.float32)
+        x = x if g.float is np.float32 else g.add("Cast", [x], tuple(shape), g.float, to=g.element(g.float))
+    elif g.chance():
+        x = g.chain(g.input(*shape), 1)
+    else:
+        halves = [tuple(n if k == axis else d for k, d in enumerate(shape)) for n in (1, size - 1)]
+        x = g.add("Concat", [g.input(*h) for h in halves], tuple(shape), axis=axis)
+    made = []
+    at = 0
+    for _ in range(g.draw.randint(1, 4)):
+        start = g.draw.randrange(size) if g.rarely(3) else at % size
+        end = g.draw.randint(start + 1, size)
+        part = g.with_dim(x, axis, end - start)
+        u = g.chain(g.input(*part), 1) if not g.rarely(4) else g.floats(np.full(part, g.numbers()))
+        if g.rarely(4) and end <= size:
+            u = g.elementwise(g.piece(x, axis, start, end))
+        x = g.assign(x, u, axis, start)
+        at = end
+        if g.rarely(3):
+            first = g.draw.randrange(size)
+            made.append(g.piece(x, axis, first, g.draw.randint(first + 1, size)))
+        if g.rarely(5):
+            place = g.number(g.draw.randrange(-size, size))
+            made.append(g.add("Gather", [x, place], (*shape[:axis], *shape[axis + 1 :]), axis=g.said(axis, len(shape))))
+    return g.model(g.chain(x, 1), *(g.chain(m, 1) for m in made), opset=g.one(17, 17, 17, 16, 18, 21))
+
+
 REGIONS = {
+    "slice-assignments": (assigned,),
     "slices-to-split": (slices, slices, columns),
     "parts-of-concat": (joined,),
     "stacks-to-split": (stacked, stacked, stacks),

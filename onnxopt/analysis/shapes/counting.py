@@ -8,7 +8,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import one_element
 from onnxopt.analysis.shapes.sizes import listed_by
+from onnxopt.analysis.shapes.slicing import LARGEST, cuts
 from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
@@ -21,10 +23,11 @@ _INTEGERS: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
 
 
 class Count(NamedTuple):
-    """0, 1, 2, … along an axis, counted from the last, and the same along all others."""
+    """start, start + 1, start + 2, … along an axis, counted from the last, and the same along all others."""
 
     axis: int
     end: Value | None = None  # what it counts up to, where that is computed
+    start: int = 0
 
 
 def counts(value: Value | None, reach: int = _REACH) -> Count | None:
@@ -37,8 +40,11 @@ def counts(value: Value | None, reach: int = _REACH) -> Count | None:
     if node is None or node.has_references or not shape:
         return None
     if node.op == "Range":
-        start, end, step = node.inputs
-        return Count(-1, end) if _is_number(start, 0) and _is_number(step, 1) else None
+        begin, end, step = node.inputs
+        start = number(begin)
+        return Count(-1, end, start) if start is not None and number(step) == 1 else None
+    if node.op == "Slice":
+        return _sliced(node, len(shape), reach)
     if node.op not in (*SAME_ORDER, "Cast", "Expand", "Identity"):
         return None
     found = counts(node.inputs[0], reach - 1)
@@ -60,21 +66,45 @@ def counts_in(data: Array) -> Count | None:
     """Of one element it counts along the first axis."""
     if not data.ndim or not data.size:
         return None
+    start = int(data.reshape(-1)[0])
     for axis in range(data.ndim):
-        line = np.arange(data.shape[axis]).reshape(-1, *(1,) * (data.ndim - 1 - axis))
+        line = np.arange(start, start + data.shape[axis]).reshape(-1, *(1,) * (data.ndim - 1 - axis))
         if (data == line).all():
-            return Count(axis - data.ndim)
+            return Count(axis - data.ndim, start=start)
     return None
+
+
+def _sliced(node: Node, rank: int, reach: int) -> Count | None:
+    """What counts, from a place on."""
+    found, given = counts(node.inputs[0], reach - 1), [*node.inputs, None, None][1:5]
+    if found is None or any(v is not None and not v.constant for v in given):
+        return None
+    starts, ends, axes, steps = (None if v is None else v.array.reshape(-1).tolist() for v in given)
+    for axis, start, end, step in cuts(starts or (), ends or (), axes, steps, rank) or ():
+        if axis - rank == found.axis:
+            if start < 0 or step != 1:
+                return None
+            found = Count(found.axis, found.end if end in LARGEST else None, found.start + start)
+    return found
+
+
+def number(value: Value | None, reach: int = _REACH) -> int | None:
+    """The integer that every element of `value` is, however many there are."""
+    if value is None or not reach or types.dtype(value) not in _INTEGERS:
+        return None
+    if value.constant:
+        one = one_element(value.glance())
+        return None if one is None else int(one)
+    node = value.producer
+    if node is None or node.has_references or node.op not in (*SAME_ORDER, "Cast", "Expand", "Identity", "Transpose"):
+        return None
+    return number(node.inputs[0], reach - 1)
 
 
 def _places(node: Node, rank: int) -> set[int] | None:
     axes = node.input(1)
     given = node.attr("axes") if axes is None else axes.array.reshape(-1).tolist() if axes.constant else None
     return {int(a) % rank for a in given} if given is not None else None
-
-
-def _is_number(value: Value | None, number: int) -> bool:
-    return value is not None and value.constant and value.array.size == 1 and value.array.reshape(-1)[0] == number
 
 
 def dim_of(value: Value | None, reach: int = _REACH) -> Dim:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis import types
 from onnxopt.analysis.shapes.slicing import is_behind
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -219,21 +218,6 @@ def idempotent(m: Match, x: Value) -> Value:
     return m.inner.output
 
 
-@rewrite(op.ScatterND(var("data"), const("indices"), var("updates"), name="scatter"))
-def scatter_over_everything(m: Match, data: Value, indices: Array, updates: Value) -> Value:
-    """ScatterND(data, all places in order, updates) = updates."""
-    m.require(m.scatter.attr("reduction", "none") == "none", "what is there is not replaced")
-    dims = m.shape(data)
-    m.require(indices.ndim > 0, "no list of places")
-    places = (dims or ())[: indices.shape[-1]]
-    m.require(dims is not None and all(isinstance(d, int) for d in places), "the size of the data is unknown")
-    m.require(indices.shape == (*places, len(places)), "not all places, or not in order")
-    every = np.moveaxis(np.indices(indices.shape[:-1]), 0, -1)
-    m.require((indices == every).all(), "not all places, or not in order")
-    m.require(types.same_shape(updates, m.anchor.output), "not provably the same shape")
-    return updates
-
-
 @rewrite(op.Not(op.Not(var("x"), shared=True)))
 def not_of_not(m: Match, x: Value) -> Value:
     """not not x = x."""
@@ -304,7 +288,6 @@ class ElimIdentity(RewritePass):
         resize_to_same_size,
         quantized_again,
         idempotent,
-        scatter_over_everything,
         not_of_not,
         unsqueeze_of_squeeze,
         squeeze_of_unsqueeze,

@@ -110,7 +110,7 @@ def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[
     assert dims is not None
     own: list[int] = []
     for line, size in zip(lines, dims):
-        m.require(line is not None, "what does not count along an axis")
+        m.require(line is not None and not line.start, "what does not count along an axis from the first place on")
         assert line is not None
         axis = line.axis + len(places)
         if 0 <= axis < len(places) and places[axis] == 1:

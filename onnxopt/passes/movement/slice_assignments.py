@@ -1,0 +1,85 @@
+"""A tensor of which parts are assigned is its parts, joined: x[:, a:b] = u."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from onnxopt.analysis.shapes.boxes import WHOLE, box_of
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.rewriting.canvas import Canvas
+from onnxopt.rewriting.parts import of_axes
+
+_SCATTERS: Final = ("ScatterElements", "ScatterND")
+_RULE: Final = "assigned"
+
+
+@register
+class SliceAssignments(GraphPass):
+    """Scatter(x, the places of x[:, a:b], u) = Concat(x[:, :a], u, x[:, b:]); Pad(u) where x is one number.
+
+    Applies when: the indices are a box of the data, which is less along one axis than the data, as constants or as
+    Ranges, Expands and Concats that say so; the dims are known; and no more nodes are left, after all scatters along an
+    axis of one tensor: what one of them writes over is not joined by the others, and who cuts a part out of the result
+    reads what it was made of. Transposes around them go.
+    Keeps: scatters that add; boxes that may reach beyond the data, which would be an error.
+    """
+
+    # After: indices are constants, as far as they can be.
+    info = PassInfo("slice-assignments", opt_level=1, after=("gather-axes", "merge-chains"), ops=_SCATTERS)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 11 or not any(graph.by_op.get(op) for op in _SCATTERS):
+            return
+        found: dict[Value, Canvas] = {}  # by results of scatters
+        now: dict[Value, Value] = {}  # what took the place of values
+        for node in [n for n in graph if n.op in _SCATTERS]:
+            box = box_of(node)
+            if box is None:
+                ctx.decline(_RULE, "its indices are no box, or may reach beyond the data", repr(node))
+                continue
+            axes = [k for k, span in enumerate(box.spans) if span != WHOLE]
+            if not axes:
+                if ctx.spend(_RULE, at=node):
+                    _assign_all(graph, node, box.missing, now)
+                continue
+            if len(axes) > 1:
+                ctx.decline(_RULE, "less than the data along several axes", repr(node))
+                continue
+            data = node.inputs[0]
+            assert data is not None
+            canvas = found.get(data)
+            if canvas is None or canvas.axis != axes[0]:
+                canvas = Canvas(graph, data, axes[0], now)
+            if canvas.paint(node, *box.spans[axes[0]], box.missing):
+                found[node.output] = canvas
+            else:
+                ctx.decline(_RULE, "where the parts begin is unknown, or there are many", repr(node))
+        saved = 0
+        rest: list[Canvas] = []
+        for canvas in dict.fromkeys(found.values()):
+            if canvas.cost() > 0:
+                rest.append(canvas)
+            elif ctx.spend(_RULE, at=canvas.scatters[-1]):
+                saved += len(canvas.gone) - canvas.made
+                canvas.carry_out()
+        for canvas in rest:  # of many rows that are assigned one by one the first is cut off
+            if len(canvas.scatters) < 2 or canvas.cost() > min(1, saved):
+                ctx.decline(_RULE, "it would leave more nodes", repr(canvas.scatters[0]))
+            elif ctx.spend(_RULE, at=canvas.scatters[-1]):
+                saved += len(canvas.gone) - canvas.made
+                canvas.carry_out()
+
+
+def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[Value, Value]) -> None:
+    """What is written over as a whole is what it is written over with."""
+    updates = scatter.inputs[2]
+    assert updates is not None
+    if missing:
+        node = of_axes(graph, "Unsqueeze", updates, [*missing], scatter)
+        graph.take_over(scatter.output, graph.insert(node, scatter))
+    elif (kept := scatter.output.replace_all_uses_with(updates)) is not updates:
+        now[updates] = kept
+    graph.remove(scatter)

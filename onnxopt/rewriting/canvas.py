@@ -1,0 +1,356 @@
+"""A tensor of which parts are written over, one after the other, as the parts that are left of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import one_element
+from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.slicing import LARGEST, cuts
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.emission import describe_as
+from onnxopt.graph.node import Node
+from onnxopt.operators import SAME_ORDER
+from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.axis_runs import after
+from onnxopt.rewriting.parts import insert_new, of_axes
+
+_MANY: Final = 256  # parts of a tensor, and nodes that go with its scatters
+_STEPS: Final = 8
+_PADDED: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
+
+Part: TypeAlias = "tuple[Value, int, int | None]"  # of a value, from where to where along the axis; None is its end
+Parts: TypeAlias = "tuple[Part, ...]"
+
+
+class Canvas:
+    """Scatters along one axis of one tensor, each of which writes on what another has made.
+
+    `layouts`: the parts of what each has made. `made`: nodes that take the place of those that are `gone`. `now`: what
+    is read instead of a value that is gone.
+    """
+
+    def __init__(self, graph: Graph, base: Value, axis: int, now: dict[Value, Value]) -> None:
+        self.graph, self.axis, self.now = graph, axis, now
+        self.scatters: list[Node] = []
+        self.layouts: dict[Value, Parts] = {base: _parts_of(base, axis)}
+        self.unsqueezed: dict[Value, tuple[Value, list[int]]] = {}  # what stands for updates with the axes they lack
+        self._plan()
+
+    def _plan(self) -> None:
+        self.made = 0
+        self.gone: dict[Node, None] = {}
+        self.kept: set[Value] = set()  # what is read of what there is
+        self.steps: list[tuple[Node, Node | None, int, Parts]] = []  # scatter, reader of its result, axis, parts
+        self.joined: dict[tuple[int, Parts], Value | None] = {}  # by axis and parts
+
+    def paint(self, scatter: Node, start: int, end: int | None, missing: Sequence[int]) -> bool:
+        """Add a scatter; False where it is not known which parts it writes over."""
+        data, updates = scatter.inputs[0], scatter.inputs[2]
+        assert data is not None and updates is not None
+        parts = self.layouts[data]
+        front, back = _cut(parts, 0, start), () if end is None else _cut(parts, end, None)
+        if front is None or back is None or len(front) + len(back) > _MANY:
+            return False
+        if missing:
+            stands = Value("", self.graph)
+            stands.dtype, stands.shape = types.dtype(updates), _with_ones(types.shape(updates) or (), missing)
+            self.unsqueezed[stands] = updates, [*missing]
+            updates = stands
+        self.layouts[scatter.output] = (*front, (updates, 0, _size(updates, self.axis)), *back)
+        self.scatters.append(scatter)
+        return True
+
+    def cost(self) -> int:
+        """Decide what each reader of a result reads instead. How many nodes there are more then."""
+        self._plan()
+        inside = set(self.scatters)
+        for scatter in self.scatters:
+            result = scatter.output
+            parts, whole = self.layouts[result], result.is_output
+            for user in result.users:
+                if user in inside and user.places(result) == [0]:
+                    continue
+                alone = user.graph is self.graph and user.places(result) == [0] and not user.has_references
+                whole |= not (
+                    alone and (self._plan_cut(scatter, user, parts) or self._plan_turned(scatter, user, parts))
+                )
+            if whole:
+                self._emit(scatter, None, self.axis, parts)
+        self.made += sum(v in self.kept and not u.constant for v, (u, _) in self.unsqueezed.items())
+        self.kept.update(updates for updates, _ in self.unsqueezed.values())
+        self.gone.update(dict.fromkeys(self.scatters))
+        _add_unread(self.gone, self.kept)
+        return self.made - len(self.gone)
+
+    def _plan_cut(self, scatter: Node, user: Node, parts: Parts) -> bool:
+        """Does `user` take a range along the axis? It is read off the parts."""
+        found = _range_of(user, self.axis)
+        taken = _cut(parts, found[0], found[1]) if found is not None else None
+        if found is None or not taken or (user.op == "Gather" and len(taken) > 1):
+            return False
+        alone = user.op == "Slice" and found[2] == 1
+        if alone:
+            self.gone[user] = None
+        if alone or len(taken) > 1:
+            self._emit(scatter, user, self.axis, taken)
+        else:  # it takes from the part what it took from all
+            self.kept.add(taken[0][0])
+            self.steps.append((scatter, user, self.axis, taken))
+        return True
+
+    def _plan_turned(self, scatter: Node, user: Node, parts: Parts) -> bool:
+        """Is `user` a Transpose that undoes those of all parts?"""
+        rank = types.rank(scatter.output)
+        if user.op != "Transpose" or rank is None:
+            return False
+        perm = order_of(user, rank)
+        turned: list[Part] = []
+        for v, start, end in parts:
+            node = v.producer
+            if node is None or node.op != "Transpose" or node.has_references or node.inputs[0] is None:
+                return False
+            if after(order_of(node, rank), perm) != tuple(range(rank)):
+                return False
+            turned.append((node.inputs[0], start, end))
+        self.gone[user] = None
+        self._emit(scatter, user, perm.index(self.axis), tuple(turned))
+        return True
+
+    def _emit(self, scatter: Node, user: Node | None, axis: int, parts: Parts) -> None:
+        self.steps.append((scatter, user, axis, parts))
+        self._count(axis, parts)
+
+    def _count(self, axis: int, parts: Parts) -> None:
+        """Count what joins the parts, as `_join` does it."""
+        if (axis, parts) in self.joined:
+            return
+        self.kept.update(v for v, _, _ in parts)
+        self.joined[axis, parts] = None
+        if len(parts) == 1:
+            self.made += not (_is_all(parts[0], axis) or parts[0][0].is_stored)
+            return
+        self.made += 1
+        for some in self._joins(axis, parts):
+            self._count(axis, some)
+
+    def _joins(self, axis: int, parts: Parts) -> list[Parts]:
+        """What one node makes of the parts: those that padding leaves, or the first that are joined already, and the
+        rest one by one."""
+        padded = _padded(self.graph, parts)
+        if padded is not None:
+            return [padded[0]]
+        known = next((i for i in range(len(parts) - 1, 1, -1) if (axis, parts[:i]) in self.joined), 0)
+        return [*([parts[:known]] if known else []), *((p,) for p in parts[known:])]
+
+    def carry_out(self) -> None:
+        self.joined.clear()
+        for scatter, user, axis, parts in self.steps:
+            if user is None:
+                self._replace(scatter.output, self._value(axis, parts, scatter))
+            elif user in self.gone:
+                self._replace(user.output, self._value(axis, parts, scatter))
+            else:
+                part = parts[0] if len(parts) == 1 else None
+                x = self._real(part[0], scatter) if part is not None else self._value(axis, parts, scatter)
+                node = _taking(self.graph, user, axis, x, part)
+                self.graph.take_over(user.output, self.graph.insert(node, user))
+                self.graph.remove(user)
+        users = [user for _, user, _, _ in self.steps if user is not None and user in self.gone]
+        for node in (*users, *reversed(self.scatters)):
+            self.graph.remove(node)
+
+    def _replace(self, old: Value, made: Value) -> None:
+        kept = old.replace_all_uses_with(made)
+        gone = made if kept is old else old
+        self.now[gone] = kept
+        if gone is made:
+            self.joined.update({key: kept for key, v in self.joined.items() if v is made})
+
+    def _value(self, axis: int, parts: Parts, scatter: Node) -> Value:
+        """The parts joined, in front of `scatter`."""
+        found = self.joined.get((axis, parts))
+        if found is None:
+            found = self._join(axis, parts, scatter)
+            self.joined[axis, parts] = found
+        return found
+
+    def _join(self, axis: int, parts: Parts, scatter: Node) -> Value:
+        graph = self.graph
+        if len(parts) == 1:
+            v = self._real(parts[0][0], scatter)
+            if _is_all(parts[0], axis):
+                return v
+            start, end = parts[0][1], LARGEST[1] if parts[0][2] is None else parts[0][2]
+            bounds = [graph.constant(np.array([n], np.int64), f"{v.name}_cut", scatter) for n in (start, end, axis)]
+            node = Node(make_node("Slice", "", "", {}), [v, *bounds], [])
+        else:
+            padded = _padded(graph, parts)
+            joined = [self._value(axis, some, scatter) for some in self._joins(axis, parts)]
+            if padded is None:
+                node = Node(make_node("Concat", "", "", {"axis": axis}), [*joined], [])
+            else:
+                pads = np.zeros((2, types.rank(padded[0][0][0]) or 0), np.int64)
+                pads[:, axis] = padded[1:3]
+                given = [graph.constant(a, f"{joined[0].name}_pads", scatter) for a in (pads.reshape(-1), padded[3])]
+                node = Node(make_node("Pad", "", "", {"mode": "constant"}), [*joined, *given], [])
+        describe_as(node.proto, scatter.proto)
+        return insert_new(graph, node, scatter.output, scatter)
+
+    def _real(self, v: Value, scatter: Node) -> Value:
+        """What is read for `v` now: updates with the axes that they lack, or what took its place."""
+        if v in self.unsqueezed and v not in self.now:
+            updates, axes = self.unsqueezed[v]
+            updates = self._real(updates, scatter)
+            node = of_axes(self.graph, "Unsqueeze", updates, axes, scatter)
+            self.now[v] = insert_new(self.graph, node, updates, scatter)
+        while v in self.now:
+            v = self.now[v]
+        return v
+
+
+def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:
+    found = [*dims]
+    for k in missing:
+        found.insert(k, 1)
+    return tuple(found)
+
+
+def _parts_of(base: Value, axis: int) -> Parts:
+    """What was joined along the axis, where all lengths are known; else all of it."""
+    node, size = base.producer, _size(base, axis)
+    if node is not None and node.op == "Concat" and node.graph is base.graph and not node.has_references:
+        inputs = [v for v in node.inputs if v is not None]
+        sizes = [_size(v, axis) for v in inputs]
+        if int(node.attr("axis")) % (types.rank(base) or 1) == axis and None not in sizes and len(sizes) < _MANY:
+            return tuple((v, 0, n) for v, n in zip(inputs, sizes))
+    return ((base, 0, size),)
+
+
+def _size(v: Value, axis: int) -> int | None:
+    dims = types.shape(v)
+    size = dims[axis] if dims is not None and axis < len(dims) else None
+    return size if isinstance(size, int) and size >= 0 else None
+
+
+def _is_all(part: Part, axis: int) -> bool:
+    v, start, end = part
+    return not start and (end is None or end == _size(v, axis))
+
+
+def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
+    """What of the parts is between two places; None where that is not known."""
+    found: list[Part] = []
+    at: int | None = 0
+    for v, first, last in parts:
+        if at is not None and end is not None and at >= end:
+            break
+        if at is None or (last is None and end is not None):
+            return None
+        begin, stop = max(start, at), None if last is None else at + last - first
+        last_place = stop if end is None or stop is None else min(end, stop)
+        if last_place is None or last_place > begin:
+            found.append((v, first + begin - at, None if last_place is None else first + last_place - at))
+        at = stop
+    return tuple(found)
+
+
+def _range_of(user: Node, axis: int) -> tuple[int, int | None, int] | None:
+    """Which places along the axis a Slice or a Gather takes, and along how many axes it does."""
+    x, given = user.inputs[0], [*user.inputs, None, None, None, None][1:5]
+    dims = types.shape(x) if x is not None else None
+    if user.op not in ("Gather", "Slice") or not dims or any(v is not None and not v.constant for v in given):
+        return None
+    lists = [None if v is None else [int(i) for i in v.array.reshape(-1)] for v in given]
+    size = dims[axis]
+    if user.op == "Gather":
+        if int(user.attr("axis", 0)) % len(dims) != axis or given[0] is None or given[0].constant_type()[1]:
+            return None
+        place = (lists[0] or [0])[0]
+        place += size if place < 0 and isinstance(size, int) else 0
+        return None if place < 0 or (isinstance(size, int) and place >= size) else (place, place + 1, 1)
+    found = cuts(lists[0] or (), lists[1] or (), lists[2], lists[3], len(dims)) or []
+    for k, start, end, step in found:
+        if k == axis and step == 1:
+            if isinstance(size, int):
+                start, end, _ = slice(start, end).indices(size)
+            elif start < 0 or end < 0:
+                return None
+            return start, None if end in LARGEST and not isinstance(size, int) else end, len(found)
+    return None
+
+
+def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) -> Node:
+    """The Gather or Slice of `x`: of a part of it along the axis, or of what it takes along the other axes of all."""
+    index = user.inputs[1]
+    assert index is not None
+    if user.op == "Gather":
+        assert part is not None
+        place = graph.constant(np.array(part[1], index.array.dtype), f"{x.name}_place", user)
+        return user.copy([x, place], [None])
+    lists = [None if v is None else [int(i) for i in v.array.reshape(-1)] for v in user.inputs[1:5]]
+    starts, ends, axes, steps = [*lists, None, None][:4]
+    whole = user.inputs[0]
+    found = cuts(starts or (), ends or (), axes, steps, (types.rank(whole) if whole is not None else 0) or 0)
+    assert found is not None  # or it would not be known what it takes
+    if part is not None:
+        end = LARGEST[1] if part[2] is None else part[2]
+        found = [(k, part[1], end, 1) if k == axis else (k, a, b, step) for k, a, b, step in found]
+    else:
+        found = [cut for cut in found if cut[0] != axis]
+    given = [graph.constant(np.array([c[i] for c in found], np.int64), f"{x.name}_cut", user) for i in (1, 2, 0, 3)]
+    return user.copy([x, *given], [None])
+
+
+def _padded(graph: Graph, parts: Parts) -> tuple[Parts, int, int, Array] | None:
+    """What is left if numbers around the parts are padding, how long it is before and behind, and the number."""
+    first, last = _number(parts[0][0]), _number(parts[-1][0])
+    if first is not None and last is not None and first.tobytes() != last.tobytes():
+        last = None
+    fill = last if first is None else first
+    inner = parts[first is not None : len(parts) - (last is not None)]
+    if fill is None or not inner or types.dtype(parts[0][0]) not in _PADDED:
+        return None
+    before = _length(parts[0]) if first is not None else 0
+    behind = _length(parts[-1]) if last is not None else 0
+    return None if before is None or behind is None else (inner, before, behind, fill)
+
+
+def _length(part: Part) -> int | None:
+    return None if part[2] is None else part[2] - part[1]
+
+
+def _number(v: Value) -> Array | None:
+    """The number that each element is."""
+    for _ in range(_STEPS):
+        if v.constant:
+            return one_element(v.glance())
+        node = v.producer
+        if node is None or node.has_references:
+            return None
+        if node.op == "ConstantOfShape":
+            value = node.attr("value")
+            return np.zeros((), np.float32) if value is None else np.array(value).reshape(())
+        if node.op not in (*SAME_ORDER, "Expand", "Identity", "Tile", "Transpose") or node.inputs[0] is None:
+            return None
+        v = node.inputs[0]
+    return None
+
+
+def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:
+    """Add what is made only for these nodes."""
+    todo = list(gone)
+    while todo and len(gone) < _MANY + len(todo):
+        for v in todo.pop().inputs:
+            node = v.producer if v is not None else None
+            if node is None or node in gone or node.op == "Constant":
+                continue
+            made = [w for w in node.outputs if w is not None]
+            if all(not w.is_output and w not in kept and all(u in gone for u in w.users) for w in made):
+                gone[node] = None
+                todo.append(node)
