@@ -99,11 +99,11 @@ def make(command: list[str], source: Path, target: Path, limit: float) -> Result
     return Result(nodes(target), seconds, difference=said, wrong=found.is_refused)
 
 
-def made(source: Path, folder: Path, limit: float) -> dict[str, Result]:
-    """The results of all optimizers, as NAME.onnx in `folder`, and what is known of each beside it."""
+def made(source: Path, folder: Path, limit: float, tools: dict[str, list[str]] = TOOLS) -> dict[str, Result]:
+    """The results of these optimizers, as NAME.onnx in `folder`, and what is known of each beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
-    for name, command in TOOLS.items():
+    for name, command in tools.items():
         note = folder / f"{name}.json"
         if not note.exists():
             note.write_text(json.dumps(asdict(make(command, source, folder / f"{name}.onnx", limit))))

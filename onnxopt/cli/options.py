@@ -242,7 +242,8 @@ _PASSES: Final = [  # which run
     names_option(
         "--target",
         complete=known_targets,
-        help="What the result is for, the preferred first: cpu, cuda, … [default: any]",
+        help="What the result is for, the preferred first: cpu, cuda, …; onnxruntime, or onnxruntime==VERSION: what it "
+        "runs fastest. [default: any]",
     ),
     plugin_option,
 ]

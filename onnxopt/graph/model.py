@@ -54,6 +54,8 @@ class Model:
         self.stands_alone = False  # is it known that none of its tensors names another file?
         self.data_files: Sequence[str] = ()  # what the tensors of the file name, whatever became of them
         self.brought_in = 0  # small tensors of data files, which belong inside
+        self.without: Mapping[str, str] = {}  # operators of the standard that no rule makes, and why
+        self.raised: Sequence[Any] = ()  # what a target did with the opset, as records of the report
         self.names = Names()
         self.hiding: dict[Value, str] = {}  # see hiding.py
         self.copied: dict[Value, str] = {}

@@ -33,7 +33,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     """
     from onnx import defs
 
-    current = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    current = opset_of(proto)
     if target == current:
         return False
     if target < current or not current:
@@ -57,6 +57,11 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
         if o.domain in ("", "ai.onnx"):
             o.version = target
     return True
+
+
+def opset_of(proto: ModelProto) -> int:
+    """The version of the default domain; 0 without one."""
+    return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
 
 
 def _ir_version(opset: int) -> int:

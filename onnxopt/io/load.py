@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -35,20 +36,21 @@ def load(
     *,
     freeze_initializers: bool = False,
     inline_functions: bool = False,
-    target_opset: int | None = None,
+    target_opset: int | Callable[[ModelProto], int] | None = None,
     limits: Limits | None = None,
     stored: bool = False,
 ) -> Model:
     """Load a model. External data stays on disk until somebody reads it.
 
     `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
-    their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`), within
-    `limits`. `stored`: large weights stay in the file, too, unless the model is made another first; they are no part of
-    the proto until it is written. External tensors that belong inside (see `belongs_inside`) are brought in.
+    their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`), or to
+    the one that the function says, within `limits`. `stored`: large weights stay in the file, too, unless functions are
+    put in place; they are no part of the proto until it is written. External tensors that belong inside (see
+    `belongs_inside`) are brought in.
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = file_path(path)
-    proto, stands_alone, places, file = _read(path, stored and target_opset is None)
+    proto, stands_alone, places, file = _read(path, stored)
     data = ExternalData(path.absolute().parent, path.name)
     outside = [] if stands_alone else external_tensors(proto)
     files, brought_in = data_files(outside), bring_in_small(outside, data)
@@ -63,7 +65,8 @@ def load(
     if target_opset is not None:
         from onnxopt.io.convert import convert_opset
 
-        changed = convert_opset(proto, target_opset, path, limits) or changed
+        wanted = target_opset(proto) if callable(target_opset) else target_opset
+        changed = convert_opset(proto, wanted, path, limits) or changed
     model = read_model(proto, path, freeze_initializers=freeze_initializers)
     model.version += changed or brought_in > 0  # it is not the file any more
     model.file, model.stands_alone = file, stands_alone

@@ -127,6 +127,9 @@ def attempt(
             phase("write")
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.brought_in = model.brought_in
+            report.target = ctx.target if isinstance(ctx.target, str) else ",".join(ctx.target)
+            if options.chosen is not None:
+                report.choices = [*model.raised, *options.chosen.choices_without(model.without)]
             report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
             verified = verifier is not None and changed
             if verifier is not None and changed:
@@ -145,7 +148,7 @@ def attempt(
                     watch.refuse_removed()
                     raise
                 verdict = let_in(verdict, options.allow_domains)
-                if verdict.status == DIFFERENT and options.target_opset is not None:
+                if verdict.status == DIFFERENT and (options.target_opset is not None or options.chosen is not None):
                     from onnxopt.optimizer.conversion import judged
 
                     verdict = judged(verdict, staged.path, source, options, verifier)

@@ -8,9 +8,19 @@ from tempfile import TemporaryDirectory
 
 from onnxopt.errors import ModelError
 from onnxopt.io import Staged
+from onnxopt.io.convert import opset_of
+from onnxopt.io.load import read_proto
 from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
 from onnxopt.verification.missing import missing
+
+
+class ConversionFault(ModelError):
+    """The conversion to a newer opset alone makes a model that computes something else. `own`: the model's opset."""
+
+    def __init__(self, message: str, hint: str, own: int) -> None:
+        super().__init__(message, hint)
+        self.own = own
 
 
 def judged(
@@ -19,13 +29,14 @@ def judged(
     """The verdict on the result. Where onnxruntime lacks an operator of that opset, with the model converted and not
     optimized, it is that of onnx's reference evaluator.
 
-    Raises ModelError where the conversion alone makes a model that computes something else, or that is invalid.
+    Raises ConversionFault where the conversion alone makes a model that computes something else, or that is invalid.
     """
-    if verdict.status != DIFFERENT or options.target_opset is None:
+    own, model = opset_of(read_proto(source, weights=False)), options.load_specialised(source)
+    opset = model.opsets.get("", 0)
+    if verdict.status != DIFFERENT or opset == own:
         return verdict
     with TemporaryDirectory() as folder:
         converted = Path(folder) / "converted.onnx"
-        model = options.load_specialised(source)
         with Staged(converted) as staged:
             staged.write(model, options.external)
             staged.commit()
@@ -35,9 +46,10 @@ def judged(
             return verdict
         lacks = missing(alone.message)
         if alone.cases or not lacks:
-            raise ModelError(
-                f"{source} cannot be converted to opset {options.target_opset}: {alone.message}",
+            raise ConversionFault(
+                f"{source} cannot be converted to opset {opset}: {alone.message}",
                 "onnx's version converter makes that of it; try a lower opset, or export the model again",
+                own,
             )
 
         def by_reference(path: Path) -> Verification:
@@ -49,5 +61,6 @@ def judged(
         found = by_reference(result)
         if found.status == UNVERIFIED or (found.status == DIFFERENT and by_reference(converted).status == DIFFERENT):
             hint = "compare it in a runtime that has it, or choose an older opset"
-            return Verification(UNVERIFIED, f"{lacks}, which --target-opset asks for", hint=hint)
+            asks = "--target" if options.target_opset is None else "--target-opset"
+            return Verification(UNVERIFIED, f"{lacks}, which {asks} asks for", hint=hint)
         return found

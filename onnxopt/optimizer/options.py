@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.arguments import check_whole, names_in, shapes_in, sizes_in
-from onnxopt.errors import UsageError, any_of
+from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
@@ -17,11 +18,15 @@ from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.site import Site
+from onnxopt.pipeline.targets import RUNTIME, targets_in, version_in
 from onnxopt.record import record
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from onnxopt.graph import Model
+    from onnxopt.optimizer.forms import Chosen
 
 _DTYPES: Final = ("float16", "bfloat16")
 
@@ -38,12 +43,12 @@ class OptimizeOptions:
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
-    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
-    `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
-    result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
-    the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32 becomes, with `keep_io` not
-    where callers see it. `excluded`: single matches that made a result wrong. `limits`: what native code may take that
-    runs on what the model says.
+    model to this version of the default domain, without it a target may do so; `provenance`: write into the model's
+    metadata what made it, from what; `external`: where weights that lie beside the model go: `copy` into a data file of
+    the result, `inline` into the result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed
+    and they are in the folder of the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32
+    becomes, with `keep_io` not where callers see it. `excluded`: single matches that made a result wrong. `limits`:
+    what native code may take that runs on what the model says.
     """
 
     level: int = 2
@@ -72,10 +77,25 @@ class OptimizeOptions:
             raise UsageError(f"there is no dtype {self.dtype!r}", f"what is float32 becomes {any_of(_DTYPES)}")
         if not isinstance(self.pipeline, str | None):
             raise UsageError("pipeline is no text", 'pipeline="dead-code,elim-identity"')
+        if RUNTIME in str(self.target):  # as it is installed here, wherever this runs
+            vars(self).update(target=",".join(targets_in(self.target)))
         if self.target_opset is not None:
             check_whole("target_opset", self.target_opset)
         names = {name: tuple(names_in(getattr(self, name), name)) for name in ("extra", "disable", "allow_domains")}
         vars(self).update(names, dims=sizes_in(self.dims, "dims"), shapes=shapes_in(self.shapes, "shapes"))
+
+    @cached_property
+    def chosen(self) -> Chosen | None:
+        """What the run does for its target; None where that is no runtime whose forms were measured."""
+        if RUNTIME not in str(self.target):
+            return None
+        from onnxopt.optimizer.forms import chosen_for
+
+        return chosen_for(version_in(targets_in(self.target)), self.level if self.pipeline is None else 2)
+
+    @property
+    def _level(self) -> int:
+        return self.level if self.chosen is None or self.pipeline is not None else self.chosen.level
 
     @property
     def only_copy(self) -> bool:
@@ -87,14 +107,32 @@ class OptimizeOptions:
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
         """The model in a file, as these options want it read; `stored`: its large weights stay there. Raises ModelError
         and UsageError."""
-        return load(
-            source,
-            freeze_initializers=self.freeze_initializers,
-            inline_functions=self.inline_functions,
-            target_opset=self.target_opset,
-            limits=self.limits,
-            stored=stored,
-        )
+
+        def read(opset: int | Callable[[ModelProto], int] | None) -> Model:
+            return load(
+                source,
+                freeze_initializers=self.freeze_initializers,
+                inline_functions=self.inline_functions,
+                target_opset=opset,
+                limits=self.limits,
+                stored=stored,
+            )
+
+        if self.chosen is None:
+            return read(self.target_opset)
+        from onnxopt.optimizer.forms import Choice, Raise
+
+        raising = Raise(self.chosen)
+        try:
+            model = read(raising.newest if self.target_opset is None else self.target_opset)
+        except ModelError as e:
+            if self.target_opset is not None or raising.told is None:
+                raise
+            raising.told = Choice("the opset stays", e.message)
+            model = read(None)
+        model.without = raising.lacking(model.opsets.get("", 0))
+        model.raised = [raising.told] if raising.told is not None else []
+        return model
 
     def load_specialised(self, source: str | Path) -> Model:
         """The same as passes get it: with the sizes that are given to its dims, large weights left in the file. Raises
@@ -106,14 +144,14 @@ class OptimizeOptions:
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         check_level(self.level)
-        chosen = pipeline_for(self.level, self._extra()) if self.pipeline is None else parse_pipeline(self.pipeline)
+        chosen = pipeline_for(self._level, self._extra()) if self.pipeline is None else parse_pipeline(self.pipeline)
         return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
 
     def _extra(self) -> Sequence[str]:
         """The extra passes, those for a preferred target before those for the others."""
         if len(self.extra) < 2:
             return self.extra
-        from onnxopt.pipeline.targets import preferred_first, targets_in
+        from onnxopt.pipeline.targets import preferred_first
 
         return preferred_first(self.extra, targets_in(self.target))
 
@@ -123,12 +161,16 @@ class OptimizeOptions:
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
         whole = [known_as(name) for name in self.disable if "@" not in name]
+        config = self._limits() | dict(self.config)
+        if self.chosen is not None:
+            whole += self.chosen.rules
+            config = {**self.chosen.config, **config}
         return PassContext(
-            opt_level=self.level,
+            opt_level=self._level,
             required_pass=required,
             disabled_pass=[name for name in whole if not is_rule(name)],
             disabled_rule=[name for name in whole if is_rule(name)],
-            config=self._limits() | dict(self.config),
+            config=config,
             target=self.target,
             instruments=instruments,
             trace=trace,

@@ -13,6 +13,7 @@ from onnxopt.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE
 
 if TYPE_CHECKING:
+    from onnxopt.optimizer.forms import Choice
     from onnxopt.verification import Verification
 
 
@@ -57,6 +58,8 @@ class Report:
     rolled_back: list[RolledBack] = field(default_factory=list)
     fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
     stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
+    target: str = "any"
+    choices: list[Choice] = field(default_factory=list)  # what was done for the target
     brought_in: int = 0  # small tensors of data files that are in the model now, where runtimes need them
     data: list[str] = field(default_factory=list)  # the data files that the result reads, by their names in its folder
 

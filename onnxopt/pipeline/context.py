@@ -45,7 +45,8 @@ class PassContext:
     In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
     among them (`constant-folding.max-bytes`). `target` is what the result is for: a name, or several, the preferred
-    first (`"arm,npu"`, or a sequence). A pass runs if it is for one of them; `ctx.targets` has them one by one.
+    first (`"arm,npu"`, or a sequence). A pass runs if it is for one of them; `ctx.targets` has them one by one, without
+    the version that a runtime has.
     `trace(model, info, is_before)` is called around every pass. `max_rewrites` stops after so many rewrites.
     `excluded`: single matches that are left out. `allow_domains`: the domains whose operators may enter a model that
     does not import them; None: all.

@@ -20,10 +20,10 @@ def check_settings(ctx: PassContext) -> None:
     check_level(ctx.opt_level)
     ctx.targets = ("any",)
     if ctx.target != "any":
-        from onnxopt.pipeline.targets import targets_in
+        from onnxopt.pipeline.targets import name_of, targets_in
 
-        ctx.targets = targets_in(ctx.target)
-        ctx.target = ",".join(ctx.targets)
+        targets = targets_in(ctx.target)
+        ctx.targets, ctx.target = tuple(map(name_of, targets)), ",".join(targets)
     if not isinstance(ctx.config, Mapping):
         raise UsageError(f"config is {kind(ctx.config)}, not a dict", 'config={"constant-folding.max-bytes": 1024}')
     if ctx.trace is not None and not callable(ctx.trace):

@@ -1,7 +1,11 @@
-"""Targets: what a result is for. A context names one or several, in the order in which they are preferred."""
+"""Targets: what a result is for. A context names one or several, in the order in which they are preferred.
+
+A runtime whose forms were measured (docs/forms.md) has a version: `onnxruntime==1.32`; without one it is the installed.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 
 ANY: Final = "any"
 COMMON: Final = ("arm", "cpu", "cuda", "gpu", "npu", "x86")  # which may be named although no pass is for them
+RUNTIME: Final = "onnxruntime"
+_VERSION: Final = re.compile(r"(\d{1,9}\.\d{1,9})([.+a-z]\S*)?")  # of which the first two numbers count
 
 
 def all_targets(*, plugins: bool = True) -> list[str]:
@@ -21,32 +27,75 @@ def all_targets(*, plugins: bool = True) -> list[str]:
     Without `plugins`, of passes loaded so far.
     """
     passes = (*all_passes(plugins=plugins).values(), *defined_passes())
-    return [ANY, *sorted({*COMMON, *(target for cls in passes for target in cls.info.targets)} - {ANY})]
+    return [ANY, *sorted({*COMMON, RUNTIME, *(target for cls in passes for target in cls.info.targets)} - {ANY})]
 
 
 def targets_in(given: Any) -> tuple[str, ...]:
-    """The targets of `"arm,npu"`, or of a sequence of names, each once, in order.
+    """The targets of `"arm,npu"`, or of a sequence of names, each once, in order; a runtime with its version.
 
-    Raises UsageError, with the nearest names, for one that is neither common nor one that a pass is bound to.
+    Raises UsageError, with the nearest names, for one that is neither common nor one that a pass is bound to, and for a
+    version of which nothing was measured.
     """
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"target is {given!r}, not a name or several", 'target="npu", or target=["arm", "npu"]')
-    found = tuple(dict.fromkeys(name.strip() for name in names))
+    found = tuple(dict.fromkeys(_known(name.strip()) if name.strip() else "" for name in names))
     if not all(found) or not found:
         raise UsageError(f"target is {given!r}, which names none", "without a target a result is for any")
-    for name in found:
-        if name not in (ANY, *COMMON) and name not in all_targets(plugins=False):
-            known = all_targets()
-            if name not in known:
-                hint = nearest(name, known, f"there are {', '.join(known)}; passes name theirs: PassInfo(targets=…)")
-                raise UsageError(f"no target is called {name!r}", hint)
+    versions = [name for name in found if name_of(name) == RUNTIME]
+    if len(versions) > 1:
+        raise UsageError(f"target names {' and '.join(versions)}", "a result is for one version: leave one of them out")
     return found
+
+
+def name_of(target: str) -> str:
+    """Without its version."""
+    return target.partition("==")[0]
+
+
+def version_in(targets: Sequence[str]) -> str:
+    """The version of the runtime among the targets; empty if there is none."""
+    return next((t.partition("==")[2] for t in targets if name_of(t) == RUNTIME), "")
+
+
+def _known(name: str) -> str:
+    runtime, separator, version = re.split("([^a-z0-9_-]|$)", name, maxsplit=1)
+    if runtime == RUNTIME:
+        return f"{RUNTIME}=={_version(name, separator + version)}"
+    if name not in (ANY, *COMMON) and name not in all_targets(plugins=False):
+        known = all_targets()
+        if name not in known:
+            hint = nearest(name, known, f"there are {', '.join(known)}; passes name theirs: PassInfo(targets=…)")
+            raise UsageError(f"no target is called {name!r}", hint)
+    return name
+
+
+def _version(target: str, written: str) -> str:
+    """`1.32` of `==1.32.0`, or of the onnxruntime that is installed."""
+    from onnxopt.pipeline.measured import LOADS
+
+    candidates = f"measured are {', '.join(LOADS)}"
+    version, whose = written.removeprefix("==").strip(), target
+    if not written:
+        from onnxopt.versions import version_of
+
+        try:
+            version = version_of(RUNTIME)
+        except ImportError:
+            raise UsageError(f"target {target}: none is installed", f"{candidates}: {RUNTIME}==VERSION") from None
+        whose = f"{RUNTIME} {version}, which is installed"
+    found = _VERSION.fullmatch(version)
+    if found is None or (written and not written.startswith("==")):
+        raise UsageError(f"target {target!r}: {written!r} is no version", f"{RUNTIME}==VERSION; {candidates}")
+    if found[1] not in LOADS:
+        raise UsageError(f"target {whose}: nothing of it was measured", f"{candidates}: {RUNTIME}==VERSION")
+    return found[1]
 
 
 def preferred_first(passes: Sequence[str], targets: Sequence[str]) -> list[str]:
     """These names of passes, those that are bound to a target behind those for the targets before it."""
-    return sorted(passes, key=lambda name: _place(get_pass(name).info.targets, targets))
+    names = [name_of(target) for target in targets]
+    return sorted(passes, key=lambda name: _place(get_pass(name).info.targets, names))
 
 
 def _place(bound: Collection[str], targets: Sequence[str]) -> int:

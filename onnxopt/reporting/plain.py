@@ -44,8 +44,18 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                 for reason, d in rule["declined"].items():
                     yield f"    {name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
+    yield from choices(report, verbose)
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
+
+
+def choices(report: dict[str, Any], verbose: int) -> Iterator[str]:
+    """What was done for the target; with `verbose` also why, a line each."""
+    found = report.get("choices") or []
+    if found:
+        yield f"target {report['target']}: {', '.join(choice['what'] for choice in found)}"
+    for choice in found if verbose else ():
+        yield f"  {choice['what']}: {choice['why']}"
 
 
 def _nodes(change: int, width: int = 0) -> str:

@@ -258,6 +258,8 @@ class Builder:
         ) -> Any:
             m = self._m
             ins = list(inputs)
+            if op in m.graph.model.without and (like is None or like.op != op):
+                raise Declined(m.graph.model.without[op])
             form = FORMS.get(op_type) if not domain else None
             if form is not None and m.opset < form.since and any(v is not None for v in ins[1:]):
                 written = written_as_attributes(form, ins[1:])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, attempt
+from onnxopt.optimizer.conversion import ConversionFault
 from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
@@ -65,6 +67,28 @@ def optimize_or_roll_back(
         )
     except DifferentResult as e:
         first = e
+    except ConversionFault as e:
+        if options.target_opset is not None:
+            raise
+        again_with = replace(options, target_opset=e.own)  # nobody asked for a newer one: the target chose it
+        report = optimize_or_roll_back(
+            source,
+            destination,
+            again_with,
+            verify_options=verify_options,
+            strict=strict,
+            allow_unverified=allow_unverified,
+            progress=progress,
+            instruments=again,
+            again=again,
+            trace=trace,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+            home=home,
+        )
+        report.pipeline.warnings.append(f"opset {e.own} stays: {e.message}")
+        _count_all(report, start)
+        return report
     if not strict and _unverified(first):
         raise first
     from onnxopt.rollback.search import Search  # most results are right

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from onnx import TensorProto
@@ -18,19 +19,26 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.operators.axes import AXES
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node
+from onnxopt.record import record
 from onnxopt.rewriting.axes import Rows
 from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.relayout import End, Region, connected, regions
 
+_LEAD: Final = 2  # leading dims of what onnxruntime makes SkipLayerNormalization of: batch and tokens
+
 
 @register
+@record(frozen=True)
 class FlattenRows(GraphPass):
     """Regions of nodes that treat rows one by one work on matrices, where that leaves fewer nodes.
 
     Applies when: all values of a region have the same leading dims; the products with a bias in it, each of which
     is one node as Gemm, and the Reshapes from and to matrices outnumber those that are needed at its ends.
+    With the option `normalizations` also where that leaves more nodes, or not where it leaves fewer, for the sake of an
+    Add in front of a LayerNormalization: of rank 3 onnxruntime makes SkipLayerNormalization of the two, which takes
+    longer than they do in some versions, and less in others.
     Keeps: the shape of values that are read elsewhere. A Reshape restores one unknown dim; more are listed, once for
     the whole region, by a Shape of what enters it.
     Not done: products of integers.
@@ -39,23 +47,28 @@ class FlattenRows(GraphPass):
     info = PassInfo(
         "flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",), ops=("MatMul", "Gemm")
     )
+    normalizations: int = option(
+        0, "so many Reshapes an Add with a LayerNormalization is worth, if of matrices; below zero: if of rank 3"
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.settle(graph.model)
         for found in regions(graph, (*SAME_ORDER, "MatMul"), _leading_dims, Rows):
-            if _flatten(graph, ctx, found) is False:
+            if _flatten(graph, ctx, found, self.normalizations) is False:
                 # Nodes that hang together only by what they read, as queries do with what is added to the attention's
                 # result, may be made rows or stay each.
                 parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
                 for part in parts if len(parts) > 1 else ():
-                    _flatten(graph, ctx, part)
+                    _flatten(graph, ctx, part, self.normalizations)
 
 
-def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape]) -> bool | None:
+def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalizations: int) -> bool | None:
     """False where something would be gained, but not as much as it costs."""
     region = _Rows(graph, found, ctx.opt_level > 2 and "merge-parallel" not in ctx.disabled_pass)
+    if normalizations and len(region.lead) == _LEAD:
+        region.count_normalizations(normalizations)
     if not region.gains:
         return None
     if region.saved <= 0:
@@ -105,6 +118,15 @@ class _Rows(Reshaped):
         outer = [e.node for e in self.ends.values() if e.saved > 0]
         outer += [_only_reader(_only_reader(e.node)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
         self.gains = bool(products or (outer and (costs or not all(map(self._is_of_rows, outer)))))
+
+    def count_normalizations(self, worth: int) -> None:
+        """Have each Add in front of a LayerNormalization be worth so many Reshapes."""
+        for node in self.nodes:
+            if node.op == "LayerNormalization" and node.inputs[0] is not None:
+                before = node.inputs[0].producer
+                if before is not None and before.op == "Add" and before in self.inside:
+                    self.gains = self.gains or worth > 0
+                    self.saved += worth
 
     def keeps(self, quantizer: Node | None) -> bool:
         return False
