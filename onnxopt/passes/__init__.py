@@ -67,6 +67,7 @@ ROOMS: Final = {
         "conv-axes",
         "conv-bn-folding",
         "gemm-fusion",
+        "group-heads",
         "linear-composition",
         "matmul-scale-folding",
         "merge-parallel",

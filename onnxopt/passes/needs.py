@@ -23,6 +23,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "gather-axes": (1, ("Expand", "Gather", "GatherND", "Slice", "Tile")),
     "gather-grids": (1, ("Gather", "GatherND")),
     "gemm-fusion": (2, ("MatMul", "Gemm")),
+    "group-heads": (2, ("Gather",)),
     "index-chains": (1, ("Concat", "Gather", "Reshape", "Slice")),
     "inline-branches": (1, ("If",)),
     "inline-loops": (1, ("Loop",)),

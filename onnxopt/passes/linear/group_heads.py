@@ -1,0 +1,109 @@
+"""Keys and values that several heads of queries share are read as they are, not copied for each head."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from onnxopt.graph import Value
+from onnxopt.graph.value import Shape
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, either, op, rewrite, var
+from onnxopt.rewriting.scores import scores_of
+
+_PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
+
+
+@rewrite(
+    op.MatMul(
+        either(op.Where(op.IsNaN(var("guarded")), 0, _PROBABILITIES, name="guard"), _PROBABILITIES),
+        op.Gather(var("v"), const("heads"), name="values"),
+    )
+)
+def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | None = None) -> Value:
+    """Softmax(q k[:, heads]ᵀ + mask) v[:, heads] = Softmax(q' kᵀ + mask') v: in q' the queries that share a head are
+    more rows of it, and so is the mask in mask'."""
+    m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
+    m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
+    s = scores_of(x)
+    m.require(s is not None, "not the scores of queries and keys")
+    assert s is not None
+    m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
+    shapes = m.shape(s.q), m.shape(s.turned), m.shape(v), m.shape(m.values.output)
+    m.require(all(d is not None and len(d) == 4 for d in shapes), "not batches of heads")
+    queries = shapes[0] or ()
+    (batch, many, rows, width), turned, (_, few, _, size), values = (d or () for d in shapes)
+    m.require(
+        turned[:2] == values[:2] == (batch, many) and batch is not None, "batches or heads may differ, and broadcast"
+    )
+    m.require(all(isinstance(n, int) and n for n in (many, few, width, size)), "sizes that are not known")
+    assert isinstance(many, int) and isinstance(few, int)
+    m.require(
+        m.values.attr("axis") in (1, -3) and is_regular(heads, few), "not as many queries for each head, in order"
+    )
+    keys = _few(m, s.turned, few)
+    group = many // few
+    scores = m.op.MatMul(
+        m.op.Reshape(s.q, m.ints([0, few, group * rows if isinstance(rows, int) else -1, width])), keys
+    )
+    for old, part in zip(s.through, s.through[1:]):
+        node = part.producer
+        assert node is not None
+        reads = [scores if i is old else None if i is None else _for_group(m, i, queries, group) for i in node.inputs]
+        scores = m.op[node.op](*reads, like=node)
+    p = m.op.Softmax(scores, axis=-1)
+    if guarded is not None:
+        p = m.op.Where(m.op.IsNaN(p), m.guard.inputs[1], p)
+    return m.op.Reshape(m.op.MatMul(p, v), m.ints([0, many, rows if isinstance(rows, int) else -1, size]))
+
+
+def _few(m: Match, turned: Value, few: int) -> Value:
+    """The keys, last axes swapped, before their heads were copied."""
+    node, axis, perm = turned.producer, 1, None
+    if node is not None and node.op == "Transpose" and turned.only_user is not None and node.inputs[0] is not None:
+        perm = list(node.attr("perm") or ())
+        m.require(len(perm) == 4, "not batches of heads")
+        node, axis = node.inputs[0].producer, perm[1]
+    m.require(node is not None and node.op == "Gather", "the keys are not copied for each head")
+    assert node is not None
+    source, heads = node.inputs
+    m.require(node.output.only_user is not None, "something else reads the copied keys")
+    same = source is not None and heads is not None and heads.constant and node.attr("axis") % 4 == axis
+    m.require(same and is_regular(heads.array, few), "not as many queries for each head, in order")  # type: ignore[union-attr]
+    dims = m.shape(source) if source is not None else None
+    m.require(dims is not None and len(dims) == 4 and dims[axis] == few, "keys and values have other heads")
+    assert source is not None
+    return source if perm is None else m.op.Transpose(source, perm=perm)
+
+
+def is_regular(heads: Array, few: int) -> bool:
+    """Are these the indices 0 to `few`, each as often as the next, in a row?"""
+    return heads.ndim == 1 and heads.size > few and np.array_equal(heads, np.repeat(np.arange(few), heads.size // few))
+
+
+def _for_group(m: Match, value: Value, sizes: Shape, group: int) -> Value:
+    """What is combined with scores, of all queries that share a head: of one row, or repeated for each of them."""
+    dims = m.shape(value)
+    m.require(dims is not None and len(dims) <= 4, "a mask of unknown rank")
+    rank = len(dims or ())
+    full = (1,) * (4 - rank) + tuple(dims or ())
+    m.require(full[0] in (1, sizes[0]) and full[1] == 1, "a mask for each head")
+    m.require(full[2] in (1, sizes[2]), "the mask may widen the scores")
+    return value if full[2] == 1 else m.op.Tile(value, m.ints([*[1] * (rank - 2), group, 1]))
+
+
+@register
+class GroupHeads(RewritePass):
+    """Queries that share a head of keys and values are rows of one product with them: nothing is copied for each.
+
+    Applies when: a Gather of keys and of values, with constant indices, repeats each head as often as the next, in
+    order; nothing else reads what is in between; masks are the same for all heads. A mask with a row for each query is
+    repeated by a Tile, once for all that read it.
+    Keeps: biases for each head; heads that are picked otherwise.
+    """
+
+    # After: an Attention takes the heads as they are.
+    info = PassInfo("group-heads", opt_level=2, after=("fuse-attention",), ops=("Gather",))
+    rules = (grouped_heads,)
