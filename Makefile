@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load fuzz-rules lint types format bench bench-all bench-judge bench-macs bench-onnxsim bench-peers bench-scale clean
+.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load fuzz-rules lint types format bench bench-all bench-forms bench-judge bench-latency bench-macs bench-onnxsim bench-peers bench-scale clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,12 @@ bench-macs: $(READY) $(PEERS)/.installed ## compare MACs with onnx-tool, install
 
 bench-peers: $(READY) $(PEERS)/.installed ## nodes, time and speed beside the other optimizers; is a result slower? (MODEL=folder OPTIONS="--keep DIR")
 	@$(BIN)/python benchmarks/peers.py $(MODEL) $(OPTIONS)
+
+bench-latency: $(READY) ## how fast results run at -O2, -O3 and for the target, beside the others, worst first (MODEL=folder OPTIONS="--dims FILE --keep DIR")
+	@$(BIN)/python benchmarks/latency.py $(MODEL) $(OPTIONS)
+
+bench-forms: $(READY) ## measure what forms cost in onnxruntime, and write docs/forms.md (OPTIONS="--onnxruntime FOLDER …")
+	@$(BIN)/python benchmarks/forms.py $(OPTIONS)
 
 bench-scale: $(READY) ## one table: large graphs, commands on them, weights of 20 GiB, beside cp and onnxruntime (OPTIONS=--sparse)
 	@$(BIN)/python benchmarks/scale.py $(OPTIONS)

@@ -105,7 +105,7 @@ def drawn(path: Path, dims: dict[str, int], folder: Path) -> dict[str, str]:
 
 def measure(source: Path, folder: Path, limit: float, options: BenchOptions, tools: dict[str, list[str]]) -> Row:
     row = Row(f"{source.parent.name}/{source.stem}")
-    results: dict[str, Result] = made(source, folder, limit, tools)
+    results: dict[str, Result] = made(source, folder, limit, tools, OURS)
     right = {name: folder / f"{name}.onnx" for name, r in results.items() if not (r.said or r.wrong)}
     if missing := [f"{name} {results[name].said or 'is wrong'}" for name in OURS if name not in right]:
         row.slower.append("; ".join(missing))

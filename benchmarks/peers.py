@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -81,7 +82,8 @@ def nodes(path: Path) -> int:
     return count(model.graph) + sum(len(f.node) for f in model.functions)
 
 
-def make(command: list[str], source: Path, target: Path, limit: float) -> Result:
+def make(command: list[str], source: Path, target: Path, limit: float, judged: bool = False) -> Result:
+    """What a command leaves of a model. `judged`: it compares with the original itself."""
     start = time.perf_counter()
     try:
         done = subprocess.run([*command, source, target], capture_output=True, text=True, check=False, timeout=limit)
@@ -91,6 +93,8 @@ def make(command: list[str], source: Path, target: Path, limit: float) -> Result
     if done.returncode or not target.exists():
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return Result(seconds=seconds, said=f"fails: {lines[-1][:70]}")
+    if judged:
+        return Result(nodes(target), seconds)
     try:
         found = verify(source, target)
     except OnnxOptError as e:  # another interface than the original's, or no model
@@ -99,14 +103,17 @@ def make(command: list[str], source: Path, target: Path, limit: float) -> Result
     return Result(nodes(target), seconds, difference=said, wrong=found.is_refused)
 
 
-def made(source: Path, folder: Path, limit: float, tools: dict[str, list[str]] = TOOLS) -> dict[str, Result]:
-    """The results of these optimizers, as NAME.onnx in `folder`, and what is known of each beside it."""
+def made(
+    source: Path, folder: Path, limit: float, tools: dict[str, list[str]] = TOOLS, judged: Collection[str] = ()
+) -> dict[str, Result]:
+    """The results of these optimizers, as NAME.onnx in `folder`, and what is known of each beside it. `judged`: those
+    whose results need no verdict."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, command in tools.items():
         note = folder / f"{name}.json"
         if not note.exists():
-            note.write_text(json.dumps(asdict(make(command, source, folder / f"{name}.onnx", limit))))
+            note.write_text(json.dumps(asdict(make(command, source, folder / f"{name}.onnx", limit, name in judged))))
         found[name] = Result(**json.loads(note.read_text()))
     return found
 

@@ -56,6 +56,8 @@ def _history(data: Mapping[str, Any]) -> History:
         "seconds": float(data["seconds"]),
         "phases": {str(k): float(v) for k, v in data["phases"].items()},
         "fixed_dims": {str(k): int(v) for k, v in data.get("fixed_dims", {}).items()},
+        "target": str(data.get("target", "any")),
+        "choices": [{key: str(c[key]) for key in ("what", "why")} for c in data.get("choices", [])],
         "rolled_back": [
             {key: str(r.get(key, "")) for key in ("pass_text", "rule", "message", "value", "scope")}
             | {"fault": str(r.get("fault", WRONG))}

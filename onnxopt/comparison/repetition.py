@@ -31,6 +31,7 @@ def repeat(
         pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
     ended = time.perf_counter()
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
+    report.target, report.choices = str(options.context().target), options.choices(model)
     report.changed = model.version > 0
     report.phases = {"load": loaded - start, "passes": ended - loaded}
     made = graph_record(model).signature()

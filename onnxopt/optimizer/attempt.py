@@ -127,9 +127,7 @@ def attempt(
             phase("write")
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.brought_in = model.brought_in
-            report.target = ctx.target if isinstance(ctx.target, str) else ",".join(ctx.target)
-            if options.chosen is not None:
-                report.choices = [*model.raised, *options.chosen.choices_without(model.without)]
+            report.target, report.choices = str(ctx.target), options.choices(model)
             report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
             verified = verifier is not None and changed
             if verifier is not None and changed:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxopt.graph import Model
-    from onnxopt.optimizer.forms import Chosen
+    from onnxopt.optimizer.forms import Choice, Chosen
 
 _DTYPES: Final = ("float16", "bfloat16")
 
@@ -92,6 +92,12 @@ class OptimizeOptions:
         from onnxopt.optimizer.forms import chosen_for
 
         return chosen_for(version_in(targets_in(self.target)), self.level if self.pipeline is None else 2)
+
+    def choices(self, model: Model) -> list[Choice]:
+        """What was done with `model`, as `load` has read it, for the target, and why."""
+        if self.chosen is None:
+            return []
+        return [*model.raised, *self.chosen.choices_without(model.without)]
 
     @property
     def _level(self) -> int:

@@ -273,3 +273,14 @@ def for_onnxruntime(graph, ctx):
         "for-onnxruntime is for onnxruntime, the target is cpu"
         in run("optimize", "m.onnx", "out.onnx", *plugin, "--target", "cpu").stderr
     )
+
+
+def test_the_page_tells_it(attention: Path, run: Run) -> None:
+    """Of a report, and of a run that is repeated."""
+    target = ("--target", "onnxruntime==1.32")
+    assert run("optimize", "m.onnx", "out.onnx", *target, "--report", "r.json").returncode == 0
+    for given in (("--from", "r.json"), target):
+        done = run("report", "m.onnx", "out.onnx", "-o", "page.html", *given)
+        assert done.returncode == 0, done.stderr
+        assert "For onnxruntime==1.32: opset 17 → 24 (in newer ones" in (attention / "page.html").read_text()
+        (attention / "page.html").unlink()

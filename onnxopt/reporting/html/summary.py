@@ -96,6 +96,8 @@ def _notes(data: dict[str, Any]) -> Markup | None:
         show = join(" ", link("show it", spot)) if spot is not None else None
         rows.append((join(f"Left out, {r['fault']}: {_name(r)} ({r['message']})", show), "bad"))
     rows += [(text, "warn") for text in report["pipeline"]["warnings"]]
+    for choice in report["choices"]:
+        rows.append((f"For {report['target']}: {choice['what']} ({choice['why']})", "plain"))
     if report["fixed_dims"]:
         fixed = ", ".join(f"{name} = {n}" for name, n in report["fixed_dims"].items())
         rows.append((f"The result takes these sizes only: {fixed}", "plain"))
