@@ -6,6 +6,7 @@ Of any rank: numpy's own answers end at 32 dims, and its arrays at 64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Final
 
 import numpy as np
@@ -50,9 +51,10 @@ def one_element(array: Array) -> Array | None:
     held = distinct(array)
     if not held.size or element_kind(held) == "S":
         return None
-    bits = np.ascontiguousarray(held).reshape(-1).view(np.uint8).reshape(held.size, -1)
-    for few in (bits[:_FIRST], bits):  # the first of most arrays differ
-        if not (few == bits[0]).all():
+    # Compared as integers: rows of single bytes take ten times as long.
+    words = np.ascontiguousarray(held).reshape(-1).view(f"u{gcd(held.itemsize, 8)}").reshape(held.size, -1)
+    for few in (words[:_FIRST], words):  # the first of most arrays differ
+        if not (few == words[0]).all():
             return None
     first: Array = held[(0,) * held.ndim].reshape(())
     return first

@@ -320,12 +320,13 @@ class Graph(Order):
         body.nodes_changed = self.nodes_changed = True
         return [instead.get(v, v) for v in results]
 
-    def take_over(self, value: Value, node: Node, index: int = 0) -> None:
+    def take_over(self, value: Value, node: Node, index: int = 0, *, removed: bool = False) -> None:
         """`node` produces `value` (object, name, users, graph output) in place of its producer.
 
-        O(1): no reader changes. Its producer makes one in its place that nothing reads, where the operator has to.
+        O(1): no reader changes. Its producer makes one in its place that nothing reads, where the operator has to, and
+        the caller does not remove it next (`removed`).
         """
-        self._vacate(value)
+        self._vacate(value, removed)
         while len(node.outputs) <= index:
             node.outputs.append(None)
         if self.model.debug:
@@ -341,13 +342,13 @@ class Graph(Order):
         for user in value.users:
             self.model.mark(user)
 
-    def _vacate(self, value: Value) -> None:
+    def _vacate(self, value: Value, removed: bool) -> None:
         """What makes `value` makes another in its place, which nothing reads, or none, where the operator need not."""
         node = value.producer
         if node is None or node.outputs[value.index] is not value:
             return
         left = None
-        if node.graph is not None and not self.model.may_lack(node, value.index):
+        if not removed and node.graph is not None and not self.model.may_lack(node, value.index):
             left = Value(self.model.names.fresh(value.name, "_unread"), node.graph, node, value.index)
             left.learn(value)
             left.constant = node.holds_array
@@ -450,10 +451,10 @@ class Graph(Order):
         else:
             self.insert(Node(make_node("Constant", "", "", {"value": array}), [], [value]), before)
 
-    def add_initializer(self, value: Value) -> None:
+    def add_initializer(self, value: Value, *, removed: bool = False) -> None:
         """Make an existing value, whose array or tensor is set, an initializer of this scope; what made it makes it no
-        more."""
-        self._vacate(value)
+        more, or the caller removes that next (`removed`)."""
+        self._vacate(value, removed)
         if self.model.debug:
             self.model.gone.pop(value, None)
         self.initializers[value.name] = value

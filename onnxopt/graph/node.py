@@ -59,6 +59,7 @@ _DTYPES: Final[dict[int, type[Any]]] = {
     **dict.fromkeys((AttributeProto.FLOAT, AttributeProto.FLOATS), np.float32),
     **dict.fromkeys((AttributeProto.INT, AttributeProto.INTS), np.int64),
 }
+_TENSOR: Final = AttributeProto.TENSOR
 _FEW: Final = 16  # inputs that are looked through sooner than indexed
 _NONE: Final = MappingProxyType[str, "Graph"]({})
 
@@ -192,7 +193,9 @@ class Node:
         attributes = self.attributes if self._attributes is None else self._attributes
         found = attributes.get(name)
         if found is not None:
-            return self._referred(found) if found.ref_attr_name else self._said(found)
+            if found.ref_attr_name:
+                return self._referred(found)
+            return self._said(found) if found.type == _TENSOR else attribute_value(found)
         if self.graph is not None:
             schema = attribute_default(self._op, self.graph.opset(self._op.rpartition("::")[0]), name)
             if schema is not None:

@@ -47,21 +47,29 @@ Trilu               0      last:2
 
 
 class AxisRule(NamedTuple):
-    """A line. `everything`: the axes of all operands run with the result's; else those of the first do."""
+    """A line. everything: the axes of all operands run with the result's; else those of the first do. named, operand:
+    `along` before and behind the colon."""
 
     everything: bool
     along: str
+    named: str
+    operand: str
     joined_up_to: int = 0
 
 
+def _rule(operands: str, along: str, *joined_up_to: str) -> AxisRule:
+    named, _, operand = along.partition(":")
+    return AxisRule(operands == "all", along, named, operand, *map(int, joined_up_to))
+
+
 _BY_FORM: Final = {
-    "unary": AxisRule(False, "-"),
-    "bounded": AxisRule(False, "-"),
-    "broadcast": AxisRule(True, "-"),
-    "reduce": AxisRule(False, "axes:1"),
+    "unary": _rule("0", "-"),
+    "bounded": _rule("0", "-"),
+    "broadcast": _rule("all", "-"),
+    "reduce": _rule("0", "axes:1"),
 }
 
 AXES: Final[dict[str, AxisRule]] = {op: _BY_FORM[form] for op, form in FORMS.items() if form in _BY_FORM}
 for _line in filter(None, _TABLE.splitlines()):
-    _op, _operands, _along, *_opset = _line.split()
-    AXES[_op] = AxisRule(_operands == "all", _along, *map(int, _opset))
+    _op, *_words = _line.split()
+    AXES[_op] = _rule(*_words)

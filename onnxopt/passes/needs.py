@@ -16,7 +16,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "conv-axes": (2, ("Squeeze",)),
     "conv-bn-folding": (2, ("BatchNormalization", "InstanceNormalization")),
     "default-inputs": (1, ("GRU", "LSTM", "RNN")),
-    "flatten-rows": (2, ("MatMul", "Gemm")),
+    "flatten-rows": (2, ("MatMul", "Flatten", "Reshape", "Squeeze", "Unsqueeze")),
     "fold-signs": (1, ("Neg", "Abs", "Concat")),
     "fuse-attention": (3, ("Attention", "MatMul", "Neg")),
     "fuse-softmax": (3, ("Exp", "Softmax")),

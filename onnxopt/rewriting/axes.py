@@ -14,18 +14,21 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import is_order, order_of
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
-from onnxopt.operators.axes import AXES
+from onnxopt.operators.axes import AXES, AxisRule
 from onnxopt.protos import Array, tensor_bytes
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # a constant with other readers is made anew up to this size
 
+_NONE: Final = frozenset[int]()
+
 To = tuple[tuple[int, ...], ...]  # for each axis those that it becomes, in order
+Made = tuple[int | None, ...]  # for each axis of the results the one that it is; None for one that an operand brings
 
 
 class Axes(NamedTuple):
@@ -34,14 +37,13 @@ class Axes(NamedTuple):
     data: the operands that have them, aligned at the last one.
     along: the axes along which elements hang on one another; an attribute or operand names them.
     last: as many of the last axes are found by their place.
-    made: for each axis of the results the one that it is; None for one that an operand brings.
     """
 
     rank: int
     data: tuple[Value, ...]
     along: frozenset[int]
     last: int
-    made: tuple[int | None, ...]
+    made: Made
 
 
 class Passing(NamedTuple):
@@ -101,9 +103,9 @@ class View:
                 found[axes[0]] = d if before == 1 else before * d if both else None  # type: ignore[operator]
         return tuple(found)
 
-    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+    def keeps(self, made: Made, rank: int) -> bool:
         """Returns whether the result of a node is in the view. `made`: which of the operands' `rank` axes it has."""
-        return list(made) == list(range(rank))
+        return made == tuple(range(rank))
 
 
 class Turned(View):
@@ -119,10 +121,12 @@ class Turned(View):
     def becomes(self, rank: int) -> tuple[To, int]:
         return tuple((i,) for i in inverse(self.order)), rank
 
-    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+    def keeps(self, made: Made, rank: int) -> bool:
         """A result with less axes is plain, if those that it has are in order."""
+        if len(made) == rank:
+            return super().keeps(made, rank)
         left = [self.at(rank).to[i][0] for i in made if i is not None]
-        return super().keeps(made, rank) or (len(left) == len(made) < rank and left == sorted(left))
+        return len(left) == len(made) < rank and left == sorted(left)
 
 
 class AnyOrder(Turned):
@@ -131,8 +135,8 @@ class AnyOrder(Turned):
     def __init__(self, rank: int) -> None:
         super().__init__([*range(1, rank), 0])
 
-    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
-        return (None not in made and len(made) < rank) or list(made) == list(range(rank))
+    def keeps(self, made: Made, rank: int) -> bool:
+        return None not in made if len(made) < rank else View.keeps(self, made, rank)
 
 
 class Rows(View):
@@ -141,9 +145,13 @@ class Rows(View):
     def __init__(self, lead: Shape) -> None:
         super().__init__()
         self.lead = lead
+        self._rows = View.dims(self, (*lead, 1))[0]
 
     def has(self, dims: Shape) -> bool:
         return dims[:-1] == self.lead and isinstance(dims[-1], int)
+
+    def dims(self, dims: Shape) -> Shape:
+        return (self._rows, dims[-1]) if dims[:-1] == self.lead else super().dims(dims)
 
     def becomes(self, rank: int) -> tuple[To, int]:
         return (((0,),) * (rank - 1) + ((1,),)), 2
@@ -166,7 +174,7 @@ class Apart(View):
     def dims(self, dims: Shape) -> Shape:
         return (*self.lead, *dims[1:])
 
-    def keeps(self, made: Sequence[int | None], rank: int) -> bool:
+    def keeps(self, made: Made, rank: int) -> bool:
         return made[:1] == (0,)
 
 
@@ -217,43 +225,49 @@ def axes_of(node: Node) -> Axes | None:
     rank, graph = rank_of(node), node.graph
     if rank is None or graph is None or None in node.outputs or node.has_references:
         return None
-    rule, opset = AXES[node.op], graph.opset()
-    if (len(node.outputs) > 1 and node.op not in ("Split", "TopK")) or (node.op in BROADCASTING and opset < 7):
+    rule, op = AXES[node.op], node.op
+    if len(node.outputs) > 1 and op not in ("Split", "TopK"):
         return None
     operands = [v for v in node.inputs if v is not None]
     data, others = (operands, []) if rule.everything else (operands[:1], operands[1:])
-    last, along = 0, frozenset[int]() if rule.along == "-" else _along(node, rank, rule.along)
-    if along is None or not data or data[0] in others:
+    if not data or data[0] in others:
         return None
-    if node.op == "MatMul":
+    if rule.along == "-":  # most nodes
+        if op in BROADCASTING and graph.opset() < 7:
+            return None
+        if op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
+            return None
+        return Axes(rank, tuple(dict.fromkeys(data)), _NONE, 0, tuple(range(rank)))
+    last, along = 0, _along(node, rank, rule)
+    if along is None:
+        return None
+    if op == "MatMul":
         ranks = [types.rank(v) or 0 for v in operands]
         data, last = (operands[:1], 1) if ranks[-1] == 2 < rank else (operands, 2)  # one matrix for all rows
         if min(ranks) < 2:
             return None
-    elif rule.along == "last:2":
-        last = 2
-    elif rule.along == "from:axis" or opset <= rule.joined_up_to:
-        last, along = rank - min(along), frozenset()
+    elif rule.named == "last":
+        last = int(rule.operand)
+    elif rule.named == "from" or graph.opset() <= rule.joined_up_to:
+        last, along = rank - min(along), _NONE
         if any(types.rank(v) not in range(last + 1) for v in others):
             return None
-    elif node.op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
-        return None
-    made = _made(node, rank, along) if last <= rank else None
+    made = _made(node, rank, rule, along) if last <= rank else None
     return None if made is None else Axes(rank, tuple(dict.fromkeys(data)), along, last, made)
 
 
-def _along(node: Node, rank: int, names: str) -> frozenset[int] | None:
+def _along(node: Node, rank: int, rule: AxisRule) -> frozenset[int] | None:
     """Returns the axes that an attribute or operand names; None where they are not known."""
     found: Sequence[int] | None = ()
-    kind, _, place = names.partition(":")
-    if names in ("axis", "from:axis"):
+    named = rule.named
+    if rule.along in ("axis", "from:axis"):
         found = [int(node.attr("axis"))]
-    elif kind in ("axes", "axis"):
-        found = listed_axes(node, int(place)) or None
-    elif names == "pads":
+    elif named in ("axes", "axis"):
+        found = listed_axes(node, int(rule.operand)) or None
+    elif named == "pads":
         pads = None if len(node.inputs) > 3 and node.inputs[3] is not None else listed_axes(node)
         found = [i for i in range(rank) if pads[i] or pads[i + rank]] if pads and len(pads) == 2 * rank else None
-    elif names == "scale":
+    elif named == "scale":
         scale, opset = node.input(1), node.graph.opset() if node.graph is not None else 0
         dims = types.shape(scale) if scale is not None else None
         if dims not in ((), (1,)):  # a scale of blocks has all axes
@@ -261,12 +275,12 @@ def _along(node: Node, rank: int, names: str) -> frozenset[int] | None:
     return None if found is None or any(not -rank <= a < rank for a in found) else frozenset(a % rank for a in found)
 
 
-def _made(node: Node, rank: int, along: frozenset[int]) -> tuple[int | None, ...] | None:
+def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made | None:
     every = tuple(range(rank))
     if node.op == "Transpose":
         order = order_of(node, rank)
-        return order if tuple(sorted(order)) == every else None
-    if AXES[node.op].along == "axes:1" and not node.keeps_dims:
+        return order if is_order(order, rank) else None
+    if rule.along == "axes:1" and not node.keeps_dims:
         return tuple(i for i in every if i not in along)
     if node.op == "Gather":
         index = types.rank(node.inputs[1]) if node.inputs[1] is not None else None
@@ -288,17 +302,19 @@ def passes(node: Node, view: View) -> Passing | None:
     _, rank, alone, fixed = view.at(a.rank)
     if not alone.issuperset(a.along) or (a.last and not fixed.issuperset(range(a.rank - a.last, a.rank))):
         return None
-    may_follow = node.graph is not None and broadcasts(node.op, node.graph.opset())
     is_turned = isinstance(view, Turned)
-    seen, made_anew = [], []
+    seen, made_anew = list[Value](), list[Value]()
+    may_follow: bool | None = None
     for v in a.data:
-        dims = types.shape(v)
+        dims, constant = types.shape(v), v.constant
         if dims is None:
             return None
-        full, constant = len(dims) == a.rank and view.has(dims), v.constant
+        full = len(dims) == a.rank and view.has(dims)
         if full and not constant and not is_turned:
             seen.append(v)
             continue
+        if may_follow is None:
+            may_follow = node.graph is not None and broadcasts(node.op, node.graph.opset())
         own = {i for i, d in enumerate(dims, a.rank - len(dims)) if d != 1}
         if (may_follow or node.op == "MatMul") and len(dims) <= rank and fixed.issuperset(own):
             continue  # it is broadcast as well
@@ -342,7 +358,8 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
 def rename(node: Node, old: Node, a: Axes, view: View) -> None:
     """Write the axes into `node`, a copy of `old`, whose axes are `a`, that works in the view."""
     to, rank, *_ = view.at(a.rank)
-    kind, _, place = AXES[node.op].along.partition(":")
+    rule = AXES[node.op]
+    named, place = rule.named, rule.operand
 
     def moved(axis: int) -> int:
         new = to[axis % a.rank][0]
@@ -356,23 +373,23 @@ def rename(node: Node, old: Node, a: Axes, view: View) -> None:
             array = np.array(listed, like.array.dtype).reshape(like.array.shape if name == "axis" else -1)
             node.set_input(index, node.graph.constant(array, like.name, node))
 
-    if kind in ("axes", "axis") and place.isdigit():
+    if named in ("axes", "axis") and place:
         given = listed_axes(old, int(place)) or []
         new = list(map(moved, given))
         if new != given:
-            write(int(place), kind, sorted(new) if node.op in REDUCTIONS else new)
-    elif kind in ("axis", "from") or (kind == "scale" and a.along):
+            write(int(place), named, sorted(new) if node.op in REDUCTIONS else new)
+    elif named in ("axis", "from") or (named == "scale" and a.along):
         axis = int(old.attr("axis"))
         if moved(axis) != axis:
             node.set_attr("axis", moved(axis))
-    elif kind == "pads" and rank > 0:
+    elif named == "pads" and rank > 0:
         given = listed_axes(old) or []
         padded = [0] * 2 * rank
         for i in a.along:
             padded[to[i][0]], padded[to[i][0] + rank] = given[i], given[i + a.rank]
         if padded != given:
             write(1, "pads", padded)
-    elif kind == "perm":
+    elif named == "perm":
         perm = list(range(rank))
         for there, here in zip(to, order_of(old, a.rank)):
             for i, k in zip(there, to[here]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from onnxopt.rewriting.rule import Declined
 _LONGEST: Final = 8  # operators of a chain
 _FEW: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
+_BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # a map says which dims their results have
+_CHAINS: Final = "chains of moves"
 _OF_SIZES: Final = PICKS | {"Add", "Cast", "Concat", "Max", "Mul", "ReduceProd"}
 _FOLLOWED: Final = 64  # values
 LEFT: Final = "as many operators would be left"
@@ -38,6 +40,14 @@ class Step:
     op: str
     inputs: Sequence[Any] = ()  # lists of integers, arrays, or values
     attributes: Any = None
+
+
+class _Answer(NamedTuple):
+    """What takes the place of a chain, or why nothing does; `values`: those of the chain that the steps may read."""
+
+    steps: list[Step]
+    reason: str
+    values: list[Value]
 
 
 @record(eq=False)
@@ -72,9 +82,12 @@ def composed(m: Match) -> Value:
 def _is_short(m: Match, nodes: Sequence[Node]) -> bool:
     """Is it a Transpose that moves axes, a Slice and a step that keeps the order, once each at most? These stay, but
     for an axis that is sliced to one element and dropped."""
-    kinds = ["order" if n.op in SAME_ORDER else n.op for n in nodes]
-    if len(set(kinds)) < len(kinds) or not {"order", "Slice", "Transpose"}.issuperset(kinds):
-        return False
+    kinds = list[str]()
+    for node in nodes:
+        kind = "order" if node.op in SAME_ORDER else node.op
+        if kind in kinds or kind not in ("order", "Slice", "Transpose"):
+            return False
+        kinds.append(kind)
     if "Transpose" not in kinds:
         return nodes[0].op in ("Slice", "Unsqueeze")
     if "Slice" in kinds and "order" in kinds and nodes[kinds.index("order")].op == "Squeeze":
@@ -116,17 +129,7 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
     assert x is not None
     m.require(len(nodes) > 1 or not x.constant, "a constant, which folds")
     m.require(not _is_beside_alike(nodes), _BESIDE)
-    try:
-        try:
-            found = _map(m, x, nodes)
-        except Declined as e:
-            if str(e) != APART or m.anchor.op != "Reshape":
-                raise
-            found = _map(m, x, nodes[1:])
-            found.end(m.anchor)
-        steps = _written(m, found)
-    except TooComplex:
-        raise Declined("sizes that are not compared") from None
+    steps = _fewest(m, x, nodes)
     if shared:
         _may_pass(m, nodes, steps)
     elif len(nodes) == 1:
@@ -134,6 +137,54 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
     else:
         m.require(len(steps) < len(nodes), LEFT)
     return steps
+
+
+def _fewest(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
+    """Returns the fewest operators for a chain. Chains that are told alike, as those of equal layers are, are composed
+    once in a round of passes."""
+    values: dict[Value, int] = {}
+    key = m.opset, m.shape(x), *[_told(m, node, values) for node in nodes]
+    known = cast("dict[Any, _Answer]", m.graph.model.analyses.setdefault(_CHAINS, {}))
+    if key not in known:
+        steps, reason = list[Step](), ""
+        try:
+            steps = _composed(m, x, nodes)
+        except (Declined, TooComplex) as e:
+            reason = str(e) if isinstance(e, Declined) else "sizes that are not compared"
+        known[key] = _Answer(steps, reason, [*values])
+    answer = known[key]
+    if answer.reason:
+        raise Declined(answer.reason)
+    now = dict(zip(answer.values, values))
+    return [
+        Step(s.op, [now.get(i, i) if isinstance(i, Value) else i for i in s.inputs], s.attributes) for s in answer.steps
+    ]
+
+
+def _told(m: Match, node: Node, values: dict[Value, int]) -> tuple[Any, ...]:
+    """Returns all that a map is told of a node but the dims of its first operand. `values`: numbers for operands that
+    are no constants."""
+    found: list[Any] = [a.SerializeToString() for a in node.proto.attribute]
+    for v in node.inputs[1:]:
+        if v is None or v.constant:
+            found.append(v and ((array := v.array).shape, array.dtype, array.tobytes()))
+        else:
+            found += m.shape(v), values.setdefault(v, len(values))
+    if node is m.anchor and node.op == "Reshape" and (target := node.input(1)) is not None and not target.constant:
+        found.append(_copied(m, target))
+    is_said = node is not m.anchor and node.op in _BY_OPERANDS
+    return node.op, *found, None if is_said else m.shape(node.output)
+
+
+def _composed(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
+    try:
+        found = _map(m, x, nodes)
+    except Declined as e:
+        if str(e) != APART or m.anchor.op != "Reshape":
+            raise
+        found = _map(m, x, nodes[1:])
+        found.end(m.anchor)
+    return _written(m, found)
 
 
 def _map(m: Match, x: Value, nodes: Sequence[Node]) -> IndexMap:
@@ -321,13 +372,18 @@ def _picks(items: Sequence[_Item]) -> list[Step]:
     return steps
 
 
-def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | None:
+def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | list[int] | None:
     """The target of the anchor, where each dim that it copies is the same of a tensor of these dims."""
     target = m.anchor.input(1) if m.anchor.op == "Reshape" and not m.anchor.attr("allowzero", 0) else None
-    copied = copies(m, target) if target is not None and _is_of_sizes(target) else None
+    copied = _copied(m, target) if target is not None else None
     if copied is None or any([*dims[i : i + 1]] != [*wanted[i : i + 1]] for i in copied):
         return None
-    return target
+    return [int(d) for d in target.array] if target is not None and target.constant else target
+
+
+def _copied(m: Match, target: Value) -> tuple[int, ...] | None:
+    found = copies(m, target) if _is_of_sizes(target) else None
+    return None if found is None else tuple(found)
 
 
 def copies(m: Match, target: Value) -> list[int] | None:

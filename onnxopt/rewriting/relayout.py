@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
+from onnxopt.operators.axes import AXES
 from onnxopt.record import record
 from onnxopt.rewriting.axes import AnyOrder, Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
@@ -48,28 +49,30 @@ def regions(
 
     Linear in the nodes that are reached from these operators: only these are asked.
     """
-    views, found, asked = dict[K, View](), dict[Node, tuple[K, Passing]](), set[Node]()
-    values = [v for op in ends for n in graph.by_op.get(op, ()) for v in (*n.inputs[:2], *n.outputs)]
-    reached = set(values)
+    views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
+    asked: set[Node | None] = {None}
+    border = (v for op in ends for n in graph.by_op.get(op, ()) for v in (*n.inputs, *n.outputs))
+    values = [v for v in border if v is not None and not v.constant]
+    reached: set[Value | None] = {None, *values}
     while values:
         v = values.pop()
-        for node in (v.producer, *v.users) if v is not None else ():
-            if node is None or node in asked or node.graph is not graph:
+        for node in (v.producer, *v.users):
+            if node in asked or node is None:
                 continue
             asked.add(node)
-            k = kind(node)
+            k = kind(node) if node.op in AXES and node.graph is graph else None
             if k is None:
                 continue
             if k not in views:
                 views[k] = view(k)
-            passing = passes(node, views[k])
-            if passing is not None:
-                found[node] = k, passing
-                more = [w for w in (*passing.seen, *node.outputs) if w not in reached]
-                reached.update(more)
-                values += more
-    in_order = [n for n in graph if n in found] if found else []
-    return connected({n: found[n][0] for n in in_order}, {n: found[n][1] for n in in_order})
+            found = passes(node, views[k])
+            if found is not None:
+                kinds[node], passing[node] = k, found
+                for w in (*found.seen, *node.outputs):
+                    if w not in reached and w is not None:
+                        reached.add(w)
+                        values.append(w)
+    return connected({n: kinds[n] for n in graph if n in kinds} if kinds else {}, passing)
 
 
 def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
@@ -78,14 +81,21 @@ def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_
     region_of: dict[Node, Region[K]] = {}
     reading: dict[tuple[Value, K], Region[K]] = {}
     for node, k in kinds.items():
-        region = Region(k, passing)
+        region: Region[K] | None = None
+        first = list[Value]()  # values that no other node reads so far
         for v in passing[node].seen:
-            made = region_of.get(v.producer) if v.producer is not None else None
-            if made is None or made.kind != k:
-                made = reading.setdefault((v, k), region) if side_by_side else region
-            region = made._root()._absorb(region._root())
-        region._root().nodes.append(node)
-        region_of[node] = region._root()
+            other = region_of.get(v.producer) if v.producer is not None else None
+            if other is None or other.kind != k:
+                other = reading.get((v, k)) if side_by_side else None
+                if other is None:
+                    first.append(v)
+                    continue
+            other = other._root()
+            region = other if region is None else region._absorb(other)
+        region_of[node] = region = Region(k, passing) if region is None else region
+        region.nodes.append(node)
+        if side_by_side:
+            reading.update(((v, k), region) for v in first)
     position = {node: i for i, node in enumerate(region_of)}
     found = list({id(r._root()): r._root() for r in region_of.values()}.values())
     for region in found:
@@ -122,23 +132,31 @@ class Relayout:
 
     def __init__(self, graph: Graph, nodes: Iterable[Node], view: View, passing: Mapping[Node, Passing]) -> None:
         self.graph, self.view = graph, view
-        current = {n: _current(n, passing.get(n), view) for n in nodes}
-        is_whole = None not in current.values()
-        self.passing = {n: p for n, p in current.items() if p is not None and is_whole}
+        self._is_turned = isinstance(view, Turned)
+        self.passing: dict[Node, Passing] = {}
+        for node in nodes:
+            found = _current(node, passing.get(node), view)
+            if found is None:  # a region is changed as a whole
+                self.passing = {}
+                break
+            self.passing[node] = found
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
-        made = {v for v in self.made() if isinstance(view, Turned)}  # one of one element is not put in order, but is
-        self.operands = {n: [v for v in p.axes.data if v in p.seen or v in made] for n, p in self.passing.items()}
+        self.operands = {n: p.seen for n, p in self.passing.items()}
+        if self._is_turned:  # one of one element is not put in order, but is
+            made = set(self.made())
+            self.operands = {n: [v for v in p.axes.data if v in p.seen or v in made] for n, p in self.passing.items()}
         read = (v for operands in self.operands.values() for v in operands)
         self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
 
-    def made(self) -> Iterator[Value]:
+    def made(self) -> list[Value]:
         """Returns the results that are in the view."""
-        return (v for n in self.nodes if self.is_kept(n) for v in n.outputs if v is not None)
+        nodes = [n for n in self.nodes if self.is_kept(n)] if self._is_turned else self.nodes
+        return [v for n in nodes for v in n.outputs if v is not None]
 
     def is_kept(self, node: Node) -> bool:
         """Returns whether the results of a node are in the view. In another order, results with fewer axes are not."""
-        return not isinstance(self.view, Turned) or len((a := self.passing[node].axes).made) == a.rank
+        return not self._is_turned or len((a := self.passing[node].axes).made) == a.rank
 
     def outside(self, v: Value) -> list[Node]:
         """Returns the readers of a result that are outside, or do not read it in the view."""
@@ -183,7 +201,7 @@ class Relayout:
     def carry_out(self) -> None:
         """Replace each node by a copy that works in the view, and write the ends. Removes dead nodes at the border."""
         now: dict[Value, Value] = {}
-        made, sources = list(self.made()), [v.producer for v in self.entering]
+        made, sources = self.made(), [v.producer for v in self.entering]
         for node in self.nodes:
             for v in self.operands[node]:
                 if v not in now:  # it comes from outside, and this is its first reader
@@ -229,6 +247,12 @@ class Relayout:
 
 def _current(node: Node, known: Passing | None, view: View) -> Passing | None:
     """Returns how a node passes through the view; asks again where another region has replaced an operand since."""
-    if known is not None and all(v in node.inputs for v in (*known.seen, *known.made_anew)):
-        return known
+    if known is not None:
+        inputs = node.inputs
+        for v in known.seen:
+            if v not in inputs:
+                break
+        else:
+            if not known.made_anew or all(v in inputs for v in known.made_anew):
+                return known
     return passes(node, AnyOrder(len(view.order)) if isinstance(view, Turned) else view)

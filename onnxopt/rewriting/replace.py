@@ -113,7 +113,7 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
             if new.users:
                 new.redirect_readers(old)  # a new node may read what another new node produces
             old.learn(new)
-            graph.take_over(old, maker, new.index)
+            graph.take_over(old, maker, new.index, removed=True)
     for node in m.new_nodes:
         for v in node.outputs:
             if v is not None and v.name == _UNNAMED:

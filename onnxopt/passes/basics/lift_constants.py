@@ -36,7 +36,7 @@ class LiftConstants(GraphPass):
                 tensor.name = value.name
             else:
                 value.array = node.constant_array()
-            graph.add_initializer(value)
+            graph.add_initializer(value, removed=True)
             graph.remove(node)
             ctx.count("constant_to_initializer")
         if not graph.is_bound_by_name:
@@ -51,7 +51,7 @@ class LiftConstants(GraphPass):
         if tensor_bytes(*source.constant_type()) > self.max_copy:
             return
         value.array = source.array
-        graph.add_initializer(value)
+        graph.add_initializer(value, removed=True)
         graph.remove(node)
         ctx.count("constant_body_output")
 

@@ -76,7 +76,7 @@ def _axes(node: Node, op: str) -> list[int]:
 
 def _between(few: Shape, many: Shape) -> list[int]:
     """The axes of one element that are in `many` dims and not in `few`, which are the same otherwise."""
-    if None in few:
+    if len(many) <= len(few) or None in few:
         return []
     axes, rest = [], list(reversed(few))
     for i, d in enumerate(many):

@@ -18,7 +18,6 @@ from onnxopt.element_types import FLOATS
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.operators.axes import AXES
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node
 from onnxopt.record import record
@@ -45,7 +44,7 @@ class FlattenRows(GraphPass):
     """
 
     info = PassInfo(
-        "flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",), ops=("MatMul", "Gemm")
+        "flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",), ops=("MatMul", *SAME_ORDER)
     )
     normalizations: int = option(
         0, "so many Reshapes an Add with a LayerNormalization is worth, if of matrices; below zero: if of rank 3"
@@ -83,13 +82,14 @@ def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalization
 
 def _leading_dims(node: Node) -> Shape | None:
     """The leading dims of what the node makes, if these are known, and there are several."""
-    made = node.outputs[0] if node.outputs else None
-    dims = types.shape(made) if made is not None and node.op in AXES else None
-    if made is None or dims is None or len(dims) < 3 or None in dims[:-1] or 0 in dims[-1:] or not types.dtype(made):
-        return None
-    lead, shapes = dims[:-1], [types.shape(v) for v in node.outputs if v is not None]
-    if not all(d is not None and d[:-1] == lead and isinstance(d[-1], int) for d in shapes):
-        return None
+    lead: Shape | None = None
+    for v in node.outputs:
+        dims = types.shape(v) if v is not None else None
+        if v is None or dims is None or len(dims) < 3 or not isinstance(dims[-1], int) or lead not in (None, dims[:-1]):
+            return None
+        if lead is None and (None in dims[:-1] or not dims[-1] or not types.dtype(v)):
+            return None
+        lead = dims[:-1]
     return lead
 
 

@@ -86,7 +86,7 @@ class _Plan(Relayout):
         super().__init__(graph, found.nodes, Turned(q), found.passing)
         self.q, self.back, self.identity = q, inverse(q), tuple(range(found.kind))
         self.look()
-        in_order = all(self.view.keeps(found.passing[n].axes.made, found.kind) for n in self.nodes)
+        in_order = all(self.view.keeps(self.passing[n].axes.made, found.kind) for n in self.nodes)
         self.gain = self.saved if self.is_possible and in_order and self.moved <= 0 else 0
 
     def enters(self, v: Value) -> End[Node] | None:

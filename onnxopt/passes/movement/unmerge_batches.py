@@ -6,7 +6,7 @@ them apart for the mask, merges them for Softmax and the second product, and tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.axes import Apart, passes
+from onnxopt.rewriting.axes import Apart, Passing
 from onnxopt.rewriting.axis_runs import product
 from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.parts import parts_beside
@@ -47,7 +47,8 @@ class UnmergeBatches(GraphPass):
             return
         plans: list[_Plan] = []
         for found in regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0]):
-            all_ways = [_Plan(graph, found, view) for view in ways[found.kind]]
+            first, *others = ways[found.kind]
+            all_ways = [_Plan(graph, found, first, found.passing), *(_Plan(graph, found, w, {}) for w in others)]
             best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
             if best is not None and best.is_possible and best.saved > 0:
                 plans.append(best)
@@ -55,7 +56,7 @@ class UnmergeBatches(GraphPass):
                 why = "it would not leave fewer nodes" if best.is_possible else _SAID
                 ctx.decline("unmerged", why, repr(best.nodes[0]))
         for plan in _without_odd(plans, ctx):
-            now = _Plan(graph, plan.region, plan.view)  # what is beside it may have changed
+            now = _Plan(graph, plan.region, plan.view, plan.passing)  # what is beside it may have changed
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
 
@@ -108,9 +109,9 @@ class _Plan(Reshaped):
     view: Apart
     suffix = "_apart"
 
-    def __init__(self, graph: Graph, region: Region[Shape], view: Apart) -> None:
+    def __init__(self, graph: Graph, region: Region[Shape], view: Apart, passing: Mapping[Node, Passing]) -> None:
         self.region, self.more = region, len(view.lead) - 1
-        super().__init__(graph, region.nodes, view, {n: p for n in region.nodes if (p := passes(n, view))})
+        super().__init__(graph, region.nodes, view, passing)
         self.look()
         self.merged = sum(e.saved > 0 for e in self.all_ends)  # Reshapes that merge, or take apart, and go
         if self.is_possible and self.merged:
