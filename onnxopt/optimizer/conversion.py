@@ -6,21 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from onnxopt.errors import ModelError
 from onnxopt.io import Staged
 from onnxopt.io.convert import opset_of
 from onnxopt.io.load import read_proto
 from onnxopt.optimizer.options import OptimizeOptions
+from onnxopt.optimizer.results import ConversionFault
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
 from onnxopt.verification.missing import missing
-
-
-class ConversionFault(ModelError):
-    """The conversion to a newer opset alone makes a model that computes something else. `own`: the model's opset."""
-
-    def __init__(self, message: str, hint: str, own: int) -> None:
-        super().__init__(message, hint)
-        self.own = own
 
 
 def judged(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import VerificationError
+from onnxopt.errors import ModelError, VerificationError
 from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
@@ -105,6 +105,14 @@ class DifferentResult(VerificationError):
         if not self.hint.startswith(_NOTHING):
             self.hint = f"{_NOTHING}; {self.hint}"
         self.report = report
+
+
+class ConversionFault(ModelError):
+    """The conversion to a newer opset alone makes a model that computes something else. `own`: the model's opset."""
+
+    def __init__(self, message: str, hint: str, own: int) -> None:
+        super().__init__(message, hint)
+        self.own = own
 
 
 _NOTHING = "nothing was written"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, attempt
-from onnxopt.optimizer.conversion import ConversionFault
+from onnxopt.optimizer.results import ConversionFault
 from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
