@@ -46,6 +46,7 @@ LIKE_FIRST: Final = UNARY | of_form("same") | with_trait("like")
 LINEAR: Final = with_trait("linear")
 HOMOGENEOUS: Final = with_trait("positive")
 NONNEGATIVE: Final = with_trait("nonnegative")
+FRACTIONS: Final = tuple(sorted(with_trait("fraction")))
 NEAR_ZERO: Final = with_trait("small")
 TELLS_ZERO: Final = with_trait("telling")
 IN_RANGE: Final = with_trait("ranged")
@@ -66,6 +67,7 @@ __all__ = [
     "CUTTING",
     "EXACT",
     "FORMS",
+    "FRACTIONS",
     "GLOBAL_POOLS",
     "HARMLESS",
     "HOMOGENEOUS",

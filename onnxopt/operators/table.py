@@ -39,6 +39,7 @@ Traits, of the first operand x and the first result f(x):
     linear       f(c x) = c f(x) for every number c
     positive     f(c x) = c f(x) for every c > 0, and no power of x overflows on the way (all `linear` have it, too)
     nonnegative  f(x) is never below zero, or NaN
+    fraction     f(x) is never below zero or above one, or NaN (these are nonnegative, too)
     small        f(x) is 0 where x is, and about as small, or smaller, where x is small
     telling      f(x) tells 0 from a small x, or x from a slightly different one
     ranged       no element of f(x) is much larger than the largest of what is read
@@ -69,7 +70,7 @@ Erf                 unary      harmless small
 Exp                 unary      harmless nonnegative
 Floor               unary      harmless exact telling
 Gelu                unary      harmless small
-HardSigmoid         unary      harmless nonnegative
+HardSigmoid         unary      harmless fraction
 HardSwish           unary      small
 IsInf               unary      harmless
 IsNaN               unary      harmless
@@ -83,7 +84,7 @@ Relu                unary      harmless positive nonnegative small ranged
 Round               unary      harmless exact telling
 Selu                unary      small
 Shrink              unary      small
-Sigmoid             unary      harmless nonnegative
+Sigmoid             unary      harmless fraction
 Sign                unary      harmless exact telling
 Sin                 unary      harmless small
 Sinh                unary      harmless small
@@ -152,7 +153,7 @@ CumProd             axis       like
 Hardmax             axis       telling like
 LogSoftmax          axis       harmless like
 LpNormalization     axis       telling like
-Softmax             axis       harmless nonnegative like
+Softmax             axis       harmless fraction like
 TopK                axis       telling results
 
 ArgMax              places     telling
@@ -237,4 +238,5 @@ TRAITS: Final[dict[str, frozenset[str]]] = {}
 for _line in filter(None, _TABLE.splitlines()):
     _op, _form, *_traits = _line.split()
     FORMS[_op] = _form
-    TRAITS[_op] = frozenset((*_traits, "positive") if "linear" in _traits else _traits)
+    _more = [implied for trait, implied in (("linear", "positive"), ("fraction", "nonnegative")) if trait in _traits]
+    TRAITS[_op] = frozenset((*_traits, *_more))

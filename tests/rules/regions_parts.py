@@ -56,7 +56,10 @@ def slices(seed: str) -> ModelProto:
     g.inputs[0].type.tensor_type.shape.dim[axis].dim_value = size
     sizes = g.lengths(size)
     if g.rarely(3) and len(sizes) > 1:
-        parts = g.several("Split", [x, g.ints(*sizes)], [g.with_dim(x, axis, n) for n in sizes], axis=axis)
+        parts = g.cut(x, axis, sizes)
+        if g.chance():  # each part in as many again, but where something else reads it
+            again = [g.cut(v, axis, g.lengths(g.shapes[v][axis])) if g.chance() else [v] for v in parts]
+            return g.model(*(g.chain(v, 1) for made in again for v in made), *(parts[:1] if g.rarely(6) else []))
         return g.model(g.chain(g.draw.choice(parts), 2))
     parts = []
     for i, n in enumerate(sizes):

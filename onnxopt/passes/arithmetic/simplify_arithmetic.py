@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import prod
 from typing import Final
@@ -11,9 +12,10 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.weights.underflow import underflows
-from onnxopt.element_types import FLOATS, element_kind, is_float
+from onnxopt.element_types import FLOATS, element_kind, is_float, of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.operators import FRACTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import (
@@ -29,6 +31,7 @@ from onnxopt.rewriting import (
     widens,
     without_ones,
 )
+from onnxopt.rewriting.guards import is_number
 
 _LEAST: Final = 2.0**-10  # of a factor: without it a cube overflows about where it did
 _MOST: Final = 2.0**10
@@ -258,6 +261,33 @@ def clip_of_relu_below(m: Match, x: Value, b: Array) -> Value:
     return _clip(m, x, np.zeros((), b.dtype), b)
 
 
+@rewrite(op.Clip(one_of(*FRACTIONS)(var("x"), ..., name="inner", shared=True), const("a").opt(), const("b").opt()))
+def clip_of_fraction(m: Match, x: Value, a: Array | None, b: Array | None) -> Value:
+    """Clip(Sigmoid(x), 0, 1) = Sigmoid(x); so for Softmax and HardSigmoid, and wider bounds."""
+    m.require(all(bound is None or bound.size == 1 for bound in (a, b)), "a bound is no number")
+    m.require(a is None or a.item() <= 0, "the lower bound is above 0")
+    m.require(b is None or b.item() >= 1, "the upper bound is below 1")
+    return m.inner.output
+
+
+_SOFT: Final = op.Softplus(var("x"), name="soft", shared=True)
+
+
+@rewrite(
+    either(
+        op.Where(one_of("Greater", "GreaterOrEqual")(var("x"), const("t"), shared=True), var("x"), _SOFT),
+        op.Where(one_of("Less", "LessOrEqual")(var("x"), const("t"), shared=True), _SOFT, var("x")),
+    )
+)
+def choice_of_softplus(m: Match, x: Value, t: Array) -> Value:
+    """Where(x > t, x, Softplus(x)) = Softplus(x), where x + log(1 + exp(-x)) rounds to x above t."""
+    m.require(is_float(t) and is_number(m, t, x), "no number as threshold")
+    # Softplus(x) - x is less than exp(-x), and a number that is less than a quarter of epsilon times x rounds away.
+    above = t.item() > 1 and math.exp(-t.item()) < t.item() * of(t.dtype).epsilon / 4
+    m.require(above, "a Softplus is not rounded to x where the threshold is")
+    return m.soft.output
+
+
 @rewrite(op.Where(const("c"), var("a"), var("b")))
 def choice_that_is_made(m: Match, c: Array, a: Value, b: Value) -> Value:
     """Where(true, a, b) = a, Where(false, a, b) = b."""
@@ -301,7 +331,7 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
 @register
 class SimplifyArithmetic(RewritePass):
     """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; x x x = x³; Min of Max
-    is Clip.
+    is Clip; a Clip to the range of what it reads is none, nor a choice between x and a Softplus that rounds to x.
 
     Applies when: the values are floating point, and nobody reads the one in between.
     Keeps: integers, whose division truncates; constants that would take more room together.
@@ -328,6 +358,8 @@ class SimplifyArithmetic(RewritePass):
         sum_of_one,
         choice_of_not,
         choice_that_is_made,
+        clip_of_fraction,
+        choice_of_softplus,
         clip_of_max,
         clip_of_min,
         clip_of_relu_below,

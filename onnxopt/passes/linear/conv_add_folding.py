@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.analysis.weights import linear
@@ -123,9 +125,23 @@ def fold_standardized_input(m: Match, x: Value, z: Array, t: Array, w: Array, b:
     return m.op.Conv(m.op[m.shift.op](x, term, like=m.shift), weight, bias, like=m.conv)
 
 
-@rewrite(op.Conv(one_of("Add", "Sub")(var("x"), const("t"), name="shift"), const("w"), const("b").opt(), name="conv"))
+_SHIFTED: Final = one_of("Add", "Sub")(var("x"), const("t"), name="shift")
+
+
+@rewrite(op.Conv(_SHIFTED, const("w"), const("b").opt(), name="conv"))
 def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
     """Conv(x + t; W, b) = Conv(x; W, b + sum Wt), without padding, which is zero behind the sum."""
+    return m.op.Conv(x, m.value("w"), shifted(m, x, t, w, b), like=m.conv)
+
+
+@rewrite(op.Conv(op.Add(var("y"), _SHIFTED, name="sum"), const("w"), const("b").opt(), name="conv"))
+def fold_shifted_summand(m: Match, y: Value, x: Value, t: Array, w: Array, b: Array | None) -> Value:
+    """Conv(y + (x + t); W, b) = Conv(y + x; W, b + sum Wt), as in global response normalization."""
+    return m.op.Conv(m.op.Add(y, x, like=m.sum), m.value("w"), shifted(m, x, t, w, b), like=m.conv)
+
+
+def shifted(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
+    """The bias of a Conv that takes x where it took x + t."""
     m.require(linear.unpadded(m.conv), "the padding is not shifted")
     m.require(m.conv.attr("group") == 1, "grouped convolution")
     m.require(not quantized(m, x), "the convolution is quantized")
@@ -138,8 +154,7 @@ def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) 
     m.require(np.isfinite(c).all(), "the term is not finite")
     more = linear.sum_over_inputs(m.conv, w, c)
     m.require(linear.is_finite(more), "the weights are not finite")
-    total = m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
-    return m.op.Conv(x, m.value("w"), total, like=m.conv)
+    return m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
 
 
 @register
@@ -148,7 +163,7 @@ class ConvAddFolding(RewritePass):
 
     Applies when: the constant is one number, or one per output channel ([C,1,1] or [1,C,1,1] for images, [N] for
     Gemm), and nobody else reads the value in between. Also a constant factor on the input of a Conv, and
-    without padding a constant term: pictures that are standardized.
+    without padding a constant term, or that of a summand: pictures that are standardized.
     Keeps: the rank and shape of the result: [C] after a Conv of images is along the width, not the channels.
     Not done: constants along other axes, integers, quantized operators, division by zero, weights that overflow or
     underflow their type; the last factor of a Gelu that is written out, which runtimes run as one operator: 4 % of
@@ -168,4 +183,5 @@ class ConvAddFolding(RewritePass):
         fold_scaled_input,
         fold_standardized_input,
         fold_shifted_input,
+        fold_shifted_summand,
     )

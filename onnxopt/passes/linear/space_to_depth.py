@@ -14,7 +14,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, quantized, rewrite, var
-from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.axis_runs import constant_target, product, size_of
 from onnxopt.rewriting.forms import operands
 
 _SPATIAL: Final = (2, 3)
@@ -101,6 +101,34 @@ def _part(
     return (v, (starts[spatial[0]], starts[spatial[1]])) if v is not None and len(starts) == len(spatial) else None
 
 
+# [n, c, r, r, h, w] or [n, r, r, c, h, w] to [n, c, h, r, w, r]: the mode, and where c and both r are
+_SHUFFLES: Final = {(0, 1, 4, 2, 5, 3): ("CRD", (1, 2, 3)), (0, 3, 4, 1, 5, 2): ("DCR", (3, 1, 2))}
+
+
+_SHUFFLED: Final = op.Transpose(
+    op.Reshape(var("x"), ..., name="cut"), name="turned", perm=lambda perm: perm and tuple(perm) in _SHUFFLES
+)
+
+
+@rewrite(op.Reshape(_SHUFFLED, ..., name="joined"))
+def shuffled_pixels(m: Match, x: Value) -> Value:
+    """Reshape(Transpose(Reshape(x, [n, c, r, r, h, w])), [n, c, h r, w r]) = DepthToSpace(x, r)."""
+    mode, places = _SHUFFLES[tuple(m.turned.attr("perm"))]
+    dims, cut, made = m.shape(x), m.shape(m.cut.output), m.shape(m.joined.output)
+    m.require(dims is not None and cut is not None and made is not None, "a rank is unknown")
+    assert dims is not None and cut is not None and made is not None
+    m.require((len(dims), len(cut), len(made)) == (4, 6, 4) and None not in dims, "no picture, or a dim is unknown")
+    channels, block, other = (cut[i] for i in places)
+    m.require(isinstance(channels, int) and isinstance(block, int) and block == other != 1, "no square blocks")
+    assert isinstance(channels, int) and isinstance(block, int)
+    m.require((cut[0], dims[1], *cut[4:]) == (dims[0], channels * block**2, *dims[2:]), "other axes are cut")
+    wide = [product((d, block)) for d in dims[2:]]
+    m.require([*made[:2], *map(size_of, made[2:])] == [dims[0], channels, *wide], "other axes are joined")
+    m.require(m.dtype(x) in _KERNELS, "runtimes have no kernel for this type")
+    m.require(m.opset >= 11 or mode == "DCR", "before opset 11 there is no mode")
+    return m.op.DepthToSpace(x, blocksize=block, mode=mode if m.opset >= 11 else None)
+
+
 @rewrite(op.Conv(op.Gather(var("x"), const("order"), axis=1), const("w"), var("b").opt(), name="conv"))
 def fold_order_of_channels(m: Match, x: Value, order: Array, w: Array, b: Value | None) -> Value:
     """Conv(x[:, p]; W, b) = Conv(x; V, b), V[:, p] = W, for a permutation p of the channels."""
@@ -124,12 +152,15 @@ class SpaceToDepth(RewritePass):
     weights in that order. Of channels that come last: Concat(x[:, i::b, j::b]) = Reshape(Transpose(Reshape(x))), in the
     order of rows or of columns, as Swin merges patches.
 
+    Reshape(Transpose(Reshape(x, [n, c, r, r, h, w])), [n, c, h r, w r]) = DepthToSpace(x, r), in half of the time.
+
     Applies when: the Slices take every b-th row and column to the end, each part once, only the Concat reads them, and
     the sizes are known to be multiples of b. YOLO's Focus is one, with b = 2.
-    Not done: SpaceToDepth of other types than float32 and float64, for which runtimes have no kernel; grouped and
-    quantized Convs.
+    Not done: other types than float32 and float64, for which runtimes have no kernel; grouped and quantized Convs.
     """
 
     # After: a Slice of a Slice may be one.
-    info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains", "gather-axes"), ops=("Concat", "Gather"))
-    rules = (blocks_of_pixels, blocks_of_tokens, fold_order_of_channels)
+    info = PassInfo(
+        "space-to-depth", opt_level=2, after=("merge-chains", "gather-axes"), ops=("Concat", "Gather", "Transpose")
+    )
+    rules = (blocks_of_pixels, blocks_of_tokens, shuffled_pixels, fold_order_of_channels)

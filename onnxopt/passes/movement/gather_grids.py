@@ -38,6 +38,37 @@ def gather_of_grid(m: Match, x: Value, first: Value) -> Value:
     return _spread(m, x, [c and c._replace(axis=c.axis + 1) for c in lines], places[:-1])
 
 
+@rewrite(
+    op.GatherElements(
+        op.Expand(var("x"), ..., name="data", shared=True),
+        op.Expand(var("i"), ..., name="places", shared=True),
+        name="gather",
+    )
+)
+def elements_of_expanded(m: Match, x: Value, i: Value) -> Value:
+    """GatherElements(Expand(x), Expand(i)) = GatherND(x, i) of a batch, where x repeats along axes of the places, and i
+    along those of what is picked."""
+    dims, own, given, wide = (m.shape(v) for v in (m.data.output, x, i, m.places.output))
+    m.require(all(s is not None and None not in s for s in (dims, own, given, wide)), "a dim is unknown")
+    assert dims is not None and own is not None and given is not None and wide is not None
+    rank = len(dims)
+    m.require(len(own) == len(given) == len(wide) == rank, "an Expand adds axes")
+    axis = int(m.gather.attr("axis", 0)) % rank
+    m.require(own[axis] == dims[axis] and given[axis] == wide[axis], "the axis is repeated")
+    batch = next((k for k in range(axis) if own[k] != dims[k] or given[k] != wide[k] or dims[k] != wide[k]), axis)
+    repeats = all(own[k] == 1 and given[k] == wide[k] for k in range(batch, axis))
+    m.require(repeats, "another axis is repeated than those of the places")
+    rest = range(axis + 1, rank)
+    picked = rest and all(given[k] == 1 and own[k] == dims[k] == wide[k] for k in rest)
+    m.require(picked, "a place for each element of what is picked")
+    m.require(m.opset >= 12, "there is no GatherND of a batch before opset 12")
+    if batch < axis:
+        x = m.op.Squeeze(x, m.ints(range(batch, axis)))
+    if len(rest) > 1:
+        i = m.op.Squeeze(i, m.ints(rest[1:]))
+    return m.op.GatherND(x, i, batch_dims=batch)
+
+
 _FLAT: Final = one_of("Flatten", "Reshape")(var("x"), ..., name="flat", shared=True)
 
 
@@ -139,9 +170,15 @@ class GatherGrids(RewritePass):
     Applies when: what picks is stored, or made of Ranges along axes of their own, and the dims are known; where they
     may pick less than there is, a Slice is left. Masks of language models are looked up like that, token by token.
     Gather(Flatten(x), i n + j) = GatherND(x, (i, j)) where NonZero finds i and j: the weights of a mixture of experts.
+    GatherElements(Expand(x), Expand(i)) = GatherND(x, i) of a batch: neighbours in clouds of points.
     GatherND(x, Unsqueeze(i, -1)) = Gather(x, i): what PyTorch indexes along the first axis.
     Not done: indices that repeat elements; rows that may be cut, where more would be taken of the next.
     """
 
-    info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"), ops=("Gather", "GatherND"))
-    rules = (gather_of_one_axis, gather_of_grid, gather_of_rows, gather_of_found)
+    info = PassInfo(
+        "gather-grids",
+        opt_level=1,
+        after=("index-chains", "shape-arithmetic"),
+        ops=("Gather", "GatherElements", "GatherND"),
+    )
+    rules = (gather_of_one_axis, gather_of_grid, elements_of_expanded, gather_of_rows, gather_of_found)

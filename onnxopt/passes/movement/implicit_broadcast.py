@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis.broadcasting import distinct, one_element
+from onnxopt.analysis.kernels import evaluate
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import EXACT, MULTIDIRECTIONAL, PICKS, UNARY, broadcasts
@@ -18,6 +19,7 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # what may hold the same again and again
 _EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # what masks go through, element by element
+_ON_FILLS: Final = tuple(sorted(MULTIDIRECTIONAL | EXACT.intersection(UNARY)))
 _STEPS: Final = 8
 _FEW: Final = 4
 _SMALL: Final = 1 << 20  # bytes that are compared
@@ -153,6 +155,27 @@ def expand_of_operand(m: Match, first: Value) -> Value:
     return m.op[m.node.op](*given[:i], narrow, *given[i + 1 :], like=m.node)
 
 
+@rewrite(one_of(*_ON_FILLS)(var("first"), ..., name="node", reads={"ConstantOfShape"}))
+def step_on_fill(m: Match, first: Value) -> Value:
+    """f(ConstantOfShape(s, v), c) = ConstantOfShape(s, f(v, c)), of numbers."""
+    given = [v for v in m.node.inputs if v is not None]
+    fills = [v for v in given if v.producer is not None and v.producer.op == "ConstantOfShape"]
+    if len(fills) != 1 or fills[0].constant or m.node.has_references:
+        m.skip()
+    fill, number = fills[0], repeated(fills[0])
+    target = fill.producer.inputs[0] if fill.producer is not None else None
+    rank = m.rank(fill)
+    m.require(number is not None and target is not None and rank is not None, "its rank, or its number, is unknown")
+    assert number is not None and target is not None
+    one = (1,) * (rank or 0)
+    numbers = [number.reshape(one) if v is fill else v.array if v.constant else None for v in given]
+    m.require(all(n is not None and n.size == 1 and n.ndim <= len(one) for n in numbers), "no number stands beside it")
+    found = evaluate(m.node, numbers, m.opset)
+    m.require(found is not None, "runtimes compute it each in their way")
+    assert found is not None
+    return m.op.ConstantOfShape(target, value=found[0].reshape(1))
+
+
 @rewrite(op.Where(op.Expand(var("c"), var("s"), name="expand"), const("a"), const("b"), name="where"))
 def choice_of_expanded(m: Match, c: Value, s: Value, a: Array, b: Array) -> Value:
     """Where(Expand(c, s), a, b) = Expand(Where(c, a, b), s), of two numbers."""
@@ -166,7 +189,7 @@ def choice_of_expanded(m: Match, c: Value, s: Value, a: Array, b: Array) -> Valu
 class ImplicitBroadcast(RewritePass):
     """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is
     one number that ConstantOfShape repeats, and the row of a table that is picked for each position. Between two
-    numbers is chosen before what says which is expanded.
+    numbers is chosen before what says which is expanded. What is computed of one number that is repeated is one.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
     Keeps: symbols apart, of which one may be 1 at run time.
@@ -175,4 +198,4 @@ class ImplicitBroadcast(RewritePass):
     """
 
     info = PassInfo("implicit-broadcast", opt_level=2)
-    rules = (expand_of_operand, choice_of_expanded)
+    rules = (expand_of_operand, step_on_fill, choice_of_expanded)

@@ -11,10 +11,11 @@ from onnxopt.analysis import types
 from onnxopt.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import REDUCTIONS, SAME_ORDER
+from onnxopt.operators import CUTTING, REDUCTIONS, SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var
+from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import reduced_axes
 
@@ -168,6 +169,39 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     return m.op.Concat(*parts, axis=axis)
 
 
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Unsqueeze"}))
+def stack(m: Match, first: Value) -> Value:
+    """Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k) = Reshape(Concat(a, b, …; k)), axis k as two."""
+    rank = m.rank(first)
+    axis = int(m.concat.attr("axis")) % rank if rank else 0
+    if not rank or axis == rank - 1:  # elements of a would lie between those of b
+        m.skip()
+    parts: list[Value] = []
+    gone = 0
+    for v in m.concat.inputs:
+        node = v.producer if v is not None else None
+        if v is None or node is None or node.op != "Unsqueeze" or [a % rank for a in listed_axes(node) or ()] != [axis]:
+            m.require(v is not None and v.constant and v.constant_type()[1][axis] == 1, "a part is not unsqueezed")
+            assert v is not None
+            parts.append(m.const(v.array.squeeze(axis), like=v))
+            continue
+        assert node.inputs[0] is not None
+        parts.append(node.inputs[0])
+        gone += v.only_user is m.concat and v.users[m.concat] == 1
+    m.require(gone > 1, "others read what is unsqueezed")
+    taken = any(user.op in ("Reshape", *CUTTING) for user in m.concat.output.users)
+    m.require(not taken, "it is cut or reshaped, and who does that may read what was joined")
+    dims = m.shape(parts[0])
+    alike = dims is not None and None not in dims and all(m.shape(v) == dims for v in parts)
+    m.require(alike, "not provably the same shape")
+    assert dims is not None
+    size = dims[axis]
+    joined = (*dims[:axis], None if not isinstance(size, int) else size * len(parts), *dims[axis + 1 :])
+    target = constant_target(joined, (*dims[:axis], len(parts), *dims[axis:]))
+    m.require(target is not None and m.opset >= 5, "more than one unknown dim")
+    return m.op.Reshape(m.op.Concat(*parts, like=m.concat, axis=axis), m.ints(target))
+
+
 _ARG: Final = ("ArgMax", "ArgMin")
 _REDUCE = one_of(*_ARG, *REDUCTIONS)(var("x"), ..., name="reduce")
 
@@ -213,8 +247,8 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Two steps are one: Concat of Concat, of Split; Squeeze of Concat; Reshape of a stack; Unsqueeze, Squeeze, Reshape
-    of Reduce; Cast of a Cast that loses nothing.
+    """Two steps are one: Concat of Concat, of Split, of Unsqueezes; Squeeze of Concat; Reshape of a stack; Unsqueeze,
+    Squeeze, Reshape of Reduce; Cast of a Cast that loses nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
@@ -229,6 +263,7 @@ class MergeChains(RewritePass):
         concat_of_split,
         squeeze_of_concat,
         reshape_of_stack,
+        stack,
         unsqueeze_of_broadcast,
         reduce_with_ones,
         cast_of_cast,

@@ -25,7 +25,7 @@ _CUTS: Final = ("Slice", "Gather", _EXTRACTOR)
 
 @register
 class SlicesToSplit(GraphPass):
-    """x[:a], x[a:b], x[b:] = Split(x); a Split of which one part is read is a Slice.
+    """x[:a], x[a:b], x[b:] = Split(x); a Split of which one part is read is a Slice; Split of Split = Split.
 
     Applies when: the size of the axis is known, and the slices, each of constant bounds and step 1, cover it without
     gaps and overlaps; so do elements that are listed one after the other. A rotary embedding halves each head like
@@ -54,6 +54,10 @@ class SlicesToSplit(GraphPass):
             first = min((n for group in parts.values() for n in group), key=position.__getitem__)
             if ctx.spend("split", at=first):
                 _split(graph, axis, {bounds: parts[bounds] for bounds in sorted(parts)}, first)
+        for node in list(graph.by_op.get("Split", ())):
+            again = _split_again(node) if node.graph is graph else None
+            if again is not None and ctx.spend("split_of_split", at=node):
+                _split_at_once(graph, node, *again)
         for node in list(graph.by_op.get("Split", ())):
             found = _only_part(node)
             if found is None:
@@ -126,6 +130,32 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     if not rank or len(known) < len(sizes) or (whole is not None and sum(known) > whole):
         return None  # no runtime takes such lengths, where it runs
     return part, axis, (sum(known[:-1]), sum(known))
+
+
+def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
+    """The Split of which `node` alone splits a part, along which axis, and the lengths and the parts that one makes."""
+    part = node.inputs[0]
+    outer = part.producer if part is not None else None
+    if part is None or outer is None or outer.op != "Split" or outer.graph is not node.graph:
+        return None
+    rank = types.rank(part)
+    if part.only_user is not node or node.has_references or outer.has_references or not rank:
+        return None
+    axis = int(node.attr("axis") or 0) % rank
+    parts = [w for v in outer.outputs for w in (node.outputs if v is part else [v])]
+    sizes = [_size(v, axis) if v is not None else None for v in parts]
+    if int(outer.attr("axis") or 0) % rank != axis or None in sizes:
+        return None
+    return outer, axis, [n for n in sizes if n is not None], [v for v in parts if v is not None]
+
+
+def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: list[int], parts: list[Value]) -> None:
+    source = outer.inputs[0]
+    assert source is not None
+    split = insert_split(graph, source, parts, axis, sizes, outer)
+    describe_as(split.proto, outer.proto)
+    graph.remove(inner)
+    graph.remove(outer)
 
 
 def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> None:
