@@ -59,7 +59,12 @@ CHOICES: Final = (
         ("attention",),
         operator="Attention",
     ),
-    Form("RotaryEmbedding", ("rotary-embedding",), ("rotary_embedding",), operator="RotaryEmbedding"),
+    Form(
+        "RotaryEmbedding",
+        ("rotary-embedding",),
+        ("rotary_embedding", "rotary_of_halves", "rotary_of_pairs", "rotary_of_numbers"),
+        operator="RotaryEmbedding",
+    ),
     Form("RMSNormalization", ("rms-normalization", "add-rms-normalization"), ("rms_normalization",)),
     Form("LayerNormalization", ("layer-normalization",), ("layer_normalization",)),
     Form("GroupNormalization", ("group-normalization",), ("group_normalization",)),

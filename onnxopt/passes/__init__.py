@@ -81,6 +81,7 @@ ROOMS: Final = {
         "fuse-activation",
         "fuse-attention",
         "fuse-normalization",
+        "fuse-rotary",
         "fuse-softmax",
     ),
 }

@@ -45,7 +45,10 @@ LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
     _level(f"{_ARITHMETIC},{_FOLDS}", f"{_FORMS},group-heads"),
-    _level(f"{_ARITHMETIC},{_OPERATORS},{_FOLDS},{_ALGEBRA}", f"{_FORMS},merge-parallel,fuse-attention,group-heads"),
+    _level(
+        f"{_ARITHMETIC},{_OPERATORS},{_FOLDS},{_ALGEBRA}",
+        f"{_FORMS},merge-parallel,fuse-rotary,fuse-attention,group-heads",
+    ),
 )
 
 _OWN: Final = {"convert-dtype": "--dtype float16"}  # the judge has to know it, too

@@ -130,7 +130,6 @@ def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None)
         signs = _in_a_row(signs, m.reshape)
     m.require(signs is not None, "the length of a part is unknown, or large")
     m.require(m.dtype(first) in FLOATS, "the lowest of the integers has no negative")
-    m.require(m.opset < 23, "rotary positions are an operator from opset 23 on")
     assert signs is not None
     if y.constant:
         c = y.array

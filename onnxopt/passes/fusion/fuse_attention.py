@@ -1,4 +1,4 @@
-"""Attention and rotary positions that are written out become the standard's operators (opset 23)."""
+"""Attention that is written out becomes the standard's operator (opset 23)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array, numpy_dtype
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
-from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.scores import Filled, one_number, scores_of
 
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
@@ -36,7 +35,8 @@ _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Value:
     """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c); so with 0 in place of
     NaN, which the Softmax has where the mask is minus infinity for all keys."""
-    guard(m, 23, v)
+    m.require(m.opset >= 23, "the operator is there from opset 23 on")
+    m.require(m.dtype(v) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
     m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
     m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
     s = scores_of(x)
@@ -243,70 +243,21 @@ def _only_scored(m: Match) -> list[Value | None]:
     return rest[:1]
 
 
-_HALVES = op.Split(var("x"), ..., name="halves")
-
-
-@rewrite(
-    op.Add(
-        op.Mul(var("x"), var("cos")),
-        op.Mul(op.Concat(op.Neg(_HALVES.at(1)), _HALVES.at(0), name="turned"), var("sin")),
-    )
-)
-def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
-    """x cos(f, f) + [-x₂, x₁] sin(f, f) = RotaryEmbedding(x, cos f, sin f), x₁ and x₂ the halves of x."""
-    guard(m, 23, x)
-    shape = m.shape(x)
-    m.require(shape is not None and len(shape) == 4 and isinstance(shape[3], int), "not batches of heads")
-    batch, _, length, width = shape or (None,) * 4
-    halves = [m.shape(v) for v in m.halves.outputs if v is not None]
-    m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
-    m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
-    angles = [_angles(v, function) for v, function in ((cos, "Cos"), (sin, "Sin"))]
-    m.require(angles[0] is not None and angles[0] == angles[1], "the angles are not the same for both halves")
-    assert angles[0] is not None
-    f, rank = angles[0]
-    dims = m.shape(f)
-    m.require(dims is not None and len(dims) == rank and dims[0] == batch is not None, "angles for another batch")
-    assert dims is not None
-    m.require(rank == 3 or dims[1] == 1, "angles for each head")
-    m.require(dims[-2] == length is not None, "the positions of x and of the angles may differ, and broadcast")
-    f = m.op.Squeeze(f, m.ints([1])) if rank == 4 else f
-    return m.op.RotaryEmbedding(x, m.op.Cos(f), m.op.Sin(f))
-
-
-def _angles(value: Value, function: str) -> tuple[Value, int] | None:
-    """f of Unsqueeze(Cos(Concat(f, f)), 1), or of Cos(Concat(f, f)) where it has that axis, and the rank of f."""
-    call, rank = value.producer, 4
-    if call is not None and call.op == "Unsqueeze" and call.inputs[0] is not None and listed_axes(call) == [1]:
-        call, rank = call.inputs[0].producer, 3
-    twice = call.inputs[0].producer if call is not None and call.op == function and call.inputs[0] is not None else None
-    if twice is None or twice.op != "Concat" or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
-        return None
-    f = twice.inputs[0] if twice.attr("axis") in (-1, rank - 1) else None
-    return (f, rank) if f is not None else None
-
-
-def guard(m: Match, opset: int, x: Value) -> None:
-    m.require(m.opset >= opset, f"the operator is there from opset {opset} on")
-    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-
-
 @register
 class FuseAttention(RewritePass):
-    """Softmax(q kᵀ z + mask) v = Attention; x cos + [-x₂, x₁] sin = RotaryEmbedding (both opset 23).
+    """Softmax(q kᵀ z + mask) v = Attention (opset 23).
 
     Applies when: batches and heads are known to be equal, nothing in between is used elsewhere, and the mask cannot be
     minus infinity for all keys, or zeros take the place of the NaN of which the formula is full then. Biases and masks
     are added up; truths stay truths; one row for all queries is repeated, once for all that read the mask; the lowest
-    number becomes its neighbour, of which formula and operator give the mean of all values. For positions, the angles
-    are given once for both halves and for each sequence.
+    number becomes its neighbour, of which formula and operator give the mean of all values.
     Keeps: masks of unknown numbers; masks with minus infinity and no zeros: where all keys are hidden the operator
     gives zeros, and the formula NaN.
     An Attention takes keys and values as they are before they are copied for the queries that share a head, and joins
     past and new ones itself.
-    Not done: types other than float32. Where there are no queries, no keys, or no
-    batch, the formula gives zeros or nothing, and onnxruntime's operator fails.
+    Not done: types other than float32 and float16; in float16 masks of the lowest number. Where there are no queries,
+    no keys, or no batch, the formula gives zeros or nothing, and onnxruntime's operator fails.
     """
 
-    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("Attention", "MatMul", "Neg"))
-    rules = (attention, shared_heads, past_and_present, rotary_embedding)
+    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("Attention", "MatMul"))
+    rules = (attention, shared_heads, past_and_present)

@@ -1,0 +1,211 @@
+"""Rotary positions that are written out become the standard's operator (opset 23)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.rewriting import Match, either, op, rewrite, var
+from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.twofold import half
+
+_HALVES: Final = op.Split(var("x"), ..., name="halves")
+_NEGATED: Final = op.Concat(op.Neg(_HALVES.at(1)), _HALVES.at(0), name="turned")
+_SWAPPED: Final = op.Concat(_HALVES.at(1), _HALVES.at(0), name="turned")
+
+
+@rewrite(op.Add(op.Mul(var("x"), var("cos")), op.Mul(either(_NEGATED, _SWAPPED), var("sin"))))
+def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
+    """x [c, c] + [-x₂, x₁] [s, s] = x [c, c] + [x₂, x₁] [-s, s] = RotaryEmbedding(x, c, s), x = [x₁, x₂]."""
+    made = m.turned.inputs[0].producer if m.turned.inputs[0] is not None else None
+    negated = made is not None and made.op == "Neg"
+    _require_halves(m, x)
+    m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
+    c, s = half(m, cos, 1), half(m, sin, 1 if negated else -1)
+    m.require(c is not None and s is not None, "the angles are not the same for both halves")
+    assert c is not None and s is not None
+    return m.op.RotaryEmbedding(x, _of_each(m, c, cos, x), _of_each(m, s, sin, x))
+
+
+@rewrite(
+    op.Concat(
+        op.Sub(op.Mul(_HALVES.at(0), var("cos")), op.Mul(_HALVES.at(1), var("sin"))),
+        op.Add(op.Mul(_HALVES.at(1), var("cos")), op.Mul(_HALVES.at(0), var("sin"))),
+        name="turned",
+    )
+)
+def rotary_of_halves(m: Match, x: Value, cos: Value, sin: Value) -> Value:
+    """[x₁ c - x₂ s, x₂ c + x₁ s] = RotaryEmbedding(x, c, s), x = [x₁, x₂], two halves."""
+    _require_halves(m, x)
+    m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
+    return m.op.RotaryEmbedding(x, _of_each(m, cos, cos, x), _of_each(m, sin, sin, x))
+
+
+_PAIRS: Final = op.Split(op.Reshape(var("x"), ..., name="pairs"), ..., name="halves")
+
+
+@rewrite(
+    op.Add(
+        op.Mul(var("x"), var("cos")),
+        op.Mul(
+            op.Reshape(
+                either(
+                    op.Concat(op.Neg(_PAIRS.at(1)), _PAIRS.at(0), name="turned"),
+                    op.Concat(_PAIRS.at(1), _PAIRS.at(0), name="turned"),
+                ),
+                ...,
+                name="row",
+            ),
+            var("sin"),
+        ),
+    )
+)
+def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
+    """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s, interleaved = 1), x₁ and x₂ at even and odd places."""
+    made = m.turned.inputs[0].producer if m.turned.inputs[0] is not None else None
+    negated = made is not None and made.op == "Neg"
+    _require_heads(m, x)
+    dims = [m.shape(v) for v in (m.pairs.output, *m.halves.outputs) if v is not None]
+    ones = [d[-1] if d else None for d in dims] == [2, 1, 1]  # in row-major order pairs lie side by side
+    m.require(ones and m.turned.attr("axis") in (-1, len(dims[0] or ()) - 1), "not pairs of features")
+    m.require(types.same_shape(x, m.row.output), "not pairs of features")
+    c, s = half(m, cos, 1, True), half(m, sin, 1 if negated else -1, True)
+    m.require(c is not None and s is not None, "the angles are not the same for both of a pair")
+    assert c is not None and s is not None
+    return m.op.RotaryEmbedding(x, _of_each(m, c, cos, x), _of_each(m, s, sin, x), interleaved=1)
+
+
+@rewrite(
+    op.Reshape(
+        op.Concat(
+            op.Unsqueeze(op.Sub(op.Mul(var("a"), var("cos")), op.Mul(var("b"), var("sin"))), ..., name="first"),
+            op.Unsqueeze(op.Add(op.Mul(var("a"), var("sin")), op.Mul(var("b"), var("cos"))), ..., name="second"),
+            name="turned",
+        ),
+        ...,
+    )
+)
+def rotary_of_numbers(m: Match, a: Value, b: Value, cos: Value, sin: Value) -> Value:
+    """(a + i b) (c + i s) = RotaryEmbedding(x, c, s, interleaved = 1), of complex numbers, which are pairs in x."""
+    x = _paired(m, a, b)
+    m.require(x is not None, "not pairs of features")
+    assert x is not None
+    _require_heads(m, x)
+    last = all(listed_axes(n) in ([4], [-1]) for n in (m.first, m.second)) and m.turned.attr("axis") in (-1, 4)
+    m.require(last and types.same_shape(x, m.anchor.output), "not pairs of features")
+    return m.op.RotaryEmbedding(x, _of_each(m, cos, cos, x), _of_each(m, sin, sin, x), interleaved=1)
+
+
+def _paired(m: Match, a: Value, b: Value) -> Value | None:
+    """x, of which `a` has the elements at even places of the last axis, and `b` those at odd ones."""
+    found = [_every_other(m, v, place) for place, v in enumerate((a, b))]
+    return found[0] if found[0] is found[1] else None
+
+
+def _every_other(m: Match, value: Value, place: int) -> Value | None:
+    node = value.producer
+    source = node.inputs[0] if node is not None else None
+    if node is None or source is None:
+        return None
+    dims = m.shape(source)
+    if node.op == "Slice" and dims is not None and isinstance(dims[-1], int) and len(node.inputs) == 5:
+        bounds = [v.array.tolist() if v is not None and v.constant else None for v in node.inputs[1:]]
+        starts, ends, axes, steps = bounds
+        even = starts == [place] and steps == [2] and axes in ([len(dims) - 1], [-1])
+        return source if even and ends is not None and ends[0] >= dims[-1] else None
+    if node.op != "Gather" or dims is None or node.attr("axis") % len(dims) != len(dims) - 1:
+        return None
+    index, pairs = node.inputs[1], source.producer
+    if index is None or not index.constant or index.array.ndim or int(index.array) != place:
+        return None
+    x = pairs.inputs[0] if pairs is not None and pairs.op == "Reshape" else None
+    return x if x is not None and _are_pairs(m, x, source) else None
+
+
+def _are_pairs(m: Match, x: Value, pairs: Value) -> bool:
+    """Is `pairs` x with its last axis in pairs?"""
+    dims, split = m.shape(x), m.shape(pairs)
+    if not dims or split is None or not isinstance(dims[-1], int):
+        return False
+    return split == (*dims[:-1], dims[-1] // 2, 2) and None not in split
+
+
+@rewrite(
+    op.Concat(
+        op.RotaryEmbedding(op.Split(var("x"), ..., name="parts").at(0), var("cos"), var("sin"), name="rotary"),
+        op.Split(var("x"), ..., name="parts").at(1),
+        name="joined",
+    )
+)
+def rotary_of_part(m: Match, x: Value, cos: Value, sin: Value) -> Value:
+    """[RotaryEmbedding(x₁), x₂] = RotaryEmbedding(x), of the features in front of x₂ alone."""
+    dims = m.shape(x)
+    m.require(dims is not None and len(dims) == 4 and m.joined.attr("axis") in (-1, 3), "not features of heads")
+    first = m.shape(m.rotary.output)
+    m.require(len(m.parts.outputs) == 2, "more parts")
+    size = first[-1] if first else None
+    m.require(isinstance(size, int) and not m.rotary.attr("rotary_embedding_dim", 0), "a part of a part")
+    return m.op.RotaryEmbedding(x, cos, sin, like=m.rotary, rotary_embedding_dim=size)
+
+
+def _require_heads(m: Match, x: Value) -> int:
+    m.require(m.opset >= 23, "the operator is there from opset 23 on")
+    m.require(m.dtype(x) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
+    shape = m.shape(x)
+    width = shape[3] if shape is not None and len(shape) == 4 else None
+    m.require(isinstance(width, int), "not batches of heads")
+    assert isinstance(width, int)
+    return width
+
+
+def _require_halves(m: Match, x: Value) -> None:
+    width = _require_heads(m, x)
+    halves = [m.shape(v) for v in m.halves.outputs if v is not None]
+    m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
+
+
+def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
+    """The angles of each sequence, as the operator takes them: [batch, positions, half]; `whole`: of both halves."""
+    batch, _, length, width = m.shape(x) or (None,) * 4
+    dims = m.shape(whole)
+    assert isinstance(width, int)
+    wide = width if whole is not angles else width // 2
+    m.require(dims is not None and dims[-1:] == (wide,), "one angle for several features")
+    m.require(
+        dims is not None and 1 < len(dims) <= 4 and dims[-2] == length is not None,
+        "the positions of x and of the angles may differ, and broadcast",
+    )
+    full = (1,) * (4 - len(dims or ())) + tuple(dims or ())
+    m.require(full[1] == 1, "angles for each head")
+    m.require(full[0] in (1, batch) and batch is not None, "angles for another batch")
+    rank = len(dims or ())
+    if rank == 4:
+        maker = angles.producer  # of these nodes, or of the graph
+        one = maker.inputs[1] if maker is not None and maker.op == "Unsqueeze" and len(maker.inputs) > 1 else None
+        inner = maker.inputs[0] if maker is not None and one is not None and one.constant else None
+        taken = inner is not None and one is not None and one.array.tolist() in ([1], [-3])
+        angles = inner if taken and inner is not None else m.op.Squeeze(angles, m.ints([1]))
+    elif rank == 2:
+        angles = m.op.Unsqueeze(angles, m.ints([0]))
+    if full[0] == batch:
+        return angles
+    if isinstance(batch, int):
+        return m.op.Expand(angles, m.ints([batch, 1, 1]))
+    return m.op.Expand(angles, m.op.Concat(m.op.Shape(x, start=0, end=1), m.ints([1, 1]), axis=0))
+
+
+@register
+class FuseRotary(RewritePass):
+    """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s) (opset 23), however its signs and angles are written.
+
+    Applies when: the angles are the same for both halves, which Concat, Gather of a table, a product with signs, or
+    constants tell, and for all heads; they are of the positions of x. Angles of one sequence are repeated for a batch,
+    once for all layers. What is turned in front of features that stay is one operator as well.
+    """
+
+    info = PassInfo("fuse-rotary", opt_level=3, after=("merge-parallel",), ops=("Concat",))
+    rules = (rotary_embedding, rotary_of_halves, rotary_of_pairs, rotary_of_numbers, rotary_of_part)
