@@ -250,7 +250,9 @@ def numbers(seed: str) -> ModelProto:
     if kind is np.float32 or kind is np.int32:
         s = g.integer("Cast", [s], g.now[s].astype(kind), to=g.element(kind))
     picks = [g.draw.randrange(len(g.shapes[x])) for _ in range(n)]
-    lanes = [g.integer("Gather", [s, g.number(k)], g.now[s][k], axis=0) for k in picks]
+    vectors = g.rarely(3)  # of one element each
+    places = [g.ints(k) if vectors else g.number(k) for k in picks]
+    lanes = [g.integer("Gather", [s, i], g.now[s][[k] if vectors else k], axis=0) for i, k in zip(places, picks)]
     all_lanes = [lanes]
     for _ in range(g.draw.randint(1, 4)):
         op, way = g.one("Add", "Sub", "Mul", "Max", "Min"), g.draw.randrange(5)
@@ -272,8 +274,11 @@ def numbers(seed: str) -> ModelProto:
                 made.append(g.integer(op, [*pair], f(g.now[pair[0]], g.now[pair[1]])))
             lanes = made
         all_lanes.append(lanes)
-    ends = [g.integer("Unsqueeze", [v, g.ints(g.one(0, -1))], g.now[v].reshape(1)) for v in lanes]
+    ends = lanes
+    if not vectors:
+        ends = [g.integer("Unsqueeze", [v, g.ints(g.one(0, -1))], g.now[v].reshape(1)) for v in lanes]
     if g.rarely(4):
+        ends = [*ends]
         ends.insert(g.draw.randrange(n), g.held_as(np.array([5], kind)))
     joined = g.integer("Concat", ends, np.concatenate([g.now[e] for e in ends]), axis=g.one(0, 0, -1))
     if g.rarely(4):

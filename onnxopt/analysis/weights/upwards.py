@@ -96,11 +96,14 @@ class Reach(NamedTuple):
 
 
 def are_products(node: Node, w: Value) -> bool:
-    """Do several products like `node`, and nothing else, read `w`?"""
+    """Do several products like `node`, and nothing else, read `w` as a factor? A bias is a term."""
     place = node.places(w)
     if len(w.users) < 2 or w.is_output or node.op not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return False
-    return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users) and len(place) == 1
+    return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users) and place in (
+        [0],
+        [1],
+    )
 
 
 # -- upwards: to the weights that made x ----------------------------------------------------------------------

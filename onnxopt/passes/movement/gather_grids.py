@@ -106,6 +106,8 @@ _COLUMNS: Final = op.Split(_PLACES, ..., axis=lambda axis: axis in (1, -1), name
         op.Add(
             op.Mul(op.Squeeze(_COLUMNS.at(0), const("of_i"), shared=True), const("width")),
             op.Squeeze(_COLUMNS.at(1), const("of_j"), shared=True),
+            name="index",
+            shared=True,
         ),
         name="gather",
     )
@@ -113,8 +115,10 @@ _COLUMNS: Final = op.Split(_PLACES, ..., axis=lambda axis: axis in (1, -1), name
 def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, width: Array) -> Value:
     """Gather(Reshape(x, [-1]), i n + j) = GatherND(x, (i, j)), i and j of what is not zero in a matrix of n columns."""
     tail = _row(m)
+    index = m.index.output
+    m.require(index.feeds_only(lambda u: u is m.gather or u.op == "Shape"), "Add output used elsewhere")
     dims, found = m.shape(x), m.shape(mask)
-    m.require(dims is not None and found is not None and len(dims) == len(found) == 2, "no matrices")
+    m.require(dims and found and len(dims[:2]) == len(found) == 2 and dims[2:] in ((), (1,)), "no matrices")
     assert dims is not None and found is not None
     # A column behind the last of x would be the first of the next row, and no error.
     m.require(isinstance(dims[1], int) and found[1] == dims[1], "rows of another length")
@@ -122,8 +126,9 @@ def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, w
     m.require(m.places.attr("perm") in (None, [1, 0]), "not place by place")
     m.require(of_i.tolist() in ([1], [-1]) and of_j.tolist() in ([1], [-1]), "not one index for each place")
     m.require(m.opset >= 11, "there is no GatherND before opset 11")
-    rows = m.op.Unsqueeze(x, m.ints([2])) if tail else x
-    return m.op.GatherND(rows, m.places.output)
+    if [*dims[2:]] != tail:
+        x = m.op["Unsqueeze" if tail else "Squeeze"](x, m.ints([2]))
+    return m.op.GatherND(x, m.places.output)
 
 
 def _row(m: Match) -> list[int]:

@@ -34,7 +34,10 @@ class TransposePropagation(GraphPass):
     Not done: opsets before 7; Softmax before opset 13, which takes all axes from one on together.
     """
 
-    info = PassInfo("transpose-propagation", opt_level=2, before=("flatten-rows",), ops=("Transpose",))
+    # After: places that NonZero finds are picked by as columns, which are rows once they are turned.
+    info = PassInfo(
+        "transpose-propagation", opt_level=2, after=("gather-grids",), before=("flatten-rows",), ops=("Transpose",)
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Transpose"):

@@ -94,16 +94,13 @@ class _Packing:
                 i += 1
 
     def _number(self, part: Value | None) -> Value | None:
-        """The number of which a part is the vector."""
+        """Returns the number that a part of one element holds: what an Unsqueeze makes the vector of, or the vector."""
         node = part.producer if part is not None else None
-        if (
-            node is None
-            or node.op != "Unsqueeze"
-            or node.graph is not self._graph
-            or listed_axes(node) not in ([0], [-1])
-        ):
+        if part is None or node is None or part.constant or node.graph is not self._graph:
             return None
-        return node.inputs[0]
+        if node.op == "Unsqueeze" and listed_axes(node) in ([0], [-1]):
+            return node.inputs[0]
+        return part if types.shape(part) == (1,) else None
 
     def _vector(self, given: Iterable[Value], depth: int) -> _Vector | None:
         numbers = tuple(given)
@@ -115,7 +112,10 @@ class _Packing:
 
     def _found(self, numbers: tuple[Value, ...], depth: int) -> _Vector | None:
         first = numbers[0]
-        if any(types.rank(v) != 0 or types.dtype(v) != types.dtype(first) for v in numbers):
+        dims = types.shape(first)
+        if dims not in ((), (1,)) or any(
+            types.shape(v) != dims or types.dtype(v) != types.dtype(first) for v in numbers
+        ):
             return None
         if all(v is first for v in numbers):
             return _Vector(numbers, single=first)
@@ -183,11 +183,11 @@ class _Packing:
             return vector.single
         graph, first = self._graph, vector.numbers[0]
         if not vector.nodes:
-            return graph.constant(np.stack([v.array for v in vector.numbers]), first.name, self._concat)
+            return graph.constant(np.hstack([v.array for v in vector.numbers]), first.name, self._concat)
         inputs: list[Value | None] = [made[o] for o in vector.operands]
         if vector.picked is not None:
             indices = [n.inputs[1] for n in vector.nodes]
-            array = np.stack([v.array for v in indices if v is not None])
+            array = np.hstack([v.array for v in indices if v is not None])
             inputs = [vector.picked, graph.constant(array, f"{first.name}_indices", self._concat)]
         return insert_new(graph, vector.nodes[0].copy(inputs, []), first, self._concat)
 
