@@ -141,3 +141,31 @@ def test_no_far_larger_inputs_are_made_of_a_size_that_is_the_only_one(monkeypatc
     found = measure(model, 1)
     assert {feeds["x"].shape[1] for feeds in found.cases} == {3}
     assert max(made) < 1 << 16
+
+
+def test_what_is_wrong_for_large_sizes_only_counts_and_is_found(tmp_path: Path) -> None:
+    """A mutant of which no usual case shows anything is judged by cases that reach beyond its threshold."""
+    import mutations
+    from judging.noise import measure
+    from judging.surgery import Surgeon
+    from judging.trials import Judge
+    from mutations import reach
+
+    model = build_text("""# weights: normal w
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[batch, 3] x) => (float[batch, 4] y) <float[3, 4] w> {
+            r = Relu(x)
+            y = MatMul(r, w)
+        }""")
+    onnx.save(model, tmp_path / "a.onnx")
+    surgeon = Surgeon(measure(model, 1), model, set())
+    edits = [e for e in (reach.wrong_beyond_size(p, random.Random(k)) for p in surgeon.places for k in range(6)) if e]
+    batches = [(p, e) for p in surgeon.places for e in edits if "dim 0" in e.what and e.nodes[0].op_type == p.op]
+    with Judge(tmp_path / "a.onnx", 60.0) as judge:
+        for place, edit in batches[:4]:
+            broken = mutations.broken(model, place, edit)
+            effect = surgeon.effect(broken, edit.beyond)
+            assert effect is not None and effect[1] > 0.1, edit.what
+            onnx.save(broken, tmp_path / "b.onnx")
+            assert judge.ask(tmp_path / "b.onnx").status == "different", edit.what
+    assert len(batches) >= 2

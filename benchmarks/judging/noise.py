@@ -6,8 +6,9 @@ have. Zeros, and numbers that are meant exactly (2, 0.5, 6: exponents, sizes, bo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.inputs.uses import SIZE
 from onnxopt.verification.inputs.values import MODES, InputMaker
 
 Feeds = Mapping[str, Any]
@@ -63,6 +65,27 @@ class Original:
     noise: list[list[float]]
     stateful: bool
     usual: int
+    maker: InputMaker
+    engine: Engine
+    sizes: Mapping[str, int]  # of the first case
+    _larger: dict[int, list[tuple[Feeds, list[Any]]]] = field(default_factory=dict)
+
+    def beyond(self, size: int) -> list[tuple[Feeds, list[Any]]]:
+        """Cases of which one dim, or one integer that is a size, is larger than `size`, and their outputs."""
+        if size not in self._larger:
+            self._larger[size] = found = []
+            for symbol in self.sizes:
+                dims = {**self.sizes, symbol: size + 1}
+                if self.maker.plan.elements(dims) <= _FIRST:
+                    with contextlib.suppress(Exception):  # it does not take that size
+                        feeds = self.maker.fill(Recipe("", _VALUES[0]), dims).feeds
+                        found.append((feeds, self.engine.run(feeds)))
+            counts = [i.name for i in self.maker.plan.inputs if i.use.role == SIZE and i.kind.startswith("int")]
+            for name in counts:
+                with contextlib.suppress(Exception):
+                    feeds = {**self.cases[0], name: np.full_like(self.cases[0][name], size + 1)}
+                    found.append((feeds, self.engine.run(feeds)))
+        return self._larger[size]
 
     def equal(self, results: list[list[Any]]) -> bool:
         return all(distance(a, b) == 0 for c, d in zip(self.outputs, results) for a, b in zip(c, d))
@@ -89,9 +112,10 @@ def measure(model: ModelProto, runs: int) -> Original:
         engine = Engine(model, stateful=plan.stateful)
     except Exception as e:
         raise NotHere(f"onnxruntime does not load it: {_line(e)}") from e
-    usual, others = (_cases(InputMaker(plan, {}, seed), engine) for seed in (0, OTHER_SEED))
-    cases = [feeds for feeds, _ in usual + others]
-    outputs = [results for _, results in usual + others]
+    maker = InputMaker(plan, {}, OTHER_SEED)
+    usual, others = _cases(InputMaker(plan, {}, 0), engine), _cases(maker, engine)
+    cases = [feeds for feeds, _, _ in usual + others]
+    outputs = [results for _, results, _ in usual + others]
     if any(distance(a, b) for a, b in zip(outputs[0], engine.run(cases[0]))):
         raise NotHere("two runs of it differ")
     noise = [[0.0] * len(c) for c in outputs]
@@ -104,7 +128,7 @@ def measure(model: ModelProto, runs: int) -> Original:
             raise NotHere(f"it fails with its last bits changed: {_line(e)}") from e
         for k, results in enumerate(again):
             noise[k] = [max(n, distance(a, b)) for n, a, b in zip(noise[k], outputs[k], results)]
-    return Original(model, cases, outputs, noise, plan.stateful, len(usual))
+    return Original(model, cases, outputs, noise, plan.stateful, len(usual), maker, engine, usual[0][2])
 
 
 _VALUES: Final = ("random", "uniform")
@@ -112,9 +136,9 @@ _FIRST: Final = 1 << 26  # elements of all inputs, before any sizes are known to
 _LARGER: Final = 64  # and then so many times those
 
 
-def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
-    """Two of them, of two sizes where the model has dynamic dims."""
-    found: list[tuple[Feeds, list[Any]]] = []
+def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any], dict[str, int]]]:
+    """Two of them, of two sizes where the model has dynamic dims: inputs, outputs, sizes."""
+    found: list[tuple[Feeds, list[Any], dict[str, int]]] = []
     sizes: list[dict[str, int]] = []
     said = "it has no inputs that it takes"
     plan = maker.plan
@@ -126,7 +150,7 @@ def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
         for mode in MODES:
             try:
                 case = maker.fill(Recipe("", _VALUES[len(found)]), dims, mode)
-                found.append((case.feeds, engine.run(case.feeds)))
+                found.append((case.feeds, engine.run(case.feeds), dims))
             except Exception as e:
                 said = _line(e)
                 continue
@@ -138,7 +162,7 @@ def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
         raise NotHere(f"it fails on every input tried: {said}")
     try:
         case = maker.fill(Recipe("", _VALUES[1]), sizes[0])
-        return [*found, (case.feeds, engine.run(case.feeds))]
+        return [*found, (case.feeds, engine.run(case.feeds), sizes[0])]
     except Exception:
         return found  # values that are not to the model's taste
 

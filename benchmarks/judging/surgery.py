@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from math import inf
 from random import Random
+from typing import Final
 
 import mutations
 from mutations import Edit, Kind, Place
 from onnx import ModelProto
 
-from judging.noise import Engine, Original, shapes
+from judging.noise import Engine, Original, distance, shapes, span
+
+_VISIBLE: Final = 1e-3  # of an output's range: no noise
 
 
 class Surgeon:
@@ -46,15 +50,25 @@ class Surgeon:
             if edit is not None:
                 yield kind, place, edit
 
-    def effect(self, broken: ModelProto) -> tuple[float, float, float] | None:
+    def effect(self, broken: ModelProto, beyond: int = 0) -> tuple[float, float, float] | None:
         """How far it is from the unbroken result, as `Original.excess` has it, and how many times the noise on the
-        usual cases alone; None if it does not run."""
+        usual cases alone; None if it does not run. `beyond`: see `Edit`."""
         try:
             engine = Engine(broken, stateful=self.original.stateful)
             outputs = [engine.run(feeds) for feeds in self.original.cases]
+            if beyond and (change := self._beyond(engine, beyond)) > _VISIBLE:
+                return inf, change, 0.0
         except Exception:
             return None
         if self.original.equal(outputs):
             return 0.0, 0.0, 0.0
         usual = outputs[: self.original.usual]
         return *self.original.excess(self.unbroken, outputs), self.original.excess(self.unbroken, usual)[0]
+
+    def _beyond(self, engine: Engine, size: int) -> float:
+        """The largest difference from the original, of an output's range, where an input is larger than `size`."""
+        found = [0.0]
+        for feeds, values in self.original.beyond(size):
+            pairs = zip(values, engine.run(feeds))
+            found += [distance(a, b) / (span(a) or 1.0) for a, b in pairs]
+        return max(found)

@@ -152,7 +152,7 @@ class _Trial:
             about = (mutations.name(kind), place.where, place.op, place.node.name or place.node.output[0], edit.what)
             mutant = Mutant(self.name, result.level, *about)
             model = mutations.broken(result.model, place, edit)
-            effect = surgeon.effect(model)
+            effect = surgeon.effect(model, edit.beyond)
             if effect is None:
                 mutant.outcome = DEAD
             else:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from mutations import attributes, folds, weights, wiring
+from mutations import attributes, folds, reach, weights, wiring
 from mutations.place import WHERE, Edit, Known, Place, broken, know, places
 
 Kind = Callable[[Place, Random], Edit | None]  # None where a place has nothing that could be broken so
@@ -30,6 +30,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     *(wiring.other_operator, wiring.comparison_includes, wiring.mask_turned),
     *(wiring.reshape_dims_swapped, wiring.cast_left_out, wiring.narrowed, wiring.outputs_swapped),
     *(wiring.output_taken_twice, wiring.wrong_value_read),
+    *(reach.wrong_beyond_size, reach.trips_limited, reach.buckets_limited, reach.row_of_table_changed),
+    *(reach.heads_swapped, reach.causal_mask_shifted),
 )
 
 

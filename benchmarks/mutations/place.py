@@ -16,11 +16,13 @@ WHERE: Final = ("made", "beside", "elsewhere")
 
 @dataclass
 class Edit:
-    """What takes the place of a node: other nodes, with constants of their own; and what that is, in words."""
+    """What takes the place of a node: other nodes, with constants of their own; and what that is, in words. `beyond`:
+    it shows only where a size, or the number of trips, exceeds this."""
 
     nodes: list[NodeProto]
     what: str
     constants: list[TensorProto] = field(default_factory=list)
+    beyond: int = 0
 
 
 @dataclass(frozen=True)

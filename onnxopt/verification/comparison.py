@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from onnxopt.errors import UsageError
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
-from onnxopt.verification.inputs.limits import other_limit
+from onnxopt.verification.inputs.limits import of_both
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.inputs.rows import other_rows, other_size
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.options import UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import Comparison, JudgedCase
@@ -38,8 +37,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a), read(b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
-        plan = make_plan(models[0], skeletons[0].values).beside(models[1], other_rows(*skeletons))
-        plan.limit = other_limit(models[0].graph, models[1].graph, plan, other_size(*skeletons))
+        plan = of_both(make_plan(models[0], skeletons[0].values), *skeletons)
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []

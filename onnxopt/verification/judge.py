@@ -27,10 +27,13 @@ from onnxopt.worker.heap import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
+    from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.inputs.values import Case
     from onnxopt.verification.look import Look
 
 T = TypeVar("T")
+_WORK: Final = 1 << 33  # bytes of weights that are read once for each row of a case of many
 SHAKEN: Final = 2.0  # times what a change of the last bits of inputs does is allowed
 
 
@@ -43,6 +46,7 @@ class Judge(Original):
         self.b: Any = None  # the result
         self._uneven: set[str] = set()  # cases in which a channel of an output differs by much of its own range
         self._look: Look | None = None
+        self._alone: Plan | None = None  # the plan of the original, where that of both is in its place
         self._roundings: dict[str, float] | None = None  # see `Look.roundings`
         self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
 
@@ -54,6 +58,7 @@ class Judge(Original):
         self.options = options
         self.paths[1] = path
         self.b = self._look = self._unrun = None
+        self.planned, self._alone = self._alone or self.planned, None
         self._uneven.clear()
         if self.kept:  # what the original made is
             self._rest()
@@ -265,6 +270,23 @@ class Judge(Original):
             return self._looked().redecides()
         except (OSError, ValueError):
             return False
+
+    def of_both(self, given: Sequence[str]) -> list[Recipe]:
+        """Cases for numbers that only one of the two models has, where these inputs are given. They are planned for
+        until the next result."""
+        from onnxopt.verification.inputs.cases import OF_BOTH, missing
+        from onnxopt.verification.inputs.limits import of_both
+
+        try:
+            look = self._looked()
+            both = of_both(self.planned, look.a.program.skeleton, look.b.program.skeleton, _WORK)
+        except (OSError, ValueError):
+            return []
+        is_alike = both.inputs == self.planned.inputs
+        if is_alike and not both.limits:
+            return []
+        self.planned, self._alone = both, self.planned
+        return [r for r in OF_BOTH if (r.beyond or not is_alike) and not missing(r, both, given)]
 
     def unshown(self, names: Sequence[str]) -> list[str]:
         """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds

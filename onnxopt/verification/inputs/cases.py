@@ -18,15 +18,14 @@ class Recipe:
     """How to make the inputs of one case.
 
     `values`: ones, zeros, random (normally distributed), another (the same, other ones), uniform, extremes, or wide,
-    edges, below and above (`wide.py`). `rows`: many, of small models that decide upon floats. `size`: of
-    every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
-    right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
-    inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
-    `single`: batches are of one. `flags`: which of the inputs that are one boolean each are not as in other cases, by a
-    pattern (`turned_flags`), from 1 on. `longer`: all
-    else is much larger than before, if that is little. `proves`: False where few numbers, or such as are all alike,
-    agree with too much: what differs is wrong then, and what agrees says nothing, nor is a part seen that no other case
-    reaches.
+    edges, below and above (`wide.py`). `rows`: many, of small models that decide upon floats. `size`: of every dynamic
+    dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones, right
+    (padding at the end), left, one (a single token). `override`: other values for initializers that are also inputs.
+    `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as this one of the plan's
+    `limits`, from 1 on; `batch`: those of batches alone. `single`: batches are of one. `flags`: which of the inputs
+    that are one boolean each are not as in other cases, by a pattern (`turned_flags`), from 1 on. `longer`: all else is
+    much larger than before, if that is little. `proves`: False where few numbers, or such as are all alike, agree with
+    too much: what differs is wrong then, and what agrees says nothing, nor is a part seen that no other case reaches.
     """
 
     name: str
@@ -36,7 +35,8 @@ class Recipe:
     override: bool = False
     other: bool = False
     tame: bool = False
-    beyond: bool = False
+    beyond: int = 0
+    batch: bool = False
     single: bool = False
     rows: bool = False
     longer: bool = False
@@ -91,7 +91,8 @@ RECIPES: Final = {
         Recipe("dynamic-1", size=1),
         Recipe("dynamic-2", size=2),
         Recipe("dynamic-3", size=3),
-        Recipe("beyond", beyond=True),
+        *(Recipe("beyond" if k == 1 else f"beyond-{k}", beyond=k) for k in range(1, 4)),
+        *(Recipe("beyond-batch" if k == 1 else f"beyond-batch-{k}", beyond=k, batch=True) for k in range(1, 3)),
         Recipe("mask-ones", mask="ones"),
         Recipe("mask-right", mask="right"),
         Recipe("mask-left", mask="left"),
@@ -120,6 +121,11 @@ OWN: Final = (
 FURTHER: Final = (
     *(replace(RECIPES[name], proves=False) for name in ("zeros", "ones", "extremes")),
     Recipe("more rows", "another", rows=True, proves=False),
+)
+# And with these, for numbers that only one of the two models has.
+OF_BOTH: Final = (
+    *(r for r in RECIPES.values() if r.beyond),
+    *(replace(RECIPES[name], name=f"{name}, of both") for name in ("wide", "edges", "below", "above")),
 )
 GROUPS: Final = {
     "all": tuple(RECIPES),
@@ -158,8 +164,10 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
         return "the model has no dynamic dims"
     if recipe.single and not any(map(plan.is_batch, plan.symbols)):
         return "the model has no batch that is dynamic"
-    if recipe.beyond and not (plan.symbols and plan.limit):
-        return "there is no size at which only one of the models does something else"
+    if recipe.beyond and not (plan.symbols and len(plan.limits) >= recipe.beyond):
+        return "there is no size, or no other, at which only one of the models does something else"
+    if recipe.batch and (not plan.batch or _is_light(plan, plan.limits[recipe.beyond - 1])):
+        return "the model has no batch that is dynamic, or all dims are as large in another case"
     if recipe.mask and not any(i.is_mask for i in plan.inputs):
         return "the model has no input that looks like a mask"
     if recipe.override and not plan.overridable:
@@ -238,9 +246,14 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
             yield from (choice | counts for choice in plan.size_choices())
         return
     if recipe.beyond:
-        if plan.is_small(plan.limit) or plan.bytes * plan.limit ** len(plan.symbols) <= _WORK:
-            yield dict.fromkeys(plan.symbols, plan.limit)
-        yield from (choice for choice in plan.size_choices((plan.limit,)) if plan.limit in choice.values())
+        limit = plan.limits[recipe.beyond - 1]
+        if recipe.batch:
+            yield from (c | dict.fromkeys(plan.batch, limit) for c in ([base] if base else plan.size_choices()))
+            return
+        if _is_light(plan, limit):
+            yield dict.fromkeys(plan.symbols, limit)
+        if not plan.windows or plan.bytes * limit**2 <= _WORK:
+            yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.longer:
@@ -276,6 +289,11 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield base
         return
     yield from plan.size_choices()
+
+
+def _is_light(plan: Plan, size: int) -> bool:
+    """Is it little work where all dynamic dims have this size?"""
+    return plan.is_small(size) or plan.bytes * size ** len(plan.symbols) <= _WORK
 
 
 def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial]:

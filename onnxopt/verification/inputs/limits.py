@@ -1,16 +1,18 @@
-"""Sizes at which a model does something else: what sizes are compared with, or cut off at."""
+"""Numbers that only one of two models has: sizes that are compared with them, or cut off at them, and others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.inputs.rows import other_rows, other_size
 from onnxopt.verification.model.constants import constants, numbers
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.model.skeleton import Skeleton
 
 _LEAST: Final = 2  # of sizes up to the next one all are tried in any case,
 _USUAL: Final = 4  # and up to this they may be what is cut of channels: only where nothing larger is asked for
@@ -25,12 +27,22 @@ _SIZED: Final = frozenset((
 ))  # fmt: skip
 
 
-def other_limit(a: GraphProto, b: GraphProto, plan: Plan, size: int = 0) -> int:
-    """A size that is on one side of such a number in one model, and on the other in the other, or this `size`, from
-    which on they differ; 0 where there is none that only one of them has, or where that would take long."""
+def of_both(plan: Plan, a: Skeleton, b: Skeleton, work: int = _WORK) -> Plan:
+    """The plan of the first model, with what reaches the numbers that only one of the two has: sizes at which it does
+    something else, trips of loops, bounds, rows of tables. `work`: bytes of weights that a run may read in all."""
+    both = plan.beside(b.proto, other_rows(a, b))
+    both.limits = other_limits(a.proto.graph, b.proto.graph, plan, work, other_size(a, b))
+    return both
+
+
+def other_limits(a: GraphProto, b: GraphProto, plan: Plan, work: int = _WORK, size: int = 0) -> tuple[int, ...]:
+    """Sizes that are on one side of a number in one model, and on the other in the other, or this `size`, from which on
+    they differ: the smallest, the largest, others. None where there is no number that only one has, or where that would
+    take long."""
     numbers = set(_limits(a)) ^ set(_limits(b)) | ({size - 1} if _LEAST < size <= _MOST + 1 else set())
-    found = min((n for n in numbers if n > _USUAL), default=max(numbers, default=-1)) + 1
-    return found if plan.bytes * found ** (2 if plan.windows else 1) <= _WORK else 0
+    found = sorted(n + 1 for n in numbers if n > _USUAL) or [n + 1 for n in [max(numbers, default=0)] if n]
+    few = [n for n in found if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
+    return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 
 
 def _limits(graph: GraphProto) -> Iterator[int]:

@@ -129,7 +129,7 @@ class Plan:
     stride: int = 1  # a multiple of the steps in which elements are taken
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
-    limit: int = 0  # a size at which one of two models does something else
+    limits: tuple[int, ...] = ()  # sizes at which one of two models does something else: smallest, largest, others
     least: int = 0  # of dims that are free to be longer: shorter ones have killed the original
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
@@ -165,13 +165,16 @@ class Plan:
         return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
     @property
+    def batch(self) -> list[str]:
+        return [s for s in self.symbols if self.is_batch(s)]
+
+    @property
     def rows(self) -> list[str]:
         """The batch; where none is called so, what inputs have as their first dim, and nowhere else."""
         shapes = [i.shape for i in self.inputs]
         inner = {d for shape in shapes for d in (shape[1:] if len(shape) > 1 else shape)}
         first = {shape[0] for shape in shapes if shape} - inner
-        named = [s for s in self.symbols if self.is_batch(s)]
-        return named or [s for s in self.symbols if s in first and s not in self.demanded]
+        return self.batch or [s for s in self.symbols if s in first and s not in self.demanded]
 
     @property
     def apart(self) -> list[str]:
@@ -266,7 +269,7 @@ class Plan:
             return
         named = self._composite(symbols)
         composite = named or self._lone(symbols)
-        batch = [s for s in symbols if self.is_batch(s)]
+        batch = self.batch
         yield from likely
         for i, window in enumerate(windows):
             yield dict.fromkeys(symbols, 2 + i) | window
