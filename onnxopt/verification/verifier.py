@@ -309,6 +309,9 @@ class Verifier:
             return None
         if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
+        reached = max((n for c in compared for n in c.dims.values()), default=0)
+        if self._plan.symbols and (beyond := [n for n in self._plan.other_sizes if n > reached]):
+            verdict.message += f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
         if session.alive:
             why, original = self._optimized()
             told_optimized(verdict, why, self.labels, original=original)

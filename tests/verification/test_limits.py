@@ -9,9 +9,8 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.inputs.limits import other_limits
+from onnxopt.verification.inputs.limits import affordable, other_sizes
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.planning import make_plan
 from tests.verification.pairs import own_check, verdict
 
 SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
@@ -53,8 +52,8 @@ def model(body: str) -> ModelProto:
 )  # fmt: skip
 def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
     a, b = model(right), model(right.replace(*wrong))
-    assert size in other_limits(a.graph, b.graph, make_plan(a))
-    assert other_limits(a.graph, a.graph, make_plan(a)) == ()
+    assert size in other_sizes(a.graph, b.graph)
+    assert other_sizes(a.graph, a.graph) == []
     for name, proto in (("a", a), ("b", b)):
         onnx.save(proto, tmp_path / f"{name}.onnx")
     found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(cases=("all",)))
@@ -66,12 +65,19 @@ def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, st
 
 
 def test_not_what_would_take_long() -> None:
+    plans = [Plan(bytes=n, windows=w) for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))]
+    assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
     a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
-    sizes = [
-        other_limits(a.graph, b.graph, Plan(bytes=n, windows=w))
-        for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))
-    ]
-    assert sizes == [(41,), (), ()]
+    assert other_sizes(a.graph, b.graph) == [41]
+
+
+def test_what_no_case_reaches_is_named(tmp_path: Path) -> None:
+    a = ROWS + "y = Mul (x, half) }"
+    b = ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) y = Concat <axis = 0> (a, b) }"
+    found = verdict(tmp_path, a, b, VerifyOptions(cases=("random",)))
+    assert found.agrees and "only one of the two has 300 as a size, which no case exceeds" in found.message
+    found = verdict(tmp_path, a, b, VerifyOptions(cases=("all",)))
+    assert found.agrees and "no case exceeds" not in found.message
 
 
 ROWS = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 40] x) => (float[batch, 40] y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.inputs.rows import other_rows, other_size
@@ -31,17 +31,21 @@ def of_both(plan: Plan, a: Skeleton, b: Skeleton, work: int = _WORK) -> Plan:
     """The plan of the first model, with what reaches the numbers that only one of the two has: sizes at which it does
     something else, trips of loops, bounds, rows of tables. `work`: bytes of weights that a run may read in all."""
     both = plan.beside(b.proto, other_rows(a, b))
-    both.limits = other_limits(a.proto.graph, b.proto.graph, plan, work, other_size(a, b))
+    both.other_sizes = other_sizes(a.proto.graph, b.proto.graph, other_size(a, b))
+    both.limits = affordable(both.other_sizes, plan, work)
     return both
 
 
-def other_limits(a: GraphProto, b: GraphProto, plan: Plan, work: int = _WORK, size: int = 0) -> tuple[int, ...]:
+def other_sizes(a: GraphProto, b: GraphProto, size: int = 0) -> list[int]:
     """Sizes that are on one side of a number in one model, and on the other in the other, or this `size`, from which on
-    they differ: the smallest, the largest, others. None where there is no number that only one has, or where that would
-    take long."""
+    they differ; none where there is no number that only one has."""
     numbers = set(_limits(a)) ^ set(_limits(b)) | ({size - 1} if _LEAST < size <= _MOST + 1 else set())
-    found = sorted(n + 1 for n in numbers if n > _USUAL) or [n + 1 for n in [max(numbers, default=0)] if n]
-    few = [n for n in found if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
+    return sorted(n + 1 for n in numbers if n > _USUAL) or [n + 1 for n in [max(numbers, default=0)] if n]
+
+
+def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK) -> tuple[int, ...]:
+    """Those of these sizes with which a run reads at most so many bytes of weights: smallest, largest, others."""
+    few = [n for n in sizes if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 
 

@@ -129,7 +129,8 @@ class Plan:
     stride: int = 1  # a multiple of the steps in which elements are taken
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
-    limits: tuple[int, ...] = ()  # sizes at which one of two models does something else: smallest, largest, others
+    other_sizes: list[int] = field(default_factory=list)  # at which one of two models does something else
+    limits: tuple[int, ...] = ()  # those of them that cases reach
     least: int = 0  # of dims that are free to be longer: shorter ones have killed the original
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
