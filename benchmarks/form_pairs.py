@@ -65,6 +65,21 @@ def attention(S: int, mask: bool = False, guard: bool = False) -> tuple[ModelPro
     return model(given, f"{shape} y", formula), model(given, f"{shape} y", operator)
 
 
+def of_rows(S: int) -> tuple[ModelProto, ModelProto]:
+    """With the heads of a row side by side, as products make and take them."""
+    rows, width = f"float[1, {S}, {_LAYER}]", _HEADS * _WIDTH
+    given = f"{rows} q, {rows} k, {rows} v, float[1, 1, {S}, {S}] mask"
+    turned = constant("heads", "int64[4]", f"1, {S}, {_HEADS}, {_WIDTH}") + constant(
+        "row", "int64[3]", f"1, {S}, {width}"
+    )
+    for x in "qkv":
+        turned += f"{x}4 = Reshape ({x}, heads) {x}t = Transpose <perm = [0, 2, 1, 3]> ({x}4) "
+    turned += "yt = Attention <scale = 0.125> (qt, kt, vt, mask) y4 = Transpose <perm = [0, 2, 1, 3]> (yt) "
+    turned += "y = Reshape (y4, row)"
+    operator = f"y = Attention <scale = 0.125, q_num_heads = {_HEADS}, kv_num_heads = {_HEADS}> (q, k, v, mask)"
+    return model(given, f"{rows} y", turned), model(given, f"{rows} y", operator)
+
+
 def masked(S: int) -> tuple[ModelProto, ModelProto]:
     return attention(S, mask=True)
 
@@ -216,6 +231,7 @@ FORMS: tuple[tuple[str, str, Callable[..., tuple[ModelProto, ModelProto]], tuple
         guarded,
         ("S = 128", "S = 384"),
     ),
+    ("attention-rows", "Attention of rows in place of Transposes around it", of_rows, ("S = 1", "S = 128", "S = 384")),
     ("attention-past", "Attention with past keys in place of Concat, Gather and the formula", with_past, _TOKENS),
     ("heads-five-axes", "products of five axes in place of a Gather of shared heads", five_axes, _TOKENS),
     (

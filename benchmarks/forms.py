@@ -1,6 +1,6 @@
 """What forms cost in onnxruntime on CPU; writes docs/forms.md and onnxopt/pipeline/measured.py.
 
-    python benchmarks/forms.py [--seconds 3] [--onnxruntime FOLDER ...]
+    python benchmarks/forms.py [--seconds 3] [--form NAME] [--onnxruntime FOLDER ...]
 
 Each pair of form_pairs.py runs in turn, one thread, processor time, and gives the ratio of B to A with its 95 %
 interval: below one, B is faster. Measured is the installed onnxruntime; with FOLDER (where another version is
@@ -78,13 +78,13 @@ def asked() -> tuple[str, int, dict[str, int]]:
     return version, newest, dict(sorted(lacks.items()))
 
 
-def measured(seconds: float) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """By form and size: (ratio, low, high)."""
+def measured(seconds: float, only: str) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """By form and size: (ratio, low, high); `only`: of this form."""
     found: dict[str, dict[str, tuple[float, float, float]]] = {}
     options = BenchOptions(seconds=seconds, threads=1, clock="processor")
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name) / "a.onnx", Path(name) / "b.onnx"]
-        for pair in pairs():
+        for pair in (p for p in pairs() if only in ("", p.name)):
             for file, model in zip(files, (pair.a, pair.b)):
                 onnx.save(model, file)
             result = bench(files, options)
@@ -148,6 +148,7 @@ def versions_table() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3, help="of a measurement (default: %(default)s)")
+    parser.add_argument("--form", default="", help="measure this one alone; the others stay")
     parser.add_argument("--onnxruntime", nargs="+", default=[""], metavar="FOLDER", help="where another version is")
     options = parser.parse_args()
     for folder in options.onnxruntime:
@@ -157,7 +158,7 @@ def main() -> None:
         name = ".".join(version.split(".")[:2])
         LOADS[name], LACKS[name] = loads, lacks
         if options.seconds:
-            FORMS[name] = measured(options.seconds)
+            FORMS[name] = FORMS.get(name, {}) | measured(options.seconds, options.form)
         write()
 
 

@@ -80,7 +80,7 @@ def drawn(path: Path, dims: dict[str, int], folder: Path) -> dict[str, str]:
         kind, shape = given.type.tensor_type.elem_type, given.type.tensor_type.shape.dim
         how = said.get(given.name, {})
         own = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in shape]
-        size = how.get("shape") or sizes(dims, given.name, own)
+        size = how["shape"] if "shape" in how else sizes(dims, given.name, own)
         if size is None:
             continue
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
@@ -98,7 +98,7 @@ def drawn(path: Path, dims: dict[str, int], folder: Path) -> dict[str, str]:
         else:
             array = rng.standard_normal(size)
         file = folder / f"{i}.npy"
-        np.save(file, np.ascontiguousarray(array.astype(dtype)))
+        np.save(file, np.array(array, dtype))
         files[given.name] = str(file)
     return files
 

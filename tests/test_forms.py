@@ -31,7 +31,7 @@ def test_each_choice_names_its_rows_and_rules() -> None:
         assert form.rows
         assert all(row in FORMS[version] for row in form.rows for version in FORMS), form.name
         assert all(is_rule(rule) for rule in form.rules), form.name
-        assert form.rules or declared(form.option)
+        assert form.rules or all(declared(key) for key in form.options)
 
 
 def test_every_version_is_known_in_full() -> None:

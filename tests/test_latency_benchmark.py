@@ -52,9 +52,13 @@ def test_inputs_have_the_sizes_that_are_given(latency: Any, model: Path) -> None
 
 
 def test_what_stands_beside_a_model_goes_first(latency: Any, model: Path) -> None:
-    model.with_suffix(".json").write_text('{"inputs": [{"name": "ids", "shape": [2, 2], "low": 5, "high": 6}]}')
+    model.with_suffix(".json").write_text(
+        '{"inputs": [{"name": "ids", "shape": [2, 2], "low": 5, "high": 6},'
+        '{"name": "past_0", "shape": [], "low": 0.5, "high": 1}]}'
+    )
     files = latency.drawn(model, DIMS, model.parent)
     assert np.load(files["ids"]).tolist() == [[5, 5], [5, 5]]
+    assert np.load(files["past_0"]).shape == ()
 
 
 def test_each_result_is_measured(latency: Any, model: Path) -> None:

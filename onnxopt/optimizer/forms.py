@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 _SAME: Final = 0.02  # a ratio that is closer to one decides nothing
-_NORMALIZATIONS: Final = "flatten-rows.normalizations"
+_NORMALIZATIONS: Final = ("flatten-rows.normalizations", "unmerge-batches.normalizations")
 _RESHAPES: Final = 8  # that take less than what an Add with a LayerNormalization of the slower rank does
 _FASTEST: Final = 3  # the level whose passes make the forms
 
@@ -30,14 +30,14 @@ _KNOWN: Final = {"Conv": (21, "convolution-opset")}  # the last version that all
 
 @record(frozen=True)
 class Form:
-    """Something that rules make of a formula. `rows`: of docs/forms.md. `rules` are those that make it; `option` is the
-    config key by which a pass makes it (`value`), or avoids it (less `value`). `operator`: the one for whose sake the
+    """Something that rules make of a formula. `rows`: of docs/forms.md. `rules` are those that make it; `options` are
+    config keys by which passes make it (`value`), or avoid it (less `value`). `operator`: the one for whose sake the
     opset is raised."""
 
     name: str
     rows: tuple[str, ...]
     rules: tuple[str, ...] = ()
-    option: str = ""
+    options: tuple[str, ...] = ()
     value: int = 0
     operator: str = ""
 
@@ -59,6 +59,7 @@ CHOICES: Final = (
         ("attention",),
         operator="Attention",
     ),
+    Form("Attention of rows", ("attention-rows",), ("attention_of_rows",)),
     Form(
         "RotaryEmbedding",
         ("rotary-embedding",),
@@ -69,7 +70,7 @@ CHOICES: Final = (
     Form("LayerNormalization", ("layer-normalization",), ("layer_normalization",)),
     Form("GroupNormalization", ("group-normalization",), ("group_normalization",)),
     Form("Gelu", ("gelu",), ("gelu", "gelu_of_halves", "gelu_by_tanh", "gelu_by_tanh_of_halves")),
-    Form("matrices for Add and LayerNormalization", ("add-normalization",), option=_NORMALIZATIONS, value=_RESHAPES),
+    Form("matrices for Add and LayerNormalization", ("add-normalization",), options=_NORMALIZATIONS, value=_RESHAPES),
 )
 
 
@@ -113,11 +114,11 @@ def chosen_for(version: str, level: int) -> Chosen:
         rows = f"{ratio:.2f} times as long, {', '.join(form.rows)}" if ratio is not None else "it was not measured"
         if ratio is None or ratio > 1 + _SAME:
             rules += form.rules
-            config |= {form.option: -form.value} if form.option else {}
+            config |= dict.fromkeys(form.options, -form.value)
             choices.append(Choice(f"no {form.name}", rows))
         elif ratio < 1 - _SAME:
             operators += [form.operator] if form.operator else []
-            config |= {form.option: form.value} if form.option else {}
+            config |= dict.fromkeys(form.options, form.value)
             choices.append(Choice(form.name, rows))
     return Chosen(version, max(level, _FASTEST), tuple(rules), config, tuple(operators), tuple(choices))
 

@@ -78,6 +78,7 @@ ROOMS: Final = {
         "term-propagation",
     ),
     "fusion": (
+        "attention-heads",
         "fuse-activation",
         "fuse-attention",
         "fuse-normalization",

@@ -8,6 +8,7 @@ from typing import Final
 from onnxopt.operators import MULTIDIRECTIONAL
 
 NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
+    "attention-heads": (3, ("Attention",)),
     "axes-before-split": (1, ("Split", "Gather")),
     "axes-first": (1, ("Unsqueeze", "Reshape", "Squeeze")),
     "clip-chains": (1, ("Clip",)),

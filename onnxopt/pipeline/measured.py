@@ -167,6 +167,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.98, 0.96, 1.0), "rows = 128": (1.0, 0.99, 1.01)},
         "group-normalization": {"size = 32": (1.72, 1.59, 1.86)},
         "convolution-opset": {"size = 56": (1.0, 0.99, 1.01)},
+        "attention-rows": {"S = 1": (0.83, 0.82, 0.84), "S = 128": (0.86, 0.84, 0.89), "S = 384": (0.94, 0.92, 0.95)},
     },
     "1.31": {
         "attention": {"S = 128": (1.0, 0.99, 1.0), "S = 197": (1.01, 0.99, 1.02)},
@@ -197,6 +198,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (1.0, 0.96, 1.04), "rows = 128": (1.0, 0.99, 1.02)},
         "group-normalization": {"size = 32": (1.61, 1.58, 1.65)},
         "convolution-opset": {"size = 56": (1.0, 0.99, 1.01)},
+        "attention-rows": {"S = 1": (0.83, 0.82, 0.84), "S = 128": (0.86, 0.84, 0.88), "S = 384": (0.95, 0.93, 0.98)},
     },
     "1.30": {
         "attention": {"S = 128": (1.0, 0.99, 1.01), "S = 197": (1.02, 0.99, 1.05)},
@@ -227,6 +229,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.96, 0.92, 1.01), "rows = 128": (1.02, 1.0, 1.04)},
         "group-normalization": {"size = 32": (1.72, 1.64, 1.8)},
         "convolution-opset": {"size = 56": (1.0, 0.99, 1.01)},
+        "attention-rows": {"S = 1": (0.84, 0.83, 0.85), "S = 128": (0.86, 0.84, 0.88), "S = 384": (0.94, 0.93, 0.95)},
     },
     "1.29": {
         "attention": {"S = 128": (0.99, 0.98, 1.01), "S = 197": (1.01, 0.95, 1.07)},
@@ -257,6 +260,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.97, 0.94, 1.01), "rows = 128": (0.99, 0.98, 1.01)},
         "group-normalization": {"size = 32": (1.71, 1.63, 1.79)},
         "convolution-opset": {"size = 56": (1.0, 0.99, 1.01)},
+        "attention-rows": {"S = 1": (0.83, 0.82, 0.85), "S = 128": (0.86, 0.84, 0.88), "S = 384": (0.94, 0.91, 0.97)},
     },
     "1.28": {
         "attention": {"S = 128": (1.0, 0.99, 1.02), "S = 197": (1.0, 0.96, 1.05)},
@@ -287,6 +291,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.97, 0.92, 1.02), "rows = 128": (1.01, 0.99, 1.04)},
         "group-normalization": {"size = 32": (1.66, 1.57, 1.76)},
         "convolution-opset": {"size = 56": (1.01, 0.99, 1.02)},
+        "attention-rows": {"S = 1": (0.83, 0.82, 0.84), "S = 128": (0.86, 0.84, 0.88), "S = 384": (0.95, 0.93, 0.97)},
     },
     "1.27": {
         "attention": {"S = 128": (1.0, 0.98, 1.03), "S = 197": (1.02, 0.95, 1.1)},
@@ -317,6 +322,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.99, 0.96, 1.01), "rows = 128": (1.01, 1.0, 1.02)},
         "group-normalization": {"size = 32": (1.55, 1.54, 1.57)},
         "convolution-opset": {"size = 56": (1.0, 0.98, 1.02)},
+        "attention-rows": {"S = 1": (0.83, 0.81, 0.84), "S = 128": (0.87, 0.85, 0.89), "S = 384": (0.94, 0.89, 0.98)},
     },
     "1.26": {
         "attention": {"S = 128": (1.01, 0.99, 1.02), "S = 197": (1.0, 0.99, 1.01)},
@@ -347,6 +353,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.98, 0.91, 1.04), "rows = 128": (0.99, 0.97, 1.02)},
         "group-normalization": {"size = 32": (1.67, 1.61, 1.74)},
         "convolution-opset": {"size = 56": (0.99, 0.98, 1.01)},
+        "attention-rows": {"S = 1": (0.82, 0.81, 0.84), "S = 128": (0.85, 0.82, 0.88), "S = 384": (0.93, 0.9, 0.95)},
     },
     "1.25": {
         "attention": {"S = 128": (0.99, 0.98, 0.99), "S = 197": (1.01, 0.98, 1.03)},
@@ -377,6 +384,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.98, 0.96, 0.99), "rows = 128": (1.01, 0.99, 1.02)},
         "group-normalization": {"size = 32": (1.69, 1.63, 1.76)},
         "convolution-opset": {"size = 56": (1.0, 1.0, 1.01)},
+        "attention-rows": {"S = 1": (0.83, 0.81, 0.85), "S = 128": (0.87, 0.84, 0.9), "S = 384": (0.94, 0.91, 0.97)},
     },
     "1.24": {
         "attention": {"S = 128": (1.02, 1.0, 1.04), "S = 197": (1.01, 0.97, 1.04)},
@@ -407,6 +415,7 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.97, 0.91, 1.03), "rows = 128": (1.0, 1.0, 1.01)},
         "group-normalization": {"size = 32": (1.58, 1.56, 1.6)},
         "convolution-opset": {"size = 56": (1.26, 1.25, 1.27)},
+        "attention-rows": {"S = 1": (0.83, 0.82, 0.83), "S = 128": (0.85, 0.83, 0.86), "S = 384": (0.91, 0.89, 0.94)},
     },
     "1.23": {
         "attention": {"S = 128": (1.0, 0.99, 1.01), "S = 197": (1.02, 0.99, 1.05)},
@@ -437,5 +446,6 @@ FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {
         "parallel-products": {"rows = 1": (0.99, 0.97, 1.02), "rows = 128": (0.99, 0.98, 1.01)},
         "group-normalization": {"size = 32": (1.89, 1.81, 1.98)},
         "convolution-opset": {"size = 56": (1.26, 1.25, 1.27)},
+        "attention-rows": {"S = 1": (0.83, 0.81, 0.85), "S = 128": (0.9, 0.85, 0.94), "S = 384": (0.94, 0.92, 0.96)},
     },
 }

@@ -121,12 +121,8 @@ class _Rows(Reshaped):
 
     def count_normalizations(self, worth: int) -> None:
         """Have each Add in front of a LayerNormalization be worth so many Reshapes."""
-        for node in self.nodes:
-            if node.op == "LayerNormalization" and node.inputs[0] is not None:
-                before = node.inputs[0].producer
-                if before is not None and before.op == "Add" and before in self.inside:
-                    self.gains = self.gains or worth > 0
-                    self.saved += worth
+        self.saved += worth * self.normalized_sums
+        self.gains = self.gains or worth * self.normalized_sums > 0
 
     def keeps(self, quantizer: Node | None) -> bool:
         return False

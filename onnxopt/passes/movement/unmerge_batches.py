@@ -15,7 +15,8 @@ from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.record import record
 from onnxopt.rewriting.axes import Apart, Passing
 from onnxopt.rewriting.axis_runs import product
 from onnxopt.rewriting.borders import Reshaped
@@ -23,21 +24,25 @@ from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.relayout import End, Region, regions
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
+_MATRIX: Final = 2  # axes
 _MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
 
 
 @register
+@record(frozen=True)
 class UnmergeBatches(GraphPass):
     """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes and f treats what lies along them apart.
 
     Applies when: a region of nodes (products, Softmax, what works element by element, along other axes or turns them)
     has more Reshapes at its border that do nothing but merge those axes, or take them apart, than it needs then. What
     computes targets that become constant counts, too.
+    With the option `normalizations`, which is that of flatten-rows, what onnxruntime takes longer for counts as well.
     Keeps: the shape of what is read elsewhere; what is quantized before or behind such a Reshape.
     Not done: where a Reshape at the border would have two unknown dims.
     """
 
     info = PassInfo("unmerge-batches", opt_level=2, after=("shape-arithmetic", "reshape-chains"), ops=("Reshape",))
+    normalizations: int = option(0, "so many Reshapes an Add with a LayerNormalization is worth, if of matrices")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Reshape"):
@@ -48,7 +53,8 @@ class UnmergeBatches(GraphPass):
         plans: list[_Plan] = []
         for found in regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0]):
             first, *others = ways[found.kind]
-            all_ways = [_Plan(graph, found, first, found.passing), *(_Plan(graph, found, w, {}) for w in others)]
+            passing = [found.passing, *({} for _ in others)]
+            all_ways = [_Plan(graph, found, w, p, self.normalizations) for w, p in zip((first, *others), passing)]
             best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
             if best is not None and best.is_possible and best.saved > 0:
                 plans.append(best)
@@ -56,7 +62,8 @@ class UnmergeBatches(GraphPass):
                 why = "it would not leave fewer nodes" if best.is_possible else _SAID
                 ctx.decline("unmerged", why, repr(best.nodes[0]))
         for plan in _without_odd(plans, ctx):
-            now = _Plan(graph, plan.region, plan.view, plan.passing)  # what is beside it may have changed
+            # What is beside it may have changed.
+            now = _Plan(graph, plan.region, plan.view, plan.passing, self.normalizations)
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
 
@@ -109,12 +116,17 @@ class _Plan(Reshaped):
     view: Apart
     suffix = "_apart"
 
-    def __init__(self, graph: Graph, region: Region[Shape], view: Apart, passing: Mapping[Node, Passing]) -> None:
+    def __init__(
+        self, graph: Graph, region: Region[Shape], view: Apart, passing: Mapping[Node, Passing], worth: int
+    ) -> None:
+        """`worth`: so many Reshapes is an Add with a LayerNormalization, of matrices."""
         self.region, self.more = region, len(view.lead) - 1
         super().__init__(graph, region.nodes, view, passing)
         self.look()
         self.merged = sum(e.saved > 0 for e in self.all_ends)  # Reshapes that merge, or take apart, and go
         if self.is_possible and self.merged:
+            if self.more == 1 and len(types.shape(self.nodes[0].output) or ()) == _MATRIX:
+                self.saved -= worth * self.normalized_sums
             self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
 
     def is_beside_alike(self, freed: Set[Node | None]) -> bool:
