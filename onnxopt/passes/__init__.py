@@ -17,6 +17,7 @@ ROOMS: Final = {
         "lift-constants",
     ),
     "control_flow": (
+        "batch-loops",
         "inline-branches",
         "inline-loops",
         "known-conditions",

@@ -20,7 +20,7 @@ _EXACT: Final = (
     "axes-first,parts-of-concat"
 )
 _ARITHMETIC: Final = (
-    "simplify-arithmetic,simplify-reductions,simplify-einsum,unmerge-batches,implicit-broadcast,"
+    "batch-loops,simplify-arithmetic,simplify-reductions,simplify-einsum,unmerge-batches,implicit-broadcast,"
     "constants-once,pack-parts"
 )
 _OPERATORS: Final = "fuse-normalization,fuse-activation,fuse-softmax"

@@ -11,6 +11,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "attention-heads": (3, ("Attention",)),
     "axes-before-split": (1, ("Split", "Gather")),
     "axes-first": (1, ("Unsqueeze", "Reshape", "Squeeze")),
+    "batch-loops": (2, ("Loop",)),
     "clip-chains": (1, ("Clip",)),
     "constants-once": (2, ("Gemm", *sorted(MULTIDIRECTIONAL))),
     "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),

@@ -126,6 +126,50 @@ def few_trips(seed: str) -> ModelProto:
     return _looped(Flow(seed), [0, 1, 1, 1, 2])
 
 
+def bags(seed: str) -> ModelProto:
+    """A Loop whose trips each take a slice, or a row, by constant places, and compute with it; nearly, now and then."""
+    g = Flow(seed)
+    g.symbols = ""
+    n, length, rest = g.draw.randint(2, 4), g.draw.randint(1, 3), g.sizes(g.draw.randint(0, 2))
+    x = g.chain(g.input(n * length + g.draw.randint(0, 2), *rest), 1)
+    starts = np.arange(n) * length if g.chance() else np.array([g.draw.randint(0, n) for _ in range(n)])
+    ends = starts + length
+    if g.rarely(8):
+        ends[-1] += 1
+    begins = "" if g.chance() else g.constant(np.array(True))
+    with g.body("loop"):
+        inputs = [g.typed("loop_i", (), np.int64), g.typed("loop_go", (), np.bool_)]
+        g.shapes["loop_i"], g.types["loop_i"] = (), np.int64
+        go = "loop_go" if g.chance() else g.constant(np.array(True))
+        g.shapes[go], g.types[go] = (), np.bool_
+        bounds = [
+            g.add(
+                "Unsqueeze", [g.add("Gather", [g.ints(*b), "loop_i"], (), np.int64, axis=0), g.ints(0)], (1,), np.int64
+            )
+            for b in (starts.tolist(), ends.tolist())
+        ]
+        if g.rarely(3):
+            v = g.add("Gather", [x, "loop_i"], rest, g.float, axis=0)
+        else:
+            v = g.add("Slice", [x, *bounds, g.ints(0)], (length, *rest), g.float)
+        v = g.chain(v, 2)
+        if g.shapes[v] and g.chance():
+            axis = g.draw.randrange(len(g.shapes[v]))
+            kept = [d for k, d in enumerate(g.shapes[v]) if k != axis]
+            v = g.add("ReduceSum", [v, g.ints(g.one(axis, axis - len(g.shapes[v])))], tuple(kept), g.float, keepdims=0)
+        if g.rarely(3):
+            axis = g.draw.randint(0, len(g.shapes[v]))
+            wide = (*g.shapes[v][:axis], 1, *g.shapes[v][axis:])
+            v = g.add("Unsqueeze", [v, g.ints(axis)], wide, g.float)
+        made = [g.chain(v, 2)]
+        if g.rarely(3):
+            made.append(g.elementwise(v))
+        shapes = [(n, *g.shapes[m]) for m in made]
+        body = g.enclosed(inputs, g.hand_out([go, *made]))
+    outs = g.several("Loop", [g.number(n), begins], shapes, body=body)
+    return g.model(*(g.chain(o, 1) for o in outs))
+
+
 def recurrences(seed: str) -> ModelProto:
     """A Loop of some trips, or of as many as its condition says."""
     return _looped(Flow(seed), [1, 2, 3, 3])
@@ -330,6 +374,7 @@ def loops(seed: str) -> ModelProto:
 REGIONS = {
     "inline-branches": (branches,),
     "known-conditions": (ranks,),
+    "batch-loops": (bags,),
     "inline-loops": (few_trips,),
     "simplify-loops": (recurrences, recurrences, scans, loops),
     "scan-axes": (scans, scans, loops),

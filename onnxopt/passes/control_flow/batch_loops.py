@@ -1,0 +1,236 @@
+"""Trips of a Loop that do not depend on one another are one computation, with an axis more."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.operators import MULTIDIRECTIONAL, RANDOM, REDUCTIONS, UNARY
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.forms import FORMS, listed_axes, operands
+from onnxopt.rewriting.inline import forward_results
+from onnxopt.rewriting.parts import insert_new, of_axes
+
+_TRIPS: Final = 1 << 12
+_PICKED: Final = 1 << 16  # places that are listed for all trips
+
+
+class _Step(NamedTuple):
+    """The result of a step: its place among them, its rank in one trip, and whether trips have it each their own."""
+
+    place: int
+    rank: int | None
+    varies: bool
+
+
+Operand: TypeAlias = "Value | Array | _Step | None"  # an Array: what each trip reads, along a new first axis
+
+
+@register
+class BatchLoops(GraphPass):
+    """Loop(n; i → f(x[a i], x[a i + 1], …)) = f(Gather(x, [[a i, …], …])), with the trips as first axis.
+
+    Applies when: the number of trips is constant, nothing is carried from one to the next, and the body picks rows and
+    slices by constant places and computes with them: Gather, Slice, Reduce, and what works element by element.
+    PyTorch's EmbeddingBag is written like that, a bag a trip.
+    Not done: slices of different lengths.
+    """
+
+    # At -O2, as sums along another axis may be added up in another order.
+    info = PassInfo("batch-loops", opt_level=2, after=("inline-loops", "simplify-loops"), ops=("Loop",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 8:
+            return  # attributes say which axes broadcast
+        for node in list(graph.by_op.get("Loop", ())):
+            trips = _trips(node)
+            if trips is None:
+                continue
+            types.settle(graph.model)  # bodies are inferred with the graph around them
+            batch = _Batch(node, trips)
+            if reason := batch.reason():
+                ctx.decline("batched", reason, repr(node))
+            elif ctx.spend("batched", at=node):
+                batch.carry_out()
+
+
+def _trips(node: Node) -> int | None:
+    """How many it makes, if that is constant, and it carries nothing from one to the next."""
+    body, count, condition = node.bodies["body"], node.inputs[0], node.input(1)
+    if len(node.inputs) > 2 or len(body.inputs) != 2 or body.skipped or count is None or not count.constant:
+        return None
+    goes_on = body.outputs[0]
+    maker = goes_on.producer
+    handed = maker.inputs[0] if maker is not None and maker.op == "Identity" else goes_on
+    always = handed is body.inputs[1] or (handed is not None and handed.constant and handed.array.all())
+    begins = condition is None or (condition.constant and condition.array.all())
+    trips = int(count.array.reshape(-1)[0]) if count.array.size == 1 else 0
+    return trips if always and begins and 1 < trips <= _TRIPS else None
+
+
+class _Batch:
+    """A Loop that is one computation: its steps, the operator, the operands and the attributes of each."""
+
+    def __init__(self, loop: Node, trips: int) -> None:
+        assert loop.graph is not None
+        self.loop, self.trips, self.graph = loop, trips, loop.graph
+        self.body = loop.bodies["body"]
+        self.steps: list[tuple[Node, list[Operand], list[int] | None]] = []
+        self.found: dict[Value, Array | _Step] = {}
+
+    def reason(self) -> str:
+        """Why it stays a Loop; empty where it need not."""
+        counter = self.body.inputs[0]
+        rank = types.rank(counter)
+        goes_on = self.body.outputs[0]
+        read = goes_on.users or self.body.inputs[1].users.keys() - {goes_on.producer}
+        if rank is None or (read and not goes_on.constant):
+            return "its counter has an unknown rank, or its condition is read"
+        self.found[counter] = np.arange(self.trips, dtype=np.int64).reshape(-1, *[1] * rank)
+        results = self.body.outputs[1:]
+        for node in self.body:
+            if node.output is goes_on:
+                continue
+            if len(node.outputs) != 1 or node.has_references or node.bodies or node.op in RANDOM:
+                return f"{node.op} in its body"
+            if why := self._step(node):
+                return why
+        for v in results:
+            made = self.found.get(v)
+            if not isinstance(made, _Step) or not made.varies:
+                return "a result is the same in each trip"
+        return ""
+
+    def _operand(self, v: Value | None) -> Operand:
+        return v if v is None else self.found.get(v, v)
+
+    def _step(self, node: Node) -> str:
+        given = [self._operand(v) for v in operands(node)]
+        if not any(isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies) for v in given):
+            return self._add(node, given, types.rank(node.output), varies=False)
+        data = given[0]
+        ranks = [_rank(v) for v in given if v is not None]
+        if node.op == "Gather" and not isinstance(data, np.ndarray) and not int(node.attr("axis", 0)):
+            return self._gather(node, given, ranks)
+        if node.op == "Slice" and isinstance(data, Value):
+            return self._slice(node, data, given[1:])
+        if node.op in ("Squeeze", "Unsqueeze", *REDUCTIONS) and isinstance(data, np.ndarray | _Step):
+            return self._along(node, data)
+        if node.op not in UNARY and node.op not in MULTIDIRECTIONAL:
+            return f"{node.op} in its body"
+        known = [r for r in ranks if r is not None]
+        rank = max(known, default=0)
+        # Behind the trips each has the axes that it has in one of them.
+        own = [_rank(v) for v in given if isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies)]
+        if len(known) < len(ranks) or any(r != rank for r in own):
+            return "operands of other ranks, or unknown ones"
+        return self._add(node, given, rank)
+
+    def _add(
+        self, node: Node, given: list[Operand], rank: int | None, axes: list[int] | None = None, varies: bool = True
+    ) -> str:
+        self.found[node.output] = _Step(len(self.steps), rank, varies)
+        self.steps.append((node, given, axes))
+        return ""
+
+    def _gather(self, node: Node, given: list[Operand], ranks: list[int | None]) -> str:
+        data, places = given[:2]
+        if isinstance(data, _Step) and data.varies:
+            return "rows of what each trip has its own of"
+        if isinstance(places, np.ndarray) and isinstance(data, Value) and data.constant:
+            kind, dims = data.constant_type()
+            listed = kind == TensorProto.INT64 and 0 < prod(dims) <= _PICKED and dims
+            if listed and ((places >= 0) & (places < dims[0])).all():
+                self.found[node.output] = data.array[places]
+                return ""
+        if ranks[0] is None or ranks[1] is None:
+            return "operands of other ranks, or unknown ones"
+        return self._add(node, given, ranks[0] + ranks[1] - 1)
+
+    def _along(self, node: Node, data: Array | _Step) -> str:
+        """Along axes, which are counted from the first one behind the trips."""
+        own, axes = _rank(data), listed_axes(node)
+        if own is None:
+            return "operands of other ranks, or unknown ones"
+        if axes is None and node.op in REDUCTIONS and node.input(1) is None:
+            axes = [] if node.attr("noop_with_empty_axes", 0) else [*range(own)]
+        wide = own + len(axes or ()) if node.op == "Unsqueeze" else own
+        if not axes or not all(-wide <= a < wide for a in axes):
+            return "axes that are computed, or not there"
+        moved = sorted({a % wide + 1 for a in axes})
+        if isinstance(data, np.ndarray) and node.op in ("Squeeze", "Unsqueeze"):
+            if node.op == "Squeeze" and any(data.shape[a] != 1 for a in moved):
+                return "axes that are computed, or not there"
+            change = np.squeeze if node.op == "Squeeze" else np.expand_dims
+            self.found[node.output] = change(data, tuple(moved))
+            return ""
+        goes = node.op == "Squeeze" or (node.op in REDUCTIONS and not node.keeps_dims)
+        return self._add(node, [data], own - len(moved) if goes else wide, moved)
+
+    def _slice(self, node: Node, data: Value, given: list[Operand]) -> str:
+        """The places of all trips, where each takes as many of what none changes."""
+        starts, ends, axes, steps = [*given, None, None][:4]
+        dims = types.shape(data)
+        size = dims[0] if dims else None
+        if not isinstance(size, int) or not isinstance(starts, np.ndarray) or not isinstance(ends, np.ndarray):
+            return "slices of what each trip has its own of, of unknown size, or by computed places"
+        plain = [v is None or (isinstance(v, Value) and v.constant and v.array.size == 1) for v in (axes, steps)]
+        if not all(plain) or starts.shape != (self.trips, 1) or ends.shape != (self.trips, 1):
+            return "slices along several axes"
+        first, step = (int(v.array.item()) if isinstance(v, Value) else d for v, d in ((axes, 0), (steps, 1)))
+        if first not in (0, -len(dims or ())) or step != 1:
+            return "slices along another axis, or by steps"
+        bounds = [slice(int(a), int(b)).indices(size)[:2] for a, b in zip(starts[:, 0], ends[:, 0])]
+        length = bounds[0][1] - bounds[0][0]
+        if length < 1 or any(b - a != length for a, b in bounds) or length * self.trips > _PICKED:
+            return "slices of different lengths, or empty ones"
+        places = np.array([range(a, b) for a, b in bounds], np.int64)
+        return self._add(node, [data, places], len(dims or ()))
+
+    def carry_out(self) -> None:
+        graph, loop, made = self.graph, self.loop, list[Value]()
+        for node, given, axes in self.steps:
+            inputs = [self._read(v, made) for v in given]
+            if axes is not None and node.op in REDUCTIONS:
+                new = self._reduce(node, inputs[0], axes)
+            elif axes is not None:
+                new = of_axes(graph, node.op, inputs[0], axes, loop)
+            elif node.op == "Slice" and isinstance(given[1], np.ndarray):
+                new = Node(make_node("Gather", "", "", {"axis": 0}), inputs, [])
+            else:
+                new = node.copy(inputs, [])
+            made.append(insert_new(graph, new, node.output, loop))
+        results = [self.found[v] for v in self.body.outputs[1:]]
+        forward_results(graph, loop, [made[r.place] for r in results if isinstance(r, _Step)])
+
+    def _read(self, v: Operand, made: list[Value]) -> Value | None:
+        if isinstance(v, _Step):
+            return made[v.place]
+        if isinstance(v, np.ndarray):
+            return self.graph.constant(v, f"{self.loop.name or 'loop'}_places", self.loop)
+        if v is not None and v.graph is self.body:  # a constant of the body's own
+            return self.graph.constant(v.array, v.name, self.loop)
+        return v
+
+    def _reduce(self, node: Node, x: Value | None, axes: list[int]) -> Node:
+        keep = {"keepdims": int(node.keeps_dims)}
+        if self.graph.opset() < FORMS[node.op].since:
+            return Node(make_node(node.op, "", "", {"axes": axes, **keep}), [x], [])
+        given = self.graph.constant(np.array(axes, np.int64), f"{node.output.name}_axes", self.loop)
+        return Node(make_node(node.op, "", "", keep), [x, given], [])
+
+
+def _rank(v: Operand) -> int | None:
+    """Of an operand, in one trip."""
+    if isinstance(v, np.ndarray):
+        return v.ndim - 1
+    if isinstance(v, _Step):
+        return v.rank
+    return types.rank(v) if v is not None else None
