@@ -159,11 +159,8 @@ def expand_of_operand(m: Match, first: Value) -> Value:
 def step_on_fill(m: Match, first: Value) -> Value:
     """f(ConstantOfShape(s, v), c) = ConstantOfShape(s, f(v, c)), of numbers."""
     given = [v for v in m.node.inputs if v is not None]
-    fills = [v for v in given if v.producer is not None and v.producer.op == "ConstantOfShape"]
-    if len(fills) != 1 or fills[0].constant or m.node.has_references:
-        m.skip()
-    fill, number = fills[0], repeated(fills[0])
-    target = fill.producer.inputs[0] if fill.producer is not None else None
+    fill = next(v for v in given if v.producer is not None and v.producer.op == "ConstantOfShape")
+    number, target = repeated(fill), fill.producer.inputs[0] if fill.producer is not None else None
     rank = m.rank(fill)
     m.require(number is not None and target is not None and rank is not None, "its rank, or its number, is unknown")
     assert number is not None and target is not None
