@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.broadcasting import one_element
+from onnxopt.analysis.shapes.boxes import Span
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts
 from onnxopt.graph import Graph, Shape, Value
@@ -142,10 +143,11 @@ class Canvas:
     def _joins(self, axis: int, parts: Parts) -> list[Parts]:
         """What one node makes of the parts: those that padding leaves, or the first that are joined already, and the
         rest one by one."""
-        padded = _padded(self.graph, parts)
+        padded = _padded(parts)
         if padded is not None:
             return [padded[0]]
-        known = next((i for i in range(len(parts) - 1, 1, -1) if (axis, parts[:i]) in self.joined), 0)
+        longest = range(len(parts) - 1, max(1, len(parts) - _STEPS), -1)
+        known = next((i for i in longest if (axis, parts[:i]) in self.joined), 0)
         return [*([parts[:known]] if known else []), *((p,) for p in parts[known:])]
 
     def carry_out(self) -> None:
@@ -190,7 +192,7 @@ class Canvas:
             bounds = [graph.constant(np.array([n], np.int64), f"{v.name}_cut", scatter) for n in (start, end, axis)]
             node = Node(make_node("Slice", "", "", {}), [v, *bounds], [])
         else:
-            padded = _padded(graph, parts)
+            padded = _padded(parts)
             joined = [self._value(axis, some, scatter) for some in self._joins(axis, parts)]
             if padded is None:
                 node = Node(make_node("Concat", "", "", {"axis": axis}), [*joined], [])
@@ -212,6 +214,16 @@ class Canvas:
         while v in self.now:
             v = self.now[v]
         return v
+
+
+def padding_of(scatter: Node, spans: Sequence[Span]) -> tuple[Array, Array] | None:
+    """The pads around the box that a scatter writes into one number, and the number; None where it is none."""
+    data, dims = scatter.inputs[0], types.shape(scatter.output)
+    fill = _number(data) if data is not None else None
+    if fill is None or dims is None or len(dims) != len(spans) or types.dtype(scatter.output) not in _PADDED:
+        return None
+    behind = [0 if s.end is None else d - s.end if isinstance(d, int) else None for s, d in zip(spans, dims)]
+    return None if None in behind else (np.array([s.start for s in spans] + behind, np.int64), fill)
 
 
 def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:
@@ -307,7 +319,7 @@ def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) ->
     return user.copy([x, *given], [None])
 
 
-def _padded(graph: Graph, parts: Parts) -> tuple[Parts, int, int, Array] | None:
+def _padded(parts: Parts) -> tuple[Parts, int, int, Array] | None:
     """What is left if numbers around the parts are padding, how long it is before and behind, and the number."""
     first, last = _number(parts[0][0]), _number(parts[-1][0])
     if first is not None and last is not None and first.tobytes() != last.tobytes():

@@ -369,8 +369,24 @@ def assigned(seed: str) -> ModelProto:
     return g.model(g.chain(x, 1), *(g.chain(m, 1) for m in made), opset=g.one(17, 17, 17, 16, 18, 21))
 
 
+def framed(seed: str) -> ModelProto:
+    """A box inside one number, nearly now and then."""
+    g = Canvas(seed)
+    g.symbols = ""
+    shape = tuple(g.draw.randint(1, 4) for _ in range(g.draw.randint(1, 3)))
+    starts = [g.draw.randrange(d) for d in shape]
+    sizes = [g.draw.randint(1, d - s) for d, s in zip(shape, starts, strict=True)]
+    u = g.chain(g.input(*sizes), 1)
+    places = np.stack(np.meshgrid(*(np.arange(n) + s for n, s in zip(sizes, starts, strict=True)), indexing="ij"), -1)
+    if g.rarely(8):
+        places = places[::-1]
+    x = g.floats(np.full(shape, g.numbers())) if not g.rarely(6) else g.input(*shape)
+    y = g.add("ScatterND", [x, g.constant(np.ascontiguousarray(places, np.int64)), u], shape)
+    return g.model(g.chain(y, 1), opset=g.one(17, 17, 16, 18, 21))
+
+
 REGIONS = {
-    "slice-assignments": (assigned,),
+    "slice-assignments": (assigned, assigned, framed),
     "slices-to-split": (slices, slices, columns),
     "parts-of-concat": (joined,),
     "stacks-to-split": (stacked, stacked, stacks),

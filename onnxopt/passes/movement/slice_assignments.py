@@ -7,10 +7,12 @@ from typing import Final
 
 from onnxopt.analysis.shapes.boxes import WHOLE, box_of
 from onnxopt.graph import Graph, Value
+from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.canvas import Canvas
-from onnxopt.rewriting.parts import of_axes
+from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.canvas import Canvas, padding_of
+from onnxopt.rewriting.parts import insert_new, of_axes
 
 _SCATTERS: Final = ("ScatterElements", "ScatterND")
 _RULE: Final = "assigned"
@@ -20,10 +22,10 @@ _RULE: Final = "assigned"
 class SliceAssignments(GraphPass):
     """Scatter(x, the places of x[:, a:b], u) = Concat(x[:, :a], u, x[:, b:]); Pad(u) where x is one number.
 
-    Applies when: the indices are a box of the data, which is less along one axis than the data, as constants or as
-    Ranges, Expands and Concats that say so; the dims are known; and no more nodes are left, after all scatters along an
-    axis of one tensor: what one of them writes over is not joined by the others, and who cuts a part out of the result
-    reads what it was made of. Transposes around them go.
+    Applies when: the indices are a box of the data, which is less along one axis than the data (of one number along any
+    axes), as constants or as Ranges, Expands and Concats that say so; the dims are known; and no more nodes are left,
+    after all scatters along an axis of one tensor: what one of them writes over is not joined by the others, and who
+    cuts a part out of the result reads what it was made of. Transposes around them go.
     Keeps: scatters that add; boxes that may reach beyond the data, which would be an error.
     """
 
@@ -46,7 +48,11 @@ class SliceAssignments(GraphPass):
                     _assign_all(graph, node, box.missing, now)
                 continue
             if len(axes) > 1:
-                ctx.decline(_RULE, "less than the data along several axes", repr(node))
+                padding = padding_of(node, box.spans)
+                if padding is None:
+                    ctx.decline(_RULE, "less than the data along several axes", repr(node))
+                elif ctx.spend(_RULE, at=node):
+                    _pad(graph, node, box.missing, *padding)
                 continue
             data = node.inputs[0]
             assert data is not None
@@ -82,4 +88,17 @@ def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[V
         graph.take_over(scatter.output, graph.insert(node, scatter))
     elif (kept := scatter.output.replace_all_uses_with(updates)) is not updates:
         now[updates] = kept
+    graph.remove(scatter)
+
+
+def _pad(graph: Graph, scatter: Node, missing: Sequence[int], pads: Array, fill: Array) -> None:
+    """One number around what is written."""
+    updates = scatter.inputs[2]
+    assert updates is not None
+    if missing:
+        updates = insert_new(graph, of_axes(graph, "Unsqueeze", updates, [*missing], scatter), updates, scatter)
+    given = [graph.constant(a, f"{updates.name}_pads", scatter) for a in (pads, fill)]
+    node = Node(make_node("Pad", "", "", {"mode": "constant"}), [updates, *given], [None])
+    describe_as(node.proto, scatter.proto)
+    graph.take_over(scatter.output, graph.insert(node, scatter))
     graph.remove(scatter)
