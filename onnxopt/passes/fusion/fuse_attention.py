@@ -16,6 +16,7 @@ from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array, numpy_dtype
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
+from onnxopt.rewriting.causal import Kept, kept_by, kept_by_numbers
 from onnxopt.rewriting.scores import Filled, one_number, scores_of
 
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
@@ -46,12 +47,38 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     m.require(0 < s.scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
     sizes = _sizes(m, s.q, s.turned, v)
     keys = _straight(m, s.turned)
-    mask = _mask(m, s.terms, guarded is not None)
+    terms, causal = _without_causal(m, s.terms, sizes)
+    needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # of several masks each keeps the same key then
+    mask = _mask(m, terms, Kept.UNKNOWN if guarded is not None else needed)
     if mask is not None:
         mask = _as_large(m, mask, s.q, keys, v, sizes)
-    if s.cap:
-        return m.op.Attention(s.q, keys, v, mask, scale=s.scale, softcap=s.cap)
-    return m.op.Attention(s.q, keys, v, mask, scale=s.scale)
+    more: dict[str, float] = ({"softcap": s.cap} if s.cap else {}) | ({"is_causal": 1} if causal else {})
+    result: Value = m.op.Attention(s.q, keys, v, mask, scale=s.scale, **more)  # type: ignore[call-overload]
+    return result
+
+
+def _without_causal(m: Match, terms: Sequence[Value | Filled], sizes: Shape) -> tuple[list[Value | Filled], bool]:
+    """What is added to scores, but for what hides from each query the keys behind it; is there such a mask? One of
+    finite numbers is none beside others, which may hide the keys in front."""
+    least = -np.inf if len(terms) > 1 else -_HUGE
+    others = [t for t in terms if not _is_causal(m, t, sizes, least)]
+    return others, len(others) < len(terms)
+
+
+def _is_causal(m: Match, term: Value | Filled, sizes: Shape, least: float) -> bool:
+    filled = _as_filled(term)
+    if filled is not None:
+        dims = m.shape(filled.condition)
+        hides = (one_number(filled.fill) or 0.0) <= least
+        kept = kept_by(filled.condition, filled.kept) if hides else Kept.UNKNOWN
+    elif isinstance(term, Filled):
+        return False
+    else:
+        dims, found = m.shape(term), bounds(term)
+        hides = found is not None and found.hides and found.low == found.high == 0
+        kept = kept_by_numbers(term) if hides else Kept.UNKNOWN
+    full = (1,) * (4 - len(dims)) + tuple(dims) if dims is not None else ()
+    return kept == Kept.CAUSAL and full == (1, 1, *sizes[2:]) and None not in sizes[2:]
 
 
 def _sizes(m: Match, q: Value, turned: Value, v: Value) -> Shape:
@@ -84,16 +111,16 @@ def _straight(m: Match, turned: Value) -> Value:
     return node.inputs[0] if straight == [0, 1, 2, 3] else m.op.Transpose(node.inputs[0], perm=straight)
 
 
-def _mask(m: Match, terms: Sequence[Value | Filled], guarded: bool) -> Value | None:
+def _mask(m: Match, terms: Sequence[Value | Filled], needed: Kept) -> Value | None:
     """One mask for all that is added to the scores or written over them: truths where that is 0 or minus infinity."""
     conditions, numbers, sizes = [], [], []
     for term in terms:
         filled = _as_filled(term)
         if filled is not None and one_number(filled.fill) == -np.inf:
-            m.require(guarded, _HIDES)
+            m.require(kept_by(filled.condition, filled.kept) >= needed, _HIDES)
             conditions.append(filled.condition if filled.kept else m.op.Not(filled.condition))
             continue
-        value, size = _numbers(m, term, filled, guarded)
+        value, size = _numbers(m, term, filled, needed)
         numbers.append(value)
         sizes.append(size)
     small = sum(sorted(sizes)[:-1]) <= 5 * _HUGE  # lost beside the lowest number, without which its neighbour is
@@ -128,7 +155,7 @@ def _as_filled(term: Value | Filled) -> Filled | None:
     return Filled(node.inputs[0], kept, fill)
 
 
-def _numbers(m: Match, term: Value | Filled, filled: Filled | None, guarded: bool) -> tuple[Value, float]:
+def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept) -> tuple[Value, float]:
     """What is added to scores, and the largest magnitude in it: the operator gives zeros for rows of the lowest number,
     the formula the mean of all values, as both do for its neighbour."""
     fill = one_number(filled.fill) if filled is not None and m.dtype(filled.fill) == TensorProto.FLOAT else None
@@ -140,7 +167,7 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, guarded: boo
     found = bounds(term)
     m.require(found is not None, _UNKNOWN)
     assert found is not None
-    m.require(guarded or not found.hides, _HIDES)
+    m.require(not found.hides or kept_by_numbers(term) >= needed, _HIDES)
     size, limit = max(-found.low, found.high), float(np.finfo(numpy_dtype(m.dtype(term))).max)
     if size < limit:
         return term, size
@@ -248,9 +275,10 @@ class FuseAttention(RewritePass):
     """Softmax(q kᵀ z + mask) v = Attention (opset 23).
 
     Applies when: batches and heads are known to be equal, nothing in between is used elsewhere, and the mask cannot be
-    minus infinity for all keys, or zeros take the place of the NaN of which the formula is full then. Biases and masks
-    are added up; truths stay truths; one row for all queries is repeated, once for all that read the mask; the lowest
-    number becomes its neighbour, of which formula and operator give the mean of all values.
+    minus infinity for all keys, or zeros take the place of the NaN of which the formula is full then. Of a mask that
+    keeps the keys up to each query (a triangle, numbers that are counted and compared) nothing is left: is_causal.
+    Biases and masks are added up; truths stay truths; one row for all queries is repeated, once for all that read the
+    mask; the lowest number becomes its neighbour, of which formula and operator give the mean of all values.
     Keeps: masks of unknown numbers; masks with minus infinity and no zeros: where all keys are hidden the operator
     gives zeros, and the formula NaN.
     An Attention takes keys and values as they are before they are copied for the queries that share a head, and joins
