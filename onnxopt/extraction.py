@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onnxopt.analysis import types
 from onnxopt.analysis.cut import Cut, cut
 from onnxopt.analysis.measures.cost import file_bytes
-from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.analysis.submodel import submodel
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input
@@ -123,14 +123,14 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     """`again` gives another copy of the model."""
     inner = [v for v in (*found.inputs, *found.outputs) if not v.is_input and v not in model.graph.outputs]
     if not _proven(inner):
-        _sweep(model)
+        learn_shapes(model.graph)
     if not _proven(inner):
         from onnxopt.settling import (
             settle_shapes,  # here, as the passes take longer to import than most parts to extract
         )
 
         settle_shapes(model, again)
-        _sweep(model)
+        learn_shapes(model.graph)
     return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)
 
 
@@ -138,12 +138,6 @@ def _proven(values: Iterable[Value]) -> bool:
     """Is every dim a number, or made of the symbols of the inputs?"""
     shapes = [types.shape(v) for v in values]
     return all(s is not None and not any(d is None or "@" in str(d) for d in s) for s in shapes)
-
-
-def _sweep(model: Model) -> None:
-    """What shape data finds out beyond inference becomes facts of the values."""
-    for _ in ShapeData().sweep(model.graph):
-        pass
 
 
 __all__ = ["Extraction", "cut_off", "extract", "extract_file"]

@@ -47,6 +47,7 @@ def optimize(
     target_opset: int | None = None,
     dtype: str | None = None,
     keep_io: bool = True,
+    infer_shapes: bool = False,
     inline_functions: bool = False,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
@@ -92,6 +93,7 @@ def optimize(
     What becomes of the model:
         freeze_initializers: initializers that are also inputs are constants.
         dims: sizes of dynamic dims by name. shapes: shapes of inputs by name.
+        infer_shapes: declare the types and shapes of all values, as far as they are known.
         target_opset: convert the model to this opset first. inline_functions: put functions in place of their calls.
         dtype: `float16` or `bfloat16` for what is float32; keep_io: but for inputs and outputs.
         inputs, outputs: values at which the model is cut first.

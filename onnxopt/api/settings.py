@@ -28,6 +28,7 @@ class Settings(TypedDict, total=False):
     target_opset: int | None
     dtype: str | None
     keep_io: bool
+    infer_shapes: bool
     inline_functions: bool
     max_constant_bytes: int | None
     memory: int

@@ -274,6 +274,7 @@ _MODEL: Final = [  # what becomes of it besides
         show_default=True,
         help="With --dtype: inputs and outputs stay float32.",
     ),
+    click.option("--infer-shapes", is_flag=True, help="Declare types and shapes of all values, as far as known."),
     click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
     click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
 ]

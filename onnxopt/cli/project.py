@@ -17,7 +17,16 @@ from onnxopt.errors import UsageError, nearest, nearest_file
 CHOOSES: Final = frozenset(
     (
         *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
-        *("dim", "shape", "keep-dynamic", "freeze-initializers", "inline-functions", "target-opset", "allow-domain"),
+        *(
+            "dim",
+            "shape",
+            "keep-dynamic",
+            "freeze-initializers",
+            "infer-shapes",
+            "inline-functions",
+            "target-opset",
+            "allow-domain",
+        ),
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
         *("keep-io", "no-keep-io", "stats"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),

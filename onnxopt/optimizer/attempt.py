@@ -48,8 +48,20 @@ def optimize_model(
     """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
     exist, and PassError, which leaves the model as far as it came."""
     options = options or OptimizeOptions()
-    specialise(model, options.dims, options.shapes)
-    return execute(options.passes(), model, options.context(instruments, trace))
+    fixed = specialise(model, options.dims, options.shapes)
+    report = execute(options.passes(), model, options.context(instruments, trace))
+    _declare(model, options, outputs=bool(fixed))
+    return report
+
+
+def _declare(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
+    """Write the shapes that are known: of `outputs`, where sizes were given; of all values, where that is asked for."""
+    if outputs or options.infer_shapes:
+        from onnxopt.optimizer.declared import declare_outputs, declare_values
+
+        declare_outputs(model)
+        if options.infer_shapes:
+            declare_values(model)
 
 
 def attempt(
@@ -111,6 +123,7 @@ def attempt(
             phase("load")
             try:
                 pipeline = execute(passes, model, ctx)
+                _declare(model, options, outputs=bool(fixed))
                 phase("passes")
                 progress("writing")
                 changed = model.version > 0

@@ -42,6 +42,7 @@ class OptimizeOptions:
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
+    `infer_shapes`: declare the types and shapes of all values in the result, as far as they are known.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain, without it a target may do so; `provenance`: write into the model's
     metadata what made it, from what; `external`: where weights that lie beside the model go: `copy` into a data file of
@@ -62,6 +63,7 @@ class OptimizeOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     allow_domains: Sequence[str] = ()
+    infer_shapes: bool = False
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
@@ -108,7 +110,15 @@ class OptimizeOptions:
         """Is nothing asked for but a copy? A model that comes out otherwise is verified."""
         passes = self.level if self.pipeline is None else self.pipeline.strip()
         sizes = self.dims or self.shapes
-        return not (passes or self.extra or self.dtype or sizes or self.target_opset or self.inline_functions)
+        return not (
+            passes
+            or self.extra
+            or self.dtype
+            or sizes
+            or self.target_opset
+            or self.inline_functions
+            or self.infer_shapes
+        )
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
         """The model in a file, as these options want it read; `stored`: its large weights stay there. Raises ModelError

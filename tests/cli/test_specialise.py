@@ -50,6 +50,29 @@ def test_by_shape(run: Run, dynamic: Path) -> None:
     assert (shape(dynamic / "out.onnx", "x"), shape(dynamic / "out.onnx", "z")) == ([3, 1, 4], [7, 4])
 
 
+def test_outputs_say_what_is_known(run: Run, dynamic: Path) -> None:
+    """Their symbols, and dims without a name, become numbers where the sizes given decide them."""
+    assert run("optimize", "m.onnx", "out.onnx", "--dim", "batch=2", "--dim", "sequence=5").returncode == 0
+    assert (shape(dynamic / "out.onnx", "y"), shape(dynamic / "out.onnx", "n")) == ([5, 2], [""])
+    onnx.checker.check_model(dynamic / "out.onnx", full_check=True)
+    assert run("optimize", "m.onnx", "half.onnx", "--dim", "batch=2").returncode == 0
+    assert shape(dynamic / "half.onnx", "y") == ["", 2]
+    assert run("optimize", "m.onnx", "free.onnx").returncode == 0
+    assert shape(dynamic / "free.onnx", "y") == ["", ""], "an interface stays, where nobody gave a size"
+
+
+def test_shapes_of_all_values(run: Run, dynamic: Path) -> None:
+    assert run("optimize", "m.onnx", "out.onnx", "--infer-shapes", "-O0").returncode == 0
+    graph = onnx.load(dynamic / "out.onnx").graph
+    said = {i.name: [d.dim_value or d.dim_param for d in i.type.tensor_type.shape.dim] for i in graph.value_info}
+    assert said == {"s": [3], "d": [2], "t": [3], "r": ["sequence", "batch", 4], "a": ["sequence", "batch"]}
+    onnx.checker.check_model(dynamic / "out.onnx", full_check=True)
+    again = run("optimize", "out.onnx", "again.onnx", "--infer-shapes", "-O0")
+    assert (dynamic / "again.onnx").read_bytes() == (dynamic / "out.onnx").read_bytes(), again.stdout
+    r = run("optimize", "m.onnx", "out.onnx", "--infer-shapes=yes")
+    assert r.returncode == 2 and "--infer-shapes" in r.stderr and len(r.stderr.splitlines()) <= 2
+
+
 def test_what_a_body_calls_alike_is_another_dim(run: Run, tmp_path: Path) -> None:
     """A name holds in its scope: here the body's N is the width of `rows`."""
     source = (

@@ -249,6 +249,12 @@ class ShapeData:
         return found
 
 
+def learn_shapes(graph: Graph) -> None:
+    """Learn the shapes of a graph's values, as facts of these."""
+    for _ in ShapeData().sweep(graph):
+        pass
+
+
 def _facts(node: Node) -> Facts:
     values = [*node.inputs, *node.outputs]
     if None in values:
