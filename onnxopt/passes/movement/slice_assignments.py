@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from onnxopt.analysis.shapes.boxes import WHOLE, box_of
+from onnxopt.analysis.shapes.boxes import WHOLE, Box, box_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
@@ -39,30 +39,23 @@ class SliceAssignments(GraphPass):
         now: dict[Value, Value] = {}  # what took the place of values
         for node in [n for n in graph if n.op in _SCATTERS]:
             box = box_of(node)
+            axes = [k for k, span in enumerate(box.spans) if span != WHOLE] if box is not None else []
+            padding = padding_of(node, box.spans) if box is not None and len(axes) > 1 else None
+            reason = ""
             if box is None:
-                ctx.decline(_RULE, "its indices are no box, or may reach beyond the data", repr(node))
-                continue
-            axes = [k for k, span in enumerate(box.spans) if span != WHOLE]
-            if not axes:
+                reason = "its indices are no box, or may reach beyond the data"
+            elif not axes:
                 if ctx.spend(_RULE, at=node):
                     _assign_all(graph, node, box.missing, now)
-                continue
-            if len(axes) > 1:
-                padding = padding_of(node, box.spans)
-                if padding is None:
-                    ctx.decline(_RULE, "less than the data along several axes", repr(node))
-                elif ctx.spend(_RULE, at=node):
+            elif padding is not None:
+                if ctx.spend(_RULE, at=node):
                     _pad(graph, node, box.missing, *padding)
-                continue
-            data = node.inputs[0]
-            assert data is not None
-            canvas = found.get(data)
-            if canvas is None or canvas.axis != axes[0]:
-                canvas = Canvas(graph, data, axes[0], now)
-            if canvas.paint(node, *box.spans[axes[0]], box.missing):
-                found[node.output] = canvas
-            else:
-                ctx.decline(_RULE, "where the parts begin is unknown, or there are many", repr(node))
+            elif len(axes) > 1:
+                reason = "less than the data along several axes"
+            elif not _paint(graph, node, axes[0], box, found, now):
+                reason = "where the parts begin is unknown, or there are many"
+            if reason:
+                ctx.decline(_RULE, reason, repr(node))
         saved = 0
         rest: list[Canvas] = []
         for canvas in dict.fromkeys(found.values()):
@@ -77,6 +70,21 @@ class SliceAssignments(GraphPass):
             elif ctx.spend(_RULE, at=canvas.scatters[-1]):
                 saved += len(canvas.gone) - canvas.made
                 canvas.carry_out()
+
+
+def _paint(
+    graph: Graph, scatter: Node, axis: int, box: Box, found: dict[Value, Canvas], now: dict[Value, Value]
+) -> bool:
+    """Add the scatter to those that it writes on; False where it is not known which parts it writes over."""
+    data = scatter.inputs[0]
+    assert data is not None
+    canvas = found.get(data)
+    if canvas is None or canvas.axis != axis:
+        canvas = Canvas(graph, data, axis, now)
+    if not canvas.paint(scatter, *box.spans[axis], box.missing):
+        return False
+    found[scatter.output] = canvas
+    return True
 
 
 def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[Value, Value]) -> None:
