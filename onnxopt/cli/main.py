@@ -69,7 +69,9 @@ class _Commands(click.Group):
         if name not in _COMMANDS and not ctx.resilient_parsing:
             from shlex import quote
 
-            hint = nearest(name, _COMMANDS, "`onnxopt --help` lists them")
+            from onnxopt.cli import meant
+
+            hint = meant.command(name) or nearest(name, _COMMANDS, "`onnxopt --help` lists them")
             if name.endswith(".onnx"):
                 hint = f"onnxopt optimize {quote(name)} OUT"
             raise UsageError(f"no command is called {name!r}", hint)
@@ -338,7 +340,10 @@ def _misused(e: click.ClickException) -> None:
         elif e.option_name in _PLACE and takes_place:
             hint = f"OUT follows IN, without an option: {hint}"
         else:
-            hint = nearest(e.option_name, known, hint if context.parent else "a command's options follow it")
+            from onnxopt.cli import meant
+
+            other = hint if context.parent else "a command's options follow it"
+            hint = (context.parent and meant.option(e.option_name)) or nearest(e.option_name, known, other)
     _fail(message[:1].lower() + message[1:], hint, e.exit_code)
 
 

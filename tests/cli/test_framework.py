@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -201,6 +202,14 @@ def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
         ),
         ("-O3 optimize a b", "onnxopt has no option -O", "a command's options follow it"),
         ("--versoin", "onnxopt has no option --versoin", "did you mean --version?"),
+        ("optimize a b --fp16", "onnxopt optimize has no option --fp16", "--dtype float16"),
+        (
+            "optimize a b --input-shape x:1",
+            "onnxopt optimize has no option --input-shape",
+            "--shape x:1,3,224,224 fixes an input's sizes, --dim batch=1 a dim's",
+        ),
+        ("simplify a b", "no command is called 'simplify'", "onnxopt optimize IN OUT"),
+        ("profile a", "no command is called 'profile'", "onnxopt bench MODEL"),
         ("optimize a b --dim", "option '--dim' requires an argument", "--help lists what there is"),
     ],
 )
@@ -209,6 +218,20 @@ def test_wrong_usage_is_a_line_of_error_and_one_of_hint(run: Run, call: str, err
     first, second = done.stderr.splitlines()
     assert (done.returncode, done.stdout, first) == (2, "", f"error: {error}")
     assert second.startswith("hint: ") and hint in (None, second.removeprefix("hint: "))
+
+
+def test_hints_for_words_of_other_tools_name_what_there_is() -> None:
+    """Options of `optimize` and commands, none of which is one of ours by the same name."""
+    from onnxopt.cli import meant
+    from onnxopt.cli.main import _COMMANDS as commands
+    from onnxopt.cli.optimize import optimize
+
+    known = {name for p in optimize.params for name in (*p.opts, *p.secondary_opts)}
+    named = re.findall(r"--[a-z-]+", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))
+    assert set(named) <= known and len(named) > 10
+    assert known.isdisjoint(meant._OPTIONS) and not {*commands} & {*meant._COMMANDS}
+    asked = re.findall(r"onnxopt ([a-z]+)", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))
+    assert {*asked} <= {*commands}
 
 
 @pytest.mark.parametrize("command", ["optimize", "stats", "report", "verify", "extract"])

@@ -1,0 +1,54 @@
+"""Options and commands that other tools have, and the words for the same here. Imported where one is used in vain."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_DISABLE: Final = "--disable PASS leaves a pass or a rule out; `onnxopt passes` lists them"
+_SIZES: Final = "--shape x:1,3,224,224 fixes an input's sizes, --dim batch=1 a dim's"
+_CHECKED: Final = "leave it out: the result is always verified, but with --no-verify"
+
+_OPTIONS: Final = {
+    **dict.fromkeys(("--fp16", "--float16", "--half", "--convert-fp16"), "--dtype float16"),
+    **dict.fromkeys(("--bf16", "--bfloat16"), "--dtype bfloat16"),
+    **dict.fromkeys(
+        ("--quantize", "--int8", "--quantization"), "weights are not quantized here: --dtype float16 halves them"
+    ),
+    **dict.fromkeys(("--input-shape", "--input-shapes", "--override-input-shapes", "--overwrite-input-shape"), _SIZES),
+    "--test-input-shape": "--verify-dim batch=4 sizes a dim for verification only",
+    **dict.fromkeys(("--skip-fuse-bn", "--skip-optimization", "--skip-fusion-patterns", "--skip-fusion"), _DISABLE),
+    **dict.fromkeys(("--skip-constant-folding", "--no-constant-folding"), "--disable constant-folding"),
+    **dict.fromkeys(("--skip-shape-inference", "--no-shape-infer"), "leave it out: shapes are inferred as rules ask"),
+    "--include-subgraph": "leave it out: bodies are always optimized",
+    **dict.fromkeys(("--check-n", "--model-check", "--enable-check"), _CHECKED),
+    "--no-check": "--no-verify",
+    "--unused-output": "--outputs NAMES keeps those that are named",
+    **dict.fromkeys(("--save-as-external-data", "--all-tensors-to-one-file"), "--external copy"),
+    "--opset": "--target-opset N",
+    "--passes": "--pipeline PASSES",
+    **dict.fromkeys(("--input-data-path", "--input-data"), "--input NAME=FILE.npy"),
+    "--tensor-size-threshold": "--max-constant-bytes N",
+    "--inspect": "onnxopt stats MODEL",
+}
+_COMMANDS: Final = {
+    **dict.fromkeys(("simplify", "slim", "sim", "sanitize"), "onnxopt optimize IN OUT"),
+    **dict.fromkeys(("info", "inspect", "summary", "show"), "onnxopt stats MODEL"),
+    **dict.fromkeys(
+        ("compare", "diff", "check"),
+        "onnxopt verify A B says whether they compute the same, onnxopt stats A B what is in them",
+    ),
+    **dict.fromkeys(("profile", "benchmark", "time", "run"), "onnxopt bench MODEL"),
+    **dict.fromkeys(("view", "visualize", "draw"), "onnxopt report IN OUT"),
+    **dict.fromkeys(("debug", "reduce"), "onnxopt bisect MODEL"),
+    "convert": "onnxopt optimize IN OUT --target-opset N, or --dtype float16",
+}
+
+
+def option(name: str) -> str:
+    """The hint for an option of another tool; empty for one that is not known."""
+    return _OPTIONS.get(name, "")
+
+
+def command(name: str) -> str:
+    """The hint for a command of another tool; empty for one that is not known."""
+    return _COMMANDS.get(name, "")
