@@ -8,7 +8,7 @@ from typing import Final
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import REDUCTIONS
+from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.forms import listed_axes
@@ -129,6 +129,10 @@ class _Region:
             return False
         if maker.op in REDUCTIONS:
             return self._reduces(maker)
+        if maker.op == "Reshape":  # reshape-chains composes them, if the Reshape does something
+            x, target = maker.inputs[:2]
+            written = target is not None and target.constant and bool(target.array.all())
+            return written and x is not None and not types.same_shape(x, source) and not maker.attr("allowzero", 0)
         return self._picks(maker) or (maker.op in ("Unsqueeze", self.op) and listed_axes(maker) is not None)
 
     def direct(self, source: Value) -> Node | None:
@@ -228,6 +232,8 @@ class _Changed(Relayout):
     def enters(self, v: Value) -> End[Node]:
         region, direct = self.region, self.region.direct(v)
         given = direct.output if direct is not None else region.given(v)
+        if given is None and self._is_broadcast(v):
+            return End(0, lambda before: v)
 
         def write(before: Node) -> Value:
             if given is None:
@@ -238,6 +244,18 @@ class _Changed(Relayout):
             return given
 
         return End(-(given is None and not region.merges(v)), write)
+
+    def _is_broadcast(self, v: Value) -> bool:
+        """Returns whether broadcasting puts the axes in: in front, where each reader has an operand that gets them."""
+        region, opset = self.region, self.graph.opset()
+        if region.op != "Unsqueeze" or region.axes != [*range(len(region.axes))] or region.merges(v):
+            return False
+        return all(
+            broadcasts(u.op, opset)
+            and any(w.producer in self.inside or region.merges(w) for w in self.operands[u] if w is not v)
+            for u in v.users
+            if u in self.inside
+        )
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         def write(new: Value) -> Value:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis import types
 from onnxopt.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import CUTTING, REDUCTIONS, SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import reduced_axes
@@ -92,56 +89,6 @@ def _split_of(m: Match, part: Value | None) -> Node | None:
         return None
     a, b, rank = split.attr("axis"), m.concat.attr("axis"), m.rank(part)
     return split if a == b or (rank is not None and a % rank == b % rank) else None
-
-
-def _without(m: Match, target: Array, axes: Array) -> Array:
-    """A target of Reshape without `axes`, which are ones in it."""
-    m.require(axes.size > 0 and target.ndim == 1 and target.size > 0, "no axes, or no target")
-    dropped = {int(i) % target.size for i in axes.reshape(-1)}
-    m.require(all(target[i] == 1 for i in dropped), "the axis is not a written one")
-    m.require(not (target == 0).any(), "a zero copies the dim in its place")
-    return np.array([t for i, t in enumerate(target.tolist()) if i not in dropped], np.int64)
-
-
-@rewrite(op.Squeeze(op.Concat(var("first"), ..., name="concat"), const("axes"), name="squeeze"))
-def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
-    """Squeeze(Concat(Reshape(x, s), …), axes) = Concat(Reshape(x, s without the axes), …)."""
-    rank, axis = m.rank(first), int(m.concat.attr("axis"))
-    m.require(rank is not None, "the rank is unknown")
-    axis, dropped = axis % (rank or 1), {int(i) % (rank or 1) for i in axes.reshape(-1)}
-    m.require(axis not in dropped, "the axis is the one that is joined along")
-    parts: list[Value] = []
-    for v in m.concat.inputs:
-        reshape = v.producer if v is not None and v.only_user is m.concat else None
-        m.require(reshape is not None and reshape.op == "Reshape", "a part is no Reshape")
-        assert v is not None and reshape is not None
-        x, shape = [*reshape.inputs, None][:2]
-        m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
-        assert shape is not None and x is not None
-        dims, target, allowzero = m.shape(x), shape.array.reshape(-1).tolist(), bool(reshape.attr("allowzero", 0))
-        # What became a constant just now says more than what is known of the result.
-        going = dims is not None and len(dims) == len(target) and keeps_shape(dims, target, allowzero)
-        m.require(not (going or types.same_shape(x, v)), "a part is a Reshape that is going to go")
-        parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
-    return m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
-
-
-@rewrite(
-    op.Unsqueeze(
-        one_of("Add", "Mul")(var("x"), op.Unsqueeze(var("y"), const("inner")), name="node"),
-        const("outer"),
-    )
-)
-def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Array) -> Value:
-    """Unsqueeze(x + Unsqueeze(y, a), 0) = x + Unsqueeze(y, 0 and a): broadcasting raises the rank of x by itself."""
-    left, right = m.rank(x), m.rank(y)
-    m.require(left is not None and right is not None, "a rank is unknown")
-    middle = (right or 0) + inner.size
-    m.require(middle >= (left or 0), "the result has more axes than what is unsqueezed")
-    m.require(outer.reshape(-1).tolist() in ([0], [-middle - 1]), "not in front")
-    axes = [0, *(int(i) % middle + 1 for i in inner.reshape(-1))]
-    wide = m.op.Unsqueeze(y, m.ints(axes))
-    return m.op[m.node.op](x, wide, like=m.node)
 
 
 @rewrite(op.Reshape(op.Concat(var("first"), ..., name="concat"), var("target"), name="reshape"))
@@ -247,8 +194,8 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Two steps are one: Concat of Concat, of Split, of Unsqueezes; Squeeze of Concat; Reshape of a stack; Unsqueeze,
-    Squeeze, Reshape of Reduce; Cast of a Cast that loses nothing.
+    """Two steps are one: Concat of Concat, of Split, of Unsqueezes; Reshape of a stack; Unsqueeze, Squeeze, Reshape of
+    Reduce; Cast of a Cast that loses nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
@@ -261,10 +208,8 @@ class MergeChains(RewritePass):
     rules = (
         concat_of_concat,
         concat_of_split,
-        squeeze_of_concat,
         reshape_of_stack,
         stack,
-        unsqueeze_of_broadcast,
         reduce_with_ones,
         cast_of_cast,
     )
