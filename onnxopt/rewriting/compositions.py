@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import order_of, product
+from onnxopt.analysis.shapes.sizes import is_picked, order_of, product
 from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import PICKS, SAME_ORDER
+from onnxopt.operators import SAME_ORDER
 from onnxopt.record import record
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.guards import only_read_by
@@ -26,8 +26,15 @@ _FEW: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
 _BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # a map says which dims their results have
 _CHAINS: Final = "chains of moves"
-_OF_SIZES: Final = PICKS | {"Add", "Cast", "Concat", "Max", "Mul", "ReduceProd"}
-_FOLLOWED: Final = 64  # values
+_OF_SIZES: Final = (
+    "Add",
+    "Cast",
+    "Concat",
+    "Max",
+    "Mul",
+    "ReduceProd",
+    "Size",
+)  # of no zeros, where no tensor is empty
 LEFT: Final = "as many operators would be left"
 _TARGET: Final = "more than one unknown dim"
 _BESIDE: Final = "what is beside it is turned alike, and may be turned together with it"
@@ -200,6 +207,8 @@ def _weight(ops: Any) -> int:
 
 def _may_pass(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
     """Decline where a chain may not begin before an operator whose result others read, which stays for them."""
+    if not steps:
+        return
     reader, inner = nodes[-2], nodes[-1]
     gone, elsewhere = len(nodes) - 1, f"{inner.op} output used elsewhere"
     if inner.op == "Slice" and reader.op == "Slice":
@@ -382,7 +391,8 @@ def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | list
 
 
 def _copied(m: Match, target: Value) -> tuple[int, ...] | None:
-    found = copies(m, target) if _is_of_sizes(target) else None
+    """Returns where a target of constants and sizes copies a dim."""
+    found = copies(m, target) if is_picked(target, _OF_SIZES) else None
     return None if found is None else tuple(found)
 
 
@@ -397,22 +407,6 @@ def copies(m: Match, target: Value) -> list[int] | None:
         found += [place + i for i in range(size[0]) if part.constant and not part.array[i]]
         place += size[0]
     return found
-
-
-def _is_of_sizes(target: Value) -> bool:
-    """Is it made of constants and sizes alone, so that what is computed is no 0 where all tensors have elements?"""
-    seen, waiting = {target}, [target]
-    while waiting:
-        v = waiting.pop()
-        node = v.producer
-        if v.constant or (node is not None and node.op in ("Shape", "Size")):
-            continue
-        if node is None or len(seen) > _FOLLOWED or node.op not in _OF_SIZES:
-            return False
-        new = {i for i in node.inputs if i is not None} - seen
-        seen |= new
-        waiting += new
-    return True
 
 
 def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:

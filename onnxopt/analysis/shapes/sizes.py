@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.analysis.shapes.symbolic import Size, is_least
@@ -14,7 +14,7 @@ from onnxopt.protos import Array
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_STEPS: Final = 32  # nodes
+_VALUES: Final = 64  # that are looked at
 Dims = tuple[Size, ...]
 Found = tuple[Size | None, ...]  # None: a dim that is not known
 
@@ -48,17 +48,18 @@ def _common(sizes: list[Size]) -> Size | None:
     return found
 
 
-def is_picked(value: Value) -> bool:
-    """Does it hold nothing but constants, and dims of tensors as Shape lists them?"""
+def is_picked(value: Value, computing: Container[str] = ("Concat",)) -> bool:
+    """Returns whether a value holds nothing but constants and dims of tensors, or what operators of `computing` make of
+    such. Size is asked as one of these."""
     seen, stack = {value}, [value]
     while stack:
         v = stack.pop()
         node = v.producer
-        if v.constant or (node is not None and node.op == "Shape"):
+        if v.constant or (node is not None and (node.op == "Shape" or (node.op == "Size" and "Size" in computing))):
             continue
-        if node is None or len(seen) > _STEPS or not (node.op in PICKS or node.op == "Concat"):
+        if node is None or len(seen) > _VALUES or not (node.op in PICKS or node.op in computing):
             return False
-        new = {i for i in (node.inputs if node.op == "Concat" else node.inputs[:1]) if i is not None} - seen
+        new = {i for i in (node.inputs[:1] if node.op in PICKS else node.inputs) if i is not None} - seen
         seen |= new
         stack += new
     return True

@@ -39,22 +39,6 @@ def transpose_in_order(m: Match, x: Value) -> Value:
     return x
 
 
-@rewrite(op.Transpose(op.Transpose(var("x"), name="inner", shared=True), name="outer"))
-def transpose_of_transpose(m: Match, x: Value) -> Value:
-    """Transpose(Transpose(x, p), q) = Transpose(x, p[q])."""
-    p, q = m.inner.attr("perm"), m.outer.attr("perm")
-    if p is None and q is None:
-        return x
-    n = len(p or q)
-    p, q = p or list(range(n))[::-1], q or list(range(n))[::-1]
-    m.require(sorted(p) == sorted(q), "orders of other axes")
-    perm = [p[i] for i in q]
-    if perm == sorted(perm):
-        return x
-    m.require(m.inner.output.only_user is m.outer, "the inner Transpose is used elsewhere")
-    return m.op.Transpose(x, like=m.outer, perm=perm)
-
-
 @rewrite(op.Reshape(var("x"), const("shape"), name="reshape"))
 def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(x, shape of x) = x."""
@@ -224,29 +208,6 @@ def not_of_not(m: Match, x: Value) -> Value:
     return x
 
 
-@rewrite(
-    op.Unsqueeze(op.Squeeze(var("x"), const("a"), shared=True), const("b")),
-)
-def unsqueeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Unsqueeze(Squeeze(x, axes), axes) = x."""
-    same_axes(m, a, b, m.rank(x))
-    return x
-
-
-@rewrite(op.Squeeze(op.Unsqueeze(var("x"), const("a"), shared=True), const("b")))
-def squeeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Squeeze(Unsqueeze(x, axes), axes) = x."""
-    rank = m.rank(x)
-    same_axes(m, a, b, None if rank is None else rank + a.size)
-    return x
-
-
-def same_axes(m: Match, a: Array, b: Array, rank: int | None) -> None:
-    """Decline unless `a` and `b` are the same axes of a tensor of that rank."""
-    first, second = (sorted(i + (rank or 0) * (i < 0) for i in axes.reshape(-1).tolist()) for axes in (a, b))
-    m.require(first and first == second, "not provably the same axes")
-
-
 @rewrite(op.SequenceMap(var("x"), name="map"))
 def map_of_nothing(m: Match, x: Value) -> Value:
     """SequenceMap(x; e → e) = x. onnxruntime does not load a body that does no more and says no types."""
@@ -272,7 +233,6 @@ class ElimIdentity(RewritePass):
         identity,
         cast_to_same_type,
         transpose_in_order,
-        transpose_of_transpose,
         reshape_to_same_shape,
         flatten_of_matrix,
         expand_by_ones,
@@ -289,7 +249,5 @@ class ElimIdentity(RewritePass):
         quantized_again,
         idempotent,
         not_of_not,
-        unsqueeze_of_squeeze,
-        squeeze_of_unsqueeze,
         map_of_nothing,
     )

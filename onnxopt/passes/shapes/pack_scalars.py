@@ -29,9 +29,9 @@ _BROADCASTING: Final = 8  # the opset from which Max and Min broadcast, too; the
 class PackScalars(GraphPass):
     """Concat([f(a)], [f(b)]) = f([a, b]): superword-level parallelism (Larsen and Amarasinghe, PLDI 2000).
 
-    Applies when: numbers that are joined one after the other are computed alike, element by element, of constants, of
-    the same numbers, and of elements of the same vector; and fewer nodes are left. Exporters compute height and width
-    each by itself, when a border or a size depends on them.
+    Applies when: numbers, or vectors of one element, that are joined one after the other are computed alike, element
+    by element, of constants, of the same numbers, and of elements of the same vector; and fewer nodes are left.
+    Exporters compute height and width each by itself, when a border or a size depends on them.
     Keeps: what others read of the single numbers.
     """
 
