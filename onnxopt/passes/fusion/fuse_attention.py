@@ -21,6 +21,7 @@ from onnxopt.rewriting.scores import Filled, one_number, scores_of
 
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
 _UNKNOWN: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"
+_PAST: Final = "it has a past, or gives scores"
 _HUGE: Final = 1e30  # beside it any score is lost
 _NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # to the lowest number
 
@@ -44,17 +45,30 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     m.require(s is not None and s.cap >= 0, "not the scores of queries and keys")
     assert s is not None
     m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
-    m.require(0 < s.scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
-    sizes = _sizes(m, s.q, s.turned, v)
-    keys = _straight(m, s.turned)
+    (q, of_queries), (turned, of_keys) = _unscaled(s.q), _unscaled(s.turned)
+    scale = s.scale * of_queries * of_keys
+    m.require(0 < scale <= np.finfo(np.float32).max, "the scale is not positive, or none")
+    sizes = _sizes(m, q, turned, v)
+    keys = _straight(m, turned)
     terms, causal = _without_causal(m, s.terms, sizes)
     needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # of several masks each keeps the same key then
     mask = _mask(m, terms, Kept.UNKNOWN if guarded is not None else needed)
     if mask is not None:
-        mask = _as_large(m, mask, s.q, keys, v, sizes)
+        mask = _as_large(m, mask, q, keys, v, sizes)
     more: dict[str, float] = ({"softcap": s.cap} if s.cap else {}) | ({"is_causal": 1} if causal else {})
-    result: Value = m.op.Attention(s.q, keys, v, mask, scale=s.scale, **more)  # type: ignore[call-overload]
+    result: Value = m.op.Attention(q, keys, v, mask, scale=scale, **more)  # type: ignore[call-overload]
     return result
+
+
+def _unscaled(x: Value) -> tuple[Value, float]:
+    """What is multiplied by a number, and that number."""
+    node = x.producer
+    if node is not None and node.op == "Mul":
+        for value, factor in (node.inputs, node.inputs[::-1]):
+            number = one_number(factor)
+            if value is not None and number is not None:
+                return value, number
+    return x, 1.0
 
 
 def _without_causal(m: Match, terms: Sequence[Value | Filled], sizes: Shape) -> tuple[list[Value | Filled], bool]:
@@ -214,6 +228,31 @@ def _size(m: Match, value: Value, axis: int) -> Value:
     return m.op.Shape(value, start=axis, end=axis + 1)
 
 
+def _scaled(x: str) -> Pattern:
+    return op.Mul(var(x), const(f"{x}_scale"))
+
+
+@rewrite(
+    either(
+        op.Attention(_scaled("q"), _scaled("k"), ..., name="attention"),
+        op.Attention(_scaled("q"), var("k"), ..., name="attention"),
+        op.Attention(var("q"), _scaled("k"), ..., name="attention"),
+    )
+)
+def scale_of_attention(
+    m: Match, q: Value, k: Value, q_scale: Array | None = None, k_scale: Array | None = None
+) -> tuple[Value, ...]:
+    """Attention(y q, z k, scale = s) = Attention(q, k, scale = s y z)."""
+    factors = [f for f in (q_scale, k_scale) if f is not None]
+    m.require(all(f.size == 1 and f.ndim <= 3 for f in factors), "a scale for each element")
+    scale = m.attention.attr("scale", 0.0)
+    m.require(scale > 0, "the scale follows from the width")
+    m.require(all(v is None for v in m.attention.inputs[4:]) and m.attention.used_outputs() == [0], _PAST)
+    z = float(np.prod([np.float64(f.item()) for f in factors], initial=scale))
+    m.require(0 < z <= np.finfo(np.float32).max, "the scale is not positive, or none")
+    return (m.op.Attention(q, k, *m.attention.inputs[2:], like=m.attention, scale=z),)
+
+
 def _gathered(x: str, name: str) -> Pattern:
     return op.Gather(var(x), const(f"{name}_of"), name=name, shared=True)
 
@@ -266,7 +305,7 @@ def past_and_present(m: Match, q: Value, past_k: Value, k: Value, past_v: Value,
 def _only_scored(m: Match) -> list[Value | None]:
     """The mask, of an Attention that reads no more behind keys and values, and gives nothing but its result."""
     rest = m.attention.inputs[3:]
-    m.require(all(v is None for v in rest[1:]) and m.attention.used_outputs() == [0], "it has a past, or gives scores")
+    m.require(all(v is None for v in rest[1:]) and m.attention.used_outputs() == [0], _PAST)
     return rest[:1]
 
 
@@ -288,4 +327,4 @@ class FuseAttention(RewritePass):
     """
 
     info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("Attention", "MatMul"))
-    rules = (attention, shared_heads, past_and_present)
+    rules = (attention, scale_of_attention, shared_heads, past_and_present)
