@@ -89,7 +89,7 @@ def _span(line: _Line, dim: Dim) -> Span | None:
         return None
     if not start and size == dim:
         return WHOLE
-    if not start and size == 1:  # it reaches beyond the axis only where that is empty
+    if not start and size == 1 and not is_invented(dim):  # it reaches beyond the axis only where that is empty
         return Span(0, 1)
     return Span(start, None) if line.end is not None and dim_of(line.end) == dim else None
 
