@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import is_order, order_of
+from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
@@ -278,8 +278,7 @@ def _along(node: Node, rank: int, rule: AxisRule) -> frozenset[int] | None:
 def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made | None:
     every = tuple(range(rank))
     if node.op == "Transpose":
-        order = order_of(node, rank)
-        return order if is_order(order, rank) else None
+        return known_order(node, rank)
     if rule.along == "axes:1" and not node.keeps_dims:
         return tuple(i for i in every if i not in along)
     if node.op == "Gather":

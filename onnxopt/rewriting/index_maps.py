@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import order_of, product
+from onnxopt.analysis.shapes.sizes import known_order, product
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
 from onnxopt.analysis.shapes.symbolic import Size, divide, symbol
 from onnxopt.graph import Value
@@ -378,9 +378,9 @@ class IndexMap:
         self.m.require(not self.is_open or node.attr("perm"), _RANK)
         self._grow(len(node.attr("perm") or ()))
         axes, self.is_open = self.known(), False
-        perm = order_of(node, len(axes))
-        self.m.require(sorted(perm) == list(range(len(axes))), _ORDER)
-        self.axes = [axes[i] for i in perm]
+        perm = known_order(node, len(axes))
+        self.m.require(perm is not None, _ORDER)
+        self.axes = [axes[i] for i in perm or ()]
 
     def _run(self, axis: int) -> Run | None:
         """The run that an axis is, merged of several where these are neighbours; None for an axis of one element."""

@@ -12,9 +12,8 @@ from onnxopt.analysis.shapes.sizes import (
     axis_of,
     broadcast,
     ints,
-    is_order,
     joined,
-    order_of,
+    known_order,
     product,
     reduced,
     rows_by_columns,
@@ -50,8 +49,8 @@ def _transpose(s: ShapeData, n: Node) -> Found | None:
     x = s.shape(n.input(0))
     if x is None:
         return None
-    perm = order_of(n, len(x))
-    return tuple(x[i] for i in perm) if is_order(perm, len(x)) else None
+    perm = known_order(n, len(x))
+    return None if perm is None else tuple(x[i] for i in perm)
 
 
 def _unsqueeze(s: ShapeData, n: Node) -> Found | None:

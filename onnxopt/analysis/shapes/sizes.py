@@ -81,9 +81,11 @@ def order_of(transpose: Node, rank: int) -> tuple[int, ...]:
     return tuple(transpose.attr("perm") or range(rank)[::-1])
 
 
-def is_order(perm: Sequence[int], rank: int) -> bool:
-    """Does it name each of so many axes once? A Transpose by another one is an error at run time."""
-    return len(perm) == rank and set(perm) == set(range(rank))
+def known_order(transpose: Node, rank: int | None) -> tuple[int, ...] | None:
+    """Returns the same; None where the rank is unknown, or the order does not name each axis once, which is an error at
+    run time."""
+    perm = () if rank is None else order_of(transpose, rank)
+    return perm if rank is not None and len(perm) == rank and set(perm) == set(range(rank)) else None
 
 
 def listed_by(shape: Node) -> slice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -74,10 +74,7 @@ def _perm(transpose: Node) -> tuple[int, ...] | None:
     """The order of the axes, if it is one."""
     given: Value | None = transpose.inputs[0]
     rank = types.rank(given) if given is not None else None
-    if transpose.has_references or not rank:
-        return None
-    perm = order_of(transpose, rank)
-    return perm if sorted(perm) == list(range(rank)) else None
+    return None if transpose.has_references or not rank else known_order(transpose, rank)
 
 
 def _others_stay(perm: Sequence[int], axis: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
@@ -23,9 +23,9 @@ def view_of_view(m: Match, x: Value) -> Value:
 def transpose_of_ones(m: Match, x: Value) -> Value:
     """Transpose(x, p) = x, where only axes of one element change places, and the dims stay."""
     dims = m.shape(x)
-    perm = order_of(m.transpose, len(dims or ()))
-    m.require(dims is not None and sorted(perm) == list(range(len(dims))), "no order of the axes that there are")
-    assert dims is not None
+    perm = known_order(m.transpose, m.rank(x))
+    m.require(perm is not None, "no order of the axes that there are")
+    assert dims is not None and perm is not None
     m.require([dims[i] for i in perm] == list(dims), "the dims may change")
     moving = [i for i in perm if dims[i] != 1]
     m.require(moving == sorted(moving), "axes of more than one element change places")

@@ -10,7 +10,7 @@ from collections import Counter
 from math import prod
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import is_order, order_of
+from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -76,7 +76,7 @@ def _turns(node: Node, rank: int) -> bool:
     """Is it a Transpose of so many axes, each of which it names once? Another one is an error at run time, of which
     onnx infers a shape all the same."""
     x = node.inputs[0] if node.op == "Transpose" else None
-    return x is not None and types.rank(x) in (None, rank) and is_order(order_of(node, rank), rank)
+    return x is not None and types.rank(x) in (None, rank) and known_order(node, rank) is not None
 
 
 class _Plan(Relayout):

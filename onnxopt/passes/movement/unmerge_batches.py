@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
@@ -151,10 +151,12 @@ class _Plan(Reshaped):
         if transpose is None or y is None or x is None or self.keeps(x.producer) or x.producer in self.inside:
             return super().enters(v)
         dims = types.shape(y) or ()
-        perm = order_of(transpose, len(dims))
+        perm = known_order(transpose, types.rank(y))
+        if not perm:
+            return super().enters(v)
         axis, order = perm[0], _order_apart(perm, perm[0], self.more)
         wanted = (*dims[:axis], *self.view.lead, *dims[axis + 1 :])
-        target = self.sizes(types.shape(x), wanted) if sorted(perm) == list(range(len(dims))) else None
+        target = self.sizes(types.shape(x), wanted)
         if target is None:
             return super().enters(v)
 
@@ -168,8 +170,8 @@ class _Plan(Reshaped):
         """A Transpose between the value and the Reshape stays, with more axes."""
         if user.op != "Transpose" or user.graph is not self.graph or v.users[user] != 1 or user.has_references:
             return super().leaves(v, user)
-        reader, perm = user.output.only_user, order_of(user, types.rank(v) or 0)
-        if reader is None or reader.graph is not self.graph or sorted(perm) != list(range(len(perm))):
+        reader, perm = user.output.only_user, known_order(user, types.rank(v))
+        if reader is None or reader.graph is not self.graph or perm is None:
             return None
         if reader.inputs[0] is not user.output or user.output.users[reader] != 1:
             return None

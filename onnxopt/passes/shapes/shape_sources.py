@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused
-from onnxopt.analysis.shapes.sizes import listed_by, order_of
+from onnxopt.analysis.shapes.sizes import known_order, listed_by
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
@@ -117,8 +117,8 @@ def _axes_before(maker: Node) -> list[int | None] | None:
     if x is None or rank is None or maker.has_references:
         return None
     if maker.op == "Transpose":
-        perm = list(order_of(maker, rank))
-        return [*perm] if sorted(perm) == list(range(rank)) else None
+        perm = known_order(maker, rank)
+        return None if perm is None else [*perm]
     given = operands(maker)[1:]
     if not given or given[0] is None or not given[0].constant:
         return None
