@@ -55,16 +55,17 @@ class FlattenRows(GraphPass):
             return
         types.settle(graph.model)
         for found in regions(graph, (*SAME_ORDER, "MatMul"), _leading_dims, Rows):
-            if _flatten(graph, ctx, found, self.normalizations) is False:
+            done = _flatten(graph, ctx, found, min(self.normalizations, 0))
+            if done is False or (done is None and self.normalizations > 0):
                 # Nodes that hang together only by what they read, as queries do with what is added to the attention's
-                # result, may be made rows or stay each.
+                # result, may be made rows or stay each; so may those with a normalization that pays for them.
                 parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
-                for part in parts if len(parts) > 1 else ():
+                for part in parts if len(parts) > 1 or self.normalizations > 0 else ():
                     _flatten(graph, ctx, part, self.normalizations)
 
 
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalizations: int) -> bool | None:
-    """False where something would be gained, but not as much as it costs."""
+    """True where it is done, or cannot be; False where something would be gained, but not as much as it costs."""
     region = _Rows(graph, found, ctx.opt_level > 2 and "merge-parallel" not in ctx.disabled_pass)
     if normalizations and len(region.lead) == _LEAD:
         region.count_normalizations(normalizations)
@@ -77,7 +78,7 @@ def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalization
         ctx.decline("flattened", "two unknown dims cannot be restored before opset 14", repr(region.nodes[0]))
     elif ctx.spend("flattened", at=region.nodes[-1]):
         region.carry_out()
-    return None
+    return True
 
 
 def _leading_dims(node: Node) -> Shape | None:
