@@ -9,7 +9,8 @@ is measured once more in four times the time; what is so again is told, with the
 exit code is 1.
 
 Inputs: MODEL.json beside a model says of each its shape and bounds; --dims gives sizes by model, and by the dim's name
-or INPUT:AXIS (INPUT may end in *); others are as `onnxopt bench` chooses them. Masks are ones, positions count up.
+or INPUT:AXIS (INPUT may end in *); others are as `onnxopt bench` chooses them. Masks are ones, token types
+zeros, positions count up.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def drawn(path: Path, dims: dict[str, int], folder: Path) -> dict[str, str]:
             array = rng.integers(low, max(high, low + 1), size)
             if not how and "mask" in given.name:
                 array = np.ones(size)
+            elif not how and "type" in given.name:
+                array = np.zeros(size)
             elif not how and "position" in given.name:
                 array = np.broadcast_to(np.arange(size[-1]) + dims.get("position", 0), size)
         elif dtype.kind == "b":

@@ -15,9 +15,10 @@ from tests.samples import ROOT
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
-g (int64[B, S] ids, int64[B, S] attention_mask, int64[B, S] position_ids, float[B, 2, P, 4] past_0)
-  => (float[B, 2, P, 4] y)
-{ a = Add (ids, attention_mask) b = Add (a, position_ids) c = Cast <to = 1> (b) s = ReduceSum <keepdims = 0> (c)
+g (int64[B, S] ids, int64[B, S] token_type_ids, int64[B, S] attention_mask, int64[B, S] position_ids,
+   float[B, 2, P, 4] past_0) => (float[B, 2, P, 4] y)
+{ i = Add (ids, token_type_ids) a = Add (i, attention_mask)
+  b = Add (a, position_ids) c = Cast <to = 1> (b) s = ReduceSum <keepdims = 0> (c)
   z = Identity (past_0) y = Add (z, s) }
 """
 
@@ -43,9 +44,10 @@ def test_inputs_have_the_sizes_that_are_given(latency: Any, model: Path) -> None
     files = latency.drawn(model, DIMS, model.parent)
     arrays = {name: np.load(file) for name, file in files.items()}
     assert {name: a.shape for name, a in arrays.items()} == {
-        **dict.fromkeys(("ids", "attention_mask", "position_ids"), (1, 3)),
+        **dict.fromkeys(("ids", "token_type_ids", "attention_mask", "position_ids"), (1, 3)),
         "past_0": (1, 2, 5, 4),
     }
+    assert not arrays["token_type_ids"].any()
     assert arrays["attention_mask"].tolist() == [[1, 1, 1]]
     assert arrays["position_ids"].tolist() == [[7, 8, 9]]
     assert latency.drawn(model, {"B": 1}, model.parent) == {}, "the others are chosen by the measurement"
