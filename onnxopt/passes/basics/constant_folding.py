@@ -37,10 +37,10 @@ class ConstantFolding(GraphPass):
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
     Keeps: DequantizeLinear, also of a weight that was quantized here; large weights that are stored in fewer bits than
     what is made of them, as a Cast of int8; the Transpose of a weight that others read as it is stored, as a tied
-    embedding is (a Gemm reads it transposed, and runtimes fold it when they load); what would make the file grow by
-    more than `max_bytes` a tensor (a size-neutral fold of a big weight is always done); what repeats few elements to a
-    large array, which the other passes know all the same; nodes that fail when run, kill the process that runs them,
-    or take too much memory or time.
+    embedding is (a Gemm reads it transposed, and runtimes fold it when they load), from -O2 on; what would make the
+    file grow by more than `max_bytes` a tensor (a size-neutral fold of a big weight is always done); what repeats few
+    elements to a large array, which the other passes know all the same; nodes that fail when run, kill the process that
+    runs them, or take too much memory or time.
     Not done: random operators, training Dropout, statistics that training updates, control flow, sequences, optionals.
     """
 
@@ -352,7 +352,8 @@ class _Cone:
             self._measure(wanted)
             return True
         growth = made - self.freed[node]
-        if growth > self.options.max_fill and is_second_layout(node, self.nodes, kept):
+        # At -O1 nothing takes the Transpose into a product: there nodes count, and the file grows.
+        if growth > self.options.max_fill and self.ctx.opt_level > 1 and is_second_layout(node, self.nodes, kept):
             self._decline(node, "others read the weight as it is stored, and it would be stored twice")
             return True
         if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
