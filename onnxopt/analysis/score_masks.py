@@ -9,10 +9,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.element_types import BY_CODE, element_kind
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import CONTRACTIONS, PICKS
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.protos import Array
 from onnxopt.record import record
 
 _REACH: Final = 12
@@ -34,7 +35,7 @@ def bounds(value: Value) -> Bounds | None:
     kind = types.dtype(value)
     if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16):
         return None
-    return _within(value, float(np.finfo(numpy_dtype(kind)).max), _REACH)
+    return _within(value, BY_CODE[kind].high, _REACH)
 
 
 def _within(value: Value | None, limit: float, reach: int) -> Bounds | None:
@@ -93,7 +94,7 @@ def _computed(op: str, parts: Sequence[Bounds]) -> Bounds | None:
 
 
 def _of_array(array: Array) -> Bounds | None:
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+    if element_kind(array) not in "biuf":
         return None
     wide = array.astype(np.float64)
     hidden = np.isneginf(wide)

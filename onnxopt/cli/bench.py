@@ -26,8 +26,8 @@ from onnxopt.errors import UsageError
     epilog="A and B run in turn, in one process apart from this one, so that what disturbs the machine disturbs both. "
     "p10 and p90: four in five runs lie between them. The ratio is a trimmed mean over several openings of the files, "
     "with its 95 % interval; so is a median. The table says where the time goes: nodes of a run, by operator, as "
-    "onnxruntime's profile has them. Exit codes: 0 measured, 1 onnxruntime cannot load or run a model, or crashed, 2 "
-    "wrong usage or unreadable input."
+    "onnxruntime's profile has them.\n\nExit codes: 0 measured, 1 onnxruntime cannot load or run a model, or crashed, "
+    "2 wrong usage or unreadable input."
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 @names_option(
     "--cases",
     complete=known_cases,
-    help="Run these: random, ones, zeros, extremes, wide, edges, below, above, dynamic-1, -2, -3, beyond, mask-ones, "
-    "-right, -left, -one, overrides, flags, flags-2 to -6, uniform; groups: all, dynamic, masks. [default: all that "
-    "the model has; with --inputs, none]",
+    help="Run these: random, ones, zeros, extremes, wide, edges, below, above, dynamic-1, -2, -3, beyond, beyond-2, "
+    "-3, beyond-batch, beyond-batch-2, mask-ones, -right, -left, -one, overrides, flags, flags-2 to -6, uniform; "
+    "groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
 )
 @click.option(
     "--inputs",

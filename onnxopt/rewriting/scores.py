@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.record import record
@@ -100,4 +101,4 @@ def one_number(value: Value | None) -> float | None:
     if len(dims) > 4 or any(d != 1 for d in dims):
         return None
     array = value.array
-    return float(array.item()) if array.dtype.kind in "fiu" and not np.isnan(array.item()) else None
+    return float(array.item()) if element_kind(array) in "fiu" and not np.isnan(array.item()) else None

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper, parser
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.analysis.weights.contents import Contents
 from onnxopt.graph import Model, read_model
-from onnxopt.pipeline import get_pass
+from onnxopt.pipeline import PassContext, get_pass
 
 
 def equal(model: Model, contents: Contents | None = None) -> dict[str, str]:
@@ -112,7 +112,8 @@ def test_what_layers_turn_alike_is_computed_once_and_not_hashed(hashed: list[int
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, w.shape) for name in ("x", "v5")]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")])
     model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
-    get_pass("constant-folding")()(model)
+    with PassContext(opt_level=1):  # above, a weight is not stored in two layouts
+        get_pass("constant-folding")()(model)
     turned = [model.graph.initializers[f"t{i}"] for i in range(5)]
     assert all(np.array_equal(v.array, w.transpose(perm)) for v, perm in zip(turned, perms))
     assert [turned.index(next(v for v in turned if v.array is t.array)) for t in turned] == [0, 0, 2, 0, 2]

@@ -31,7 +31,7 @@ g (float[1, 2, 8, 4] q, float[1, 2, 8, 4] k, float[1, 2, 8, 4] v, bool[1, 1, 8, 
   y = MatMul (p, v)
 }
 """
-CHOSEN = "target onnxruntime==1.32: opset 17 → 24, -O3, Attention, RotaryEmbedding, no GroupNormalization, matrices for"
+CHOSEN = "target onnxruntime==1.32: opset 17 → 24, -O3, Attention, Attention of rows, RotaryEmbedding, no "
 
 
 @pytest.fixture

@@ -196,8 +196,8 @@ def test_a_file_that_changed_meanwhile_is_not_written_from(change: Callable[[Pat
     assert not [p for p in file.parent.iterdir() if p.name.startswith((".", "out"))]
 
 
-def test_models_that_are_made_another_first_are_read_whole(file: Path) -> None:
-    assert stored(OptimizeOptions(target_opset=18).load(file, stored=True)) == {}
+def test_models_whose_functions_are_put_in_place_are_read_whole(file: Path) -> None:
+    assert len(stored(OptimizeOptions(target_opset=18).load(file, stored=True))) == 3, "a newer opset needs no weights"
     proto = model()
     proto.functions.append(
         helper.make_function("local", "F", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [])

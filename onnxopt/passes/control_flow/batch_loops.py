@@ -35,7 +35,7 @@ Operand: TypeAlias = "Value | Array | _Step | None"  # an Array: what each trip 
 
 @register
 class BatchLoops(GraphPass):
-    """Loop(n; i → f(x[a i], x[a i + 1], …)) = f(Gather(x, [[a i, …], …])), with the trips as first axis.
+    """Loop(n; i → f(x[aᵢ])) = f(Gather(x, a)), with the trips as first axis.
 
     Applies when: the number of trips is constant, nothing is carried from one to the next, and the body picks rows and
     slices by constant places and computes with them: Gather, Slice, Reduce, and what works element by element.

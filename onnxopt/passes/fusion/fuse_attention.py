@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis.facts import is_invented
 from onnxopt.analysis.score_masks import bounds
+from onnxopt.element_types import BY_CODE
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -182,7 +183,7 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept
     m.require(found is not None, _UNKNOWN)
     assert found is not None
     m.require(not found.hides or kept_by_numbers(term) >= needed, _HIDES)
-    size, limit = max(-found.low, found.high), float(np.finfo(numpy_dtype(m.dtype(term))).max)
+    size, limit = max(-found.low, found.high), BY_CODE[m.dtype(term)].high
     if size < limit:
         return term, size
     m.require(not found.hides and m.dtype(term) == TensorProto.FLOAT, _UNKNOWN)

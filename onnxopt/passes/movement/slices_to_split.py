@@ -144,9 +144,16 @@ def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     axis = int(node.attr("axis") or 0) % rank
     parts = [w for v in outer.outputs for w in (node.outputs if v is part else [v])]
     sizes = [_size(v, axis) if v is not None else None for v in parts]
-    if int(outer.attr("axis") or 0) % rank != axis or None in sizes:
+    known = [n for n in sizes if n is not None]
+    if int(outer.attr("axis") or 0) % rank != axis or len(known) < len(sizes):
         return None
-    return outer, axis, [n for n in sizes if n is not None], [v for v in parts if v is not None]
+    own, whole = [_size(v, axis) for v in node.outputs if v is not None], outer.inputs[0]
+    # Where it never runs, parts may be longer than what they are of, which runtimes refuse to load.
+    if _size(part, axis) != sum(n or 0 for n in own) or whole is None:
+        return None
+    if (size := _size(whole, axis)) is not None and size != sum(known):
+        return None
+    return outer, axis, known, [v for v in parts if v is not None]
 
 
 def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: list[int], parts: list[Value]) -> None:
