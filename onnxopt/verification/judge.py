@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WORK: Final = 1 << 33  # bytes of weights that are read once for each row of a case of many
+_UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # the parts of a file cannot be looked at
 SHAKEN: Final = 2.0  # times what a change of the last bits of inputs does is allowed
 
 
@@ -178,7 +179,7 @@ class Judge(Original):
         """The share of the range of each output in float32 that the roundings on its longest path explain."""
         if self._roundings is None:
             self._roundings = {}
-            with contextlib.suppress(Refused):  # whose parts cannot be seen: the second look says so
+            with contextlib.suppress(*_UNSEEN):  # the second look says so
                 self._roundings = self._looked().roundings(self.outputs)
         floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
         return {o: self._roundings[o] for o in floats if o in self._roundings}
@@ -280,7 +281,7 @@ class Judge(Original):
         try:
             look = self._looked()
             both = of_both(self.planned, look.a.program.skeleton, look.b.program.skeleton, _WORK)
-        except (OSError, ValueError):
+        except _UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs
         if is_alike and not both.limits:

@@ -56,6 +56,19 @@ def test_a_fault_of_the_judge_is_no_verdict(when: str, tmp_path: Path, monkeypat
     assert "in fail" in raised.value.__notes__[0], "where it was in the worker"
 
 
+def test_files_whose_parts_cannot_be_seen_are_verified_by_their_outputs(tmp_path: Path) -> None:
+    """The search for numbers that only one of the two has, and paths of roundings, ask for a look into both files."""
+    a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    a.write_bytes(parser.parse_model(HEAD + "{ h = Relu (x) y = Identity (h) }").SerializeToString())
+    b.write_bytes(parser.parse_model(RELU).SerializeToString())
+    for error in ("Refused('2.5 GiB')", "MemoryError()"):
+        start = WORKER + f"def look(self):\n    raise judge.{error}\njudge.MemoryError = MemoryError\n"
+        with Verifier(a, start=start + "judge.Judge._looked = look\njudge.main()") as verifier:
+            verifier.submit(b)
+            v = verifier.finish()
+        assert v.status == "equal", v.message
+
+
 def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(RELU).SerializeToString())

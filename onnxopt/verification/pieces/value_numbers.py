@@ -30,8 +30,8 @@ _COMMUTING: Final = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal"))  # bi
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
-def _is_dropout_of_none(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Is the node a Dropout that gives out what it reads, without a mask? Before opset 7 it trains unless told."""
+def _is_inactive_dropout(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Is the node a Dropout that gives out its input, without a mask? Before opset 7 a Dropout trains by default."""
     return node.op_type == "Dropout" and not any(node.output[1:]) and not draws(node) and versions.get("", 0) >= 7
 
 
@@ -105,7 +105,7 @@ class ValueNumbering:
         while reads and reads[-1] == -1:
             reads.pop()
         is_standard = not domain_of(node.domain)
-        if is_standard and (node.op_type == "Identity" or _is_dropout_of_none(node, scope.versions)):
+        if is_standard and (node.op_type == "Identity" or _is_inactive_dropout(node, scope.versions)):
             return reads[:1]
         function = self._functions.of(node)
         if function is not None and self._left > 0:
