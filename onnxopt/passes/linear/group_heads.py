@@ -102,6 +102,7 @@ class GroupHeads(RewritePass):
     order; nothing else reads what is in between; masks are the same for all heads. A mask with a row for each query is
     repeated by a Tile, once for all that read it.
     Keeps: biases for each head; heads that are picked otherwise.
+    Not done: an empty batch, which runtimes refuse to reshape where the number of queries is no constant.
     """
 
     # After: an Attention takes the heads as they are.
