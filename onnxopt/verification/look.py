@@ -7,14 +7,19 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxopt.verification.hidden.blank import changed_blanks, outputs_behind, unproven_blanks
-from onnxopt.verification.hidden.bounds import have_others, unreached
-from onnxopt.verification.hidden.decided import is_decided_otherwise
-from onnxopt.verification.hidden.inside import walk_bodies
-from onnxopt.verification.hidden.masked import computed_otherwise, is_computed_otherwise
-from onnxopt.verification.hidden.taken import as_taken
-from onnxopt.verification.hidden.undecided import is_made_otherwise
-from onnxopt.verification.hidden.unseen import has_another_body, may_differ, unseen
+from onnxopt.verification.coverage.changes import (
+    computed_otherwise,
+    has_another_body,
+    hides_otherwise,
+    is_computed_otherwise,
+    is_decided_otherwise,
+    is_made_otherwise,
+)
+from onnxopt.verification.coverage.cones import outputs_behind
+from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
+from onnxopt.verification.coverage.inside import walk_bodies
+from onnxopt.verification.coverage.taken import as_taken
+from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
@@ -190,7 +195,7 @@ class Look:
 
     def unreached(self, case: Case) -> list[str]:
         """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""
-        if not have_others(self.a.program, self.b.program):
+        if not have_other_points(self.a.program, self.b.program):
             return []
         walk = self._walked(self.a, self.b, [case])
         return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in unreached(walk)]
@@ -217,7 +222,7 @@ class Look:
 
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both?"""
-        return may_differ(Pairs(self.a.program, self.b.program))
+        return hides_otherwise(Pairs(self.a.program, self.b.program))
 
     def redecides(self) -> bool | list[str]:
         """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps, or

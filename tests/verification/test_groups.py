@@ -11,7 +11,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.hidden.anew import Piece
+from onnxopt.verification.coverage import probe
+from onnxopt.verification.coverage.cones import Cone
+from onnxopt.verification.coverage.probe import Verdict
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
@@ -103,13 +105,13 @@ def test_what_no_case_can_settle_stays() -> None:
 
 def test_where_something_is_wrong_no_numbers_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a fault pieces may be long, and what drawn numbers show accuses nobody."""
-    asked: list[Piece] = []
+    asked: list[str] = []
 
-    def differs(piece: Piece, draw: object) -> bool:
-        asked.append(piece)
-        return False
+    def agrees(cone: Cone, *how: object) -> Verdict:
+        asked.append(cone.value)
+        return Verdict.AGREES
 
-    monkeypatch.setattr(Piece, "differs", differs)
+    monkeypatch.setattr(probe, "probe", agrees)
     rest = "m = Mul (x, two) f = Floor (m) g = Mul (f, two) e = Exp (x) y = Add (g, e)"
     wrong = "m = Mul (x, more) f = Floor (m) g = Mul (f, two) e = {} (x) y = Add (g, e)"
     found, places = look(tmp_path, rest, wrong.format("Exp")).pieces([case(FAR)])

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from onnxopt import VerifyOptions
-from onnxopt.verification.hidden import impossible
-from onnxopt.verification.hidden.parts import BRANCHES
+from onnxopt.verification.coverage import impossible
+from onnxopt.verification.coverage.parts import BRANCHES
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.programs.program import Program
 from tests.samples import parsed

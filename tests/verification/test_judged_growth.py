@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, parser
 
-from onnxopt.verification.hidden.decided import is_decided_otherwise
+from onnxopt.verification.coverage.changes import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.planning import make_plan

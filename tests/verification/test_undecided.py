@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import Verification, Verifier
-from onnxopt.verification.hidden.undecided import undecided
+from onnxopt.verification.coverage.gaps import undecided
 from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.dependence import changing
 from onnxopt.verification.pieces.walk import Walk

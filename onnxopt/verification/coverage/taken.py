@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.hidden.branches import asked
-from onnxopt.verification.hidden.impossible import cannot_be_taken
-from onnxopt.verification.hidden.parts import BRANCHES
-from onnxopt.verification.hidden.unseen import changed
+from onnxopt.verification.coverage.branches import asked
+from onnxopt.verification.coverage.changes import changed
+from onnxopt.verification.coverage.impossible import cannot_be_taken
+from onnxopt.verification.coverage.parts import BRANCHES
 from onnxopt.verification.model.decisions import can_change
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness

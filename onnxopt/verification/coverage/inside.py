@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.element_types import element_kind
-from onnxopt.verification.hidden.branches import counterparts
+from onnxopt.verification.coverage.branches import counterparts
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of

@@ -11,22 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.hidden.blank import unproven_blanks
-from onnxopt.verification.hidden.bounds import unlevelled
-from onnxopt.verification.hidden.branches import known_here
-from onnxopt.verification.hidden.decided import masked_by_decisions
-from onnxopt.verification.hidden.impossible import cannot_be_taken
-from onnxopt.verification.hidden.indistinct import indistinct
-from onnxopt.verification.hidden.inside import walk_bodies
-from onnxopt.verification.hidden.masked import could_tell, masked_by_steps
-from onnxopt.verification.hidden.narrowed import narrowed
-from onnxopt.verification.hidden.parts import BRANCHES, held, is_decided, runs
-from onnxopt.verification.hidden.undecided import undecided
+from onnxopt.verification.coverage.branches import known_here
+from onnxopt.verification.coverage.changes import changed
+from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
+from onnxopt.verification.coverage.impossible import cannot_be_taken
+from onnxopt.verification.coverage.indistinct import indistinct
+from onnxopt.verification.coverage.inside import walk_bodies
+from onnxopt.verification.coverage.parts import BRANCHES, held, is_decided, runs
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.enclosing import depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import bodies
 from onnxopt.verification.records import AND
 
@@ -34,6 +29,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from onnxopt.verification.pieces.outcome import Fault
+    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
@@ -54,21 +50,6 @@ class Unseen:
     faults: list[Fault] = field(default_factory=list)
     silent: bool = False
     stays: bool = False
-
-
-def may_differ(pairs: Pairs) -> bool:
-    """Is there anything that may not run, and is not the same in both? As far as files tell: one name, one value."""
-    sameness = Sameness.of_files(pairs)
-    if any(changed(pairs, sameness)):
-        return True
-    made = (o for i in _only_inside(pairs.a) for o in pairs.a.nodes[i].output)
-    return any(not sameness.is_made_alike(value) for value in pairs.made_from(list(made)))
-
-
-def has_another_body(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> bool:
-    """Do other nodes, or bodies, make these values in B? `sameness`: as far as files tell."""
-    nodes = [pairs.a.maker[name] for name in made if name in pairs.a.maker]
-    return bool(nodes) and bool(sameness.changed(nodes, ())[0])
 
 
 def unseen(
@@ -98,32 +79,9 @@ def unseen(
         return
     for value, other in indistinct(walk, sameness, is_open, taken):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
-    for value, differs in undecided(walk, sameness).items():
-        yield _drawn(f"`{value}` says next to nothing in any case", "differs on numbers that none of them has", differs)
-    for value, differs in unlevelled(walk).items():
-        how = "differs where all that it picks from is on one side of one"
-        yield _drawn(f"`{value}` is made by other bounds", how, differs)
-    for value, differs in narrowed(walk, sameness).items():
-        yield _drawn(f"`{value}` is made of narrower integers", "differs where others are too large for these", differs)
-    for value, differs in masked_by_decisions(walk, sameness).items():
-        yield _drawn(f"`{value}` is made of a decision", "differs where that is another than in any case", differs)
-    for value, differs in masked_by_steps(walk, sameness).items():
-        how = "differs itself on numbers near those of these cases"
-        stays = differs and not could_tell(walk, value)
-        yield _drawn(f"`{value}` is made of what differs", how, differs, stays=stays)
-
-
-def _drawn(part: str, how: str, differs: bool, *, stays: bool = False) -> Unseen:
-    return Unseen(f"{part}{AND}{how}" if differs else part, silent=not differs, stays=stays)
-
-
-def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
-    """The nodes of A that hide parts, of which B does not make the same of what it reads; if that is said, of `cuts`.
-    And those of B that A has not."""
-    mine, theirs = pairs.a.hiding, pairs.b.hiding
-    same = {i: pairs.b.maker[v] for i in mine if (v := _same(pairs, i, cuts))}
-    known = set(same.values())
-    return sameness.changed([i for i in mine if i not in same], [j for j in theirs if j not in known])
+    for gap in gaps(walk, sameness):
+        why = f"{gap.part}{AND}{gap.how}" if gap.differs else gap.part
+        yield Unseen(why, silent=not gap.differs, stays=gap.stays)
 
 
 def _decided_inside(walk: Walk, sameness: Sameness) -> list[int]:
@@ -154,19 +112,6 @@ def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int
 def _is_deep(program: Program, node: NodeProto) -> bool:
     functions = program.skeleton.hiding
     return any(may_hide(n, functions) for body in bodies(node).values() for n in body.node)
-
-
-def _only_inside(program: Program) -> set[int]:
-    """The nodes that make what only such parts read, and no output."""
-    parts, found = set(program.hiding), set[int]()
-    stack = [program.maker[o] for o in program.outputs if o in program.maker]
-    while stack:
-        i = stack.pop()
-        if i not in found:
-            found.add(i)
-            reads = program.nodes[i].input if i in parts else program.reads[i]
-            stack += [program.maker[r] for r in reads if r in program.maker]
-    return set(program.cone(program.outputs, ())) - found
 
 
 class _Node:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.verification.hidden.parts import BRANCHES, held, holds, taken
+from onnxopt.verification.coverage.parts import BRANCHES, held, holds, taken
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.pieces.enclosing import Enclosing
 from onnxopt.verification.pieces.sameness import Sameness

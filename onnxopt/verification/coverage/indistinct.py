@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.hidden.parts import runs
+from onnxopt.verification.coverage.parts import runs
 from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, bodies
 

@@ -1,0 +1,8 @@
+"""Coverage: what no case shows, because a part did not run or because a value would agree whatever it is made of.
+
+`gaps` are such values. Each is asked the same question, by `probe`: which cone of influence (`cones`) still agrees on
+which other numbers (`samplers`, around `breakpoints`, and where others are decided, `decisions`)? `changes` says from
+the files alone whether there may be any gap. `unseen` goes through parts that may not run: `parts` are the nodes that
+hold them, `branches` what stands for a body in the other model, `inside` walks them, `impossible` are branches that no
+run comes to the end of, `indistinct` values that only untaken branches tell apart.
+"""

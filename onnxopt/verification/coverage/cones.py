@@ -1,0 +1,112 @@
+"""Cones of influence: the nodes of A and of B that make one value of the values from which pieces start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
+
+MAX_NODES: Final = 200  # of a cone that is run on drawn numbers: behind more nodes larger numbers mean nothing
+
+
+@dataclass(frozen=True)
+class Cone:
+    """What makes `value` of B, and `original`, its counterpart in A.
+
+    `fed`, `fed_of_a`: values from which pieces start, as B and A call them. `nodes`: A's. `entries`: values that A's
+    nodes read. `both`: the entries that B's nodes read, too. `asked`: values that B's nodes read and A's nodes make.
+    """
+
+    walk: Walk
+    value: str
+    fed: Collection[str]
+    fed_of_a: Collection[str]
+    nodes: list[int]
+    entries: list[str]
+    both: frozenset[str]
+    asked: list[str]
+
+    @classmethod
+    def of(cls, walk: Walk, value: str, behind: Collection[str] = ()) -> Cone | None:
+        """The cone from all that is fed, except values `behind` which the value is made. None for a cone that is too
+        long, draws random numbers, or reads what is no tensor or is not kept any more."""
+        a, of = walk.a, walk.pairs.of
+        original, fed, fed_of_a = of[value], walk.fed, walk.fed_of_a
+        if behind:
+            fed, fed_of_a = fed.difference(behind), fed_of_a.difference({of.get(v, v) for v in behind})
+        entries = a.entries(a.cone([original], fed_of_a, MAX_NODES + 1), fed_of_a)
+        read = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], fed), fed)}
+        asked = read.difference(entries)
+        nodes = a.cone([original, *asked], fed_of_a, MAX_NODES + 1)
+        entries = a.entries(nodes, fed_of_a.difference(asked))
+        if len(nodes) > MAX_NODES or not a.random.isdisjoint(nodes) or not asked <= a.maker.keys():
+            return None
+        if not all(isinstance(known.get(e), np.ndarray) for known in walk.original.values for e in entries):
+            return None
+        return cls(walk, value, fed, fed_of_a, nodes, entries, frozenset(read - asked), sorted(asked))
+
+    @property
+    def original(self) -> str:
+        found: str = self.walk.pairs.of[self.value]
+        return found
+
+    @property
+    def operators(self) -> Iterator[NodeProto]:
+        """The nodes of A and of B."""
+        a, b = self.walk.a, self.walk.b
+        yield from (a.nodes[i] for i in self.nodes)
+        yield from (b.nodes[i] for i in b.cone([self.value], self.fed))
+
+    @property
+    def takes_turns(self) -> bool:
+        return any(self.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in self.nodes)
+
+    def known(self, case: int) -> dict[str, Any]:
+        """A's values of the entries in this case, by name."""
+        values = self.walk.original.values[case]
+        return {e: values[e] for e in self.entries}
+
+
+def made_of(
+    program: Program, values: Collection[str], cuts: Collection[str], hands_on: Collection[str] = ()
+) -> tuple[set[str], list[str]]:
+    """Returns (handed, made). handed: results of operators in `hands_on` that read only these values, each other and
+    constants. made: the next `cuts` that depend on the values or on what is handed on."""
+    handed, found = {*values}, list[str]()
+    readers = program.readers
+    queue = [i for v in handed if v in program.maker for i in readers.get(v, ())]
+    heapify(queue)
+    last = -1
+    while queue:
+        if (i := heappop(queue)) == last:
+            continue
+        last = i
+        is_handed = program.nodes[i].op_type in hands_on and _reads_only(program, i, handed)
+        for output in filter(None, program.nodes[i].output):
+            if output in cuts:
+                found.append(output)
+            if is_handed:
+                handed.add(output)
+            if is_handed or output not in cuts:
+                for reader in readers.get(output, ()):
+                    heappush(queue, reader)
+    return handed.difference(values), found
+
+
+def _reads_only(program: Program, i: int, values: Collection[str]) -> bool:
+    return all(r in values or program.is_constant(r) for r in program.reads[i])
+
+
+def outputs_behind(walk: Walk, values: Iterable[str]) -> list[str]:
+    """The outputs, as A calls them, that depend on any of these values of B."""
+    nodes = {walk.b.maker[v] for v in values}
+    return [x for x, y in walk.pairs.outputs if nodes and not nodes.isdisjoint(walk.b.cone([y], ()))]

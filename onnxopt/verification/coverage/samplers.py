@@ -1,0 +1,215 @@
+"""Samplers: what the entries of a cone may be besides what they are in a case. Each draws the same every time.
+
+What values can be at all limits each sampler: what is never negative in a case stays so, what an operator bounds is not
+made larger, what counts turns or sizes is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.element_types import element_kind, of
+from onnxopt.verification.inputs.wide import covering
+from onnxopt.verification.numbers.compare import is_blank
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.shaken import are_integers
+from onnxopt.verification.programs.steps import is_stepped
+
+if TYPE_CHECKING:
+    from onnxopt.verification.coverage.cones import Cone
+    from onnxopt.verification.coverage.probe import Known
+    from onnxopt.verification.programs.program import Program
+
+POSITIVE_FACTORS: Final = (8.0, 64.0, 4096.0)
+WIDE_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4) for sign in (1.0, -1.0))
+ALL_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
+EPSILON: Final = 1e-3  # what is added and no larger is an epsilon
+MAX_TURNING: Final = 4  # samples for a cone that takes turns: it may take hundreds, and is asked inside of one
+_ELEMENTS_IF_EMPTY: Final = 3
+_MAX_NUMBERS: Final = 1 << 16  # of all samples of one cone; larger tensors are rolled, not permuted
+_MAX_EQUAL: Final = 12  # integers, and what they may be compared with
+_NEXT: Final = (0, -1, 1, -2, 2)
+_NEAR: Final = 0.5  # of each number: by half of this others are larger or smaller
+_LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
+_MASKS: Final = 3  # sets of booleans
+# What these make has bounds of its own, beyond which no reader has to be right.
+_BOUNDED: Final = frozenset((
+    "Sigmoid", "Tanh", "Softmax", "Clip", "HardSigmoid", "Erf", "Sin", "Cos", "DequantizeLinear", "Softsign", "Hardmax",
+    "Min", "Max", "LogSoftmax",
+))  # fmt: skip
+_MOVES: Final = frozenset(("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split"))
+
+
+# -- far from the numbers of a case ----------------------------------------------------------------------
+
+
+class Beyond:
+    """Multiples of the floats there are, and numbers between breakpoints: those mixed, all on one side of them, and as
+    small as an epsilon. Of two programs of which only one has a breakpoint the other shows there.
+
+    `flips`: booleans are turned round as well, if both programs read all of them.
+    """
+
+    def __init__(self, points: Sequence[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:
+        self._points, self._factors, self._flips = points, factors, flips
+
+    def __call__(self, cone: Cone, known: Known) -> Iterator[Known]:
+        free = {n: v for n, v in sorted(known.items()) if _is_unbounded_float(cone.walk.a, n, v)}
+        rng = Draws(cone.walk.seed, cone.original)
+        every = [*self._floats(free, rng)] if free else []
+        if self._flips:
+            flipped = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
+            every += [flipped] if flipped and flipped.keys() <= cone.both else []
+        yield from every[:: -(-len(every) // MAX_TURNING)] if every and cone.takes_turns else every
+
+    def _floats(self, known: Known, rng: Draws) -> Iterator[dict[str, Any]]:
+        with np.errstate(all="ignore"):
+            for factor in self._factors:
+                yield {n: np.asarray(v * v.dtype.type(_signed(factor, v))) for n, v in known.items()}
+            for bound, sign in ((self._points[-1], 1), (self._points[0], -1)) if self._points else ():
+                yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
+        for point in (p for p in self._points if 0 < p < EPSILON):  # beside others nothing would be seen of it
+            yield {n: np.full_like(v, point) for n, v in known.items()}
+            yield {n: np.asarray(v * v.dtype.type(math.sqrt(point))) for n, v in known.items()}  # a variance is
+        for point in self._points:
+            yield {n: self._mixed(v, point, rng) for n, v in known.items()}
+
+    def _mixed(self, value: Any, point: float, rng: Draws) -> Any:
+        """All points in one tensor; of a single number each in turn."""
+        points = [p for p in ((point,) if value.size == 1 else self._points) if _may_be(value, p)]
+        return covering(points, value.shape, rng).astype(value.dtype) if points else value
+
+
+def _signed(factor: float, value: Any) -> float:
+    return abs(factor) if value.min() >= 0 else factor
+
+
+def _on_one_side(value: Any, bound: float, sign: int) -> Any:
+    found = np.asarray(bound + sign * np.abs(value), value.dtype)
+    return found if found.min() >= 0 or value.min() < 0 else value
+
+
+def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[Known]:
+    """Integers that are what they may be compared with, or next to that: other integers, breakpoints. `free`: names
+    that may be any integer."""
+    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
+    some = [n for n in integers if n in free]
+    pairs = [(x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y]
+    pairs += [(x, int(point)) for x in some for point in points if point == int(point)]
+    for name, other in dict.fromkeys(pairs[:_MAX_EQUAL]):
+        value = known[name]
+        for number in (other + step for step in _NEXT):
+            if _may_be(value, number):
+                yield {name: np.full_like(value, number)}
+
+
+def filled(known: Known, rng: Draws, factor: float, *, positive: bool) -> Known:
+    """Something in place of what says nothing, and more of what may be cut off."""
+    return {name: _filled(known[name], rng, factor, positive=positive) for name in sorted(known)}
+
+
+def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
+    shape = [size or _ELEMENTS_IF_EMPTY for size in value.shape]
+    kind = element_kind(value)
+    if kind == "f":
+        numbers = rng.normal(shape) if is_blank(value) or np.isnan(value).any() else value
+        return np.asarray((np.abs(numbers) if positive else numbers) * factor, value.dtype)
+    if value.size:
+        return value
+    return rng.integers(0, 2, shape).astype(value.dtype) if kind in "iub" else np.empty(shape, value.dtype)
+
+
+# -- like the numbers of a case --------------------------------------------------------------------------
+
+
+def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
+    """Floats up to a quarter larger or smaller; levels of a quantizer between those there are; steps moved."""
+    names = [n for n, v in sorted(known.items()) if _is_movable(v)]
+    for rng in _streams(cone, known, most) if names else ():
+        yield {n: _near(cone, n, known[n], rng) for n in names}
+
+
+def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
+    if element_kind(value) == "f" and not are_integers(value) and not is_stepped(cone.walk.a, name):
+        with np.errstate(over="ignore"):  # of what stands for infinity: such samples are left out
+            return np.asarray(value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5)), value.dtype)
+    found = _permuted(value, rng)
+    if value.dtype.name in _LEVELS and value.size:
+        between = rng.integers(int(value.min()), int(value.max()) + 1, value.shape).astype(value.dtype)
+        return np.where(rng.flags(value.shape), between, found)
+    return found
+
+
+def elsewhere(cone: Cone, known: Known, most: int) -> Iterator[Known]:
+    """The same floats, and levels of a quantizer, in other places: another is the largest, or below zero."""
+    names = [n for n, v in sorted(known.items()) if _is_movable(v) and v.size > 1]
+    for rng in _streams(cone, known, most) if names else ():
+        yield {n: _permuted(known[n], rng) for n in names}
+
+
+def _is_movable(value: Any) -> bool:
+    return element_kind(value) == "f" or value.dtype.name in _LEVELS
+
+
+def _permuted(value: Any, rng: Draws) -> Any:
+    flat = value.reshape(-1)
+    if flat.size > _MAX_NUMBERS:
+        return np.roll(flat, int(rng.integers(1, flat.size, (1,))[0])).reshape(value.shape)
+    return flat[rng.orders(1, flat.size)[0]].reshape(value.shape)
+
+
+def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
+    """One for each sample: at most so many, fewer of more numbers."""
+    count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
+    return (Draws(cone.walk.seed, cone.original, k) for k in range(count))
+
+
+# -- other decisions -------------------------------------------------------------------------------------
+
+
+def flips(known: Known, decision: str, fixed: Any, rng: Draws) -> Iterator[Known]:
+    """The booleans of this decision turned where they are `fixed`: all, and some."""
+    for k in range(_MASKS if fixed.any() else 0):
+        turned = fixed if not k else fixed & rng.flags(known[decision].shape)
+        yield {decision: np.asarray(known[decision] ^ turned)}
+
+
+def rows(known: Known, decision: str, indices: Any) -> Iterator[Known]:
+    """Each of these indices, as many in a sample as the decision has elements."""
+    value = known[decision]
+    for start in range(0, len(indices) if value.size else 0, value.size or 1):
+        yield {decision: np.resize(indices[start : start + value.size], value.shape).astype(value.dtype)}
+
+
+# -- what values can be ----------------------------------------------------------------------------------
+
+
+def _may_be(value: Any, number: float) -> bool:
+    """Does the type hold this number, and are there negative ones if it is negative?"""
+    limits = of(value.dtype)
+    return limits.low <= number <= limits.high and (number >= 0 or bool(value.min() < 0))
+
+
+def _is_unbounded_float(program: Program, name: str, value: Any) -> bool:
+    """Is it no result of an operator that has bounds, wherever its numbers were moved from there?"""
+    if element_kind(value) != "f" or not value.size:
+        return False
+    while name in program.maker:
+        node = program.nodes[program.maker[name]]
+        if node.op_type not in _MOVES:
+            return node.op_type not in _BOUNDED
+        name = node.input[0]
+    return True
+
+
+def changing_values(program: Program, given: Collection[str] | None = None) -> set[str]:
+    """The values that depend on more of the inputs, or of those `given`, than their sizes."""
+    found = set(program.given if given is None else given)
+    for node, reads in zip(program.nodes, program.reads):
+        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads):
+            found.update(node.output)
+    return found
