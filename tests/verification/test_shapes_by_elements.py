@@ -9,7 +9,8 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxopt.verification.model.decisions import conditions
-from onnxopt.verification.model.dependence import _BY_ELEMENTS, _BY_SHAPES, changing
+from onnxopt.verification.model.dependence import changing
+from onnxopt.verification.model.operators import OPENING, OPERATORS
 from tests import node_cases
 from tests.runtime import plain_session
 
@@ -37,10 +38,10 @@ def test_other_elements_make_no_other_shapes() -> None:
     seen = set[str]()
     for case in node_cases.cases():
         node = case.model.graph.node[0]
-        known = node.op_type in _BY_SHAPES or node.op_type in _BY_ELEMENTS
+        known = node.op_type in OPERATORS and "open" not in OPERATORS[node.op_type].traits
         if len(case.model.graph.node) > 1 or not known or node.domain or node.op_type == "Dropout":
             continue
-        told = {node.input[i] for i in _BY_ELEMENTS.get(node.op_type, ()) if i < len(node.input)}
+        told = {node.input[i] for i in OPENING.get(node.op_type, ()) if i < len(node.input)}
         other = {n: v if n in told or not isinstance(v, np.ndarray) else np.flip(v) for n, v in case.feeds.items()}
         shapes = [_shapes(case.model, feeds) for feeds in (case.feeds, other)]
         if None not in shapes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.coverage.samplers import EPSILON
-from onnxopt.verification.inputs.edges import edges
+from onnxopt.verification.model.breakpoints import breakpoints
 from onnxopt.verification.model.constants import constants, numbers
 from onnxopt.verification.model.order import bodies_of, inside
 
@@ -45,7 +45,7 @@ class Breakpoints:
 
     def _of(self, node: NodeProto) -> Iterator[float]:
         for k in range(len(node.input)):
-            yield from (n for n in edges(node, k, self._numbers) if math.isfinite(n))
+            yield from (n for n in breakpoints(node, k, self._numbers) if math.isfinite(n))
         if self._epsilons and node.op_type == "Add":
             yield from (n for name in node.input for n in self._numbers(name) if 0 < n <= EPSILON)
         elif self._epsilons and node.op_type in _NORMALIZATIONS:

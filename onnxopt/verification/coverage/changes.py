@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.verification.coverage.cones import made_of
 from onnxopt.verification.coverage.decisions import HANDS_ON, MOVES
 from onnxopt.verification.coverage.samplers import changing_values
-from onnxopt.verification.model.decisions import GIVE_OTHERS
+from onnxopt.verification.model.operators import GIVE_OTHERS
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:

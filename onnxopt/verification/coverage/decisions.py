@@ -20,7 +20,7 @@ from onnxopt.verification.coverage import samplers
 from onnxopt.verification.coverage.cones import Cone, made_of
 from onnxopt.verification.coverage.probe import differs
 from onnxopt.verification.coverage.samplers import changing_values
-from onnxopt.verification.model.decisions import GIVE_OTHERS
+from onnxopt.verification.model.operators import GIVE_OTHERS
 from onnxopt.verification.numbers.draws import Draws
 
 if TYPE_CHECKING:

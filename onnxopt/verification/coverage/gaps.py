@@ -21,9 +21,8 @@ from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.parts import runs
 from onnxopt.verification.coverage.probe import Verdict, differs, explains, grossly, probe
 from onnxopt.verification.coverage.samplers import Beyond, changing_values
-from onnxopt.verification.inputs.edges import DROPPING
 from onnxopt.verification.inputs.muted import are_few, least_rows
-from onnxopt.verification.model.operands import SINKS
+from onnxopt.verification.model.operators import DROPPING, SINKS
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.noise import is_discrete

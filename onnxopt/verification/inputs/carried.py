@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from onnxopt.verification.model.operators import having
+
 if TYPE_CHECKING:
     from onnx import AttributeProto, NodeProto
 
 Shape: TypeAlias = "tuple[int | str, ...]"
 UNKNOWN: Final = -1
-_KEEPING: Final = frozenset((
-    "Identity", "Cast", "Dropout", "QuantizeLinear", "DequantizeLinear", "Clip", "Relu", "LeakyRelu", "Elu", "Sigmoid",
-    "Tanh", "Neg", "Abs", "Exp", "Log", "Sqrt", "Softmax", "LogSoftmax", "Erf", "Gelu", "HardSwish", "HardSigmoid",
-))  # fmt: skip
+_KEEPING: Final = having("like")
 _BATCH_AND_CHANNELS: Final = 2  # axes in front, before those of a picture or of time
 
 
@@ -141,14 +140,15 @@ def _without(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(UNKNOWN if a in axes else d for a, d in enumerate(shape))
 
 
-_OF_SEVERAL: Final = frozenset({"Add", "Concat", "Div", "Max", "Mean", "Min", "Mul", "Sub", "Sum"})
+_BROADCAST: Final = having("broadcast")
+_OF_SEVERAL: Final = _BROADCAST | {"Concat"}
 _RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Transpose": _transpose,
     "Pad": _pad,
     "Slice": _slice,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
-    **dict.fromkeys(_OF_SEVERAL, _broadcast),
+    **dict.fromkeys(_BROADCAST, _broadcast),
     "Concat": _concat,
 }
 CARRYING: Final = _KEEPING | _RULES.keys()

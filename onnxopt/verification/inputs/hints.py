@@ -11,29 +11,20 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.verification.inputs.carried import CARRYING, Call, Shape, carried
 from onnxopt.verification.model.constants import constants as held_by
 from onnxopt.verification.model.constants import few
+from onnxopt.verification.model.operators import STANDARD, WEIGHTS, having
+from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 _INNERMOST: Final = re.compile(r"\([^()]*\)")
 _DEEPEST: Final = 16
-_TARGETS: Final = ("Reshape", "Expand")
+_TARGETS: Final = having("target")
+_SAME: Final = having("whole")
 _MOST: Final = 12  # sizes
 _LONGEST_STEP: Final = 16
 _COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 _NUMBERS: Final = (1, 6, 7, 11)  # of TensorProto.DataType: FLOAT, INT32, INT64, DOUBLE
-_STANDARD: Final = ("", "ai.onnx")
-# Where a weight stands, and which axis of what is read is as long as which of its axes (times the groups).
-_WEIGHTED: Final = {
-    **dict.fromkeys(("Conv", "ConvInteger"), (1, 1, 1)),
-    "QLinearConv": (3, 1, 1),
-    "ConvTranspose": (1, 1, 0),
-    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), (1, 1, 0)),
-    **dict.fromkeys(("MatMul", "MatMulInteger"), (1, -1, -2)),
-    "Gemm": (1, 1, 0),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 2)),
-}
-_HANDED_ON: Final = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
 def sums(graph: GraphProto) -> frozenset[str]:
@@ -104,13 +95,13 @@ def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dic
         return list(_small_integers(tensors[name])) or None if name in tensors else None
 
     shapes.update((name, tuple(t.dims)) for name, t in tensors.items())
-    for node in (n for n in graph.node if n.output and n.domain in _STANDARD):
+    for node in (n for n in graph.node if n.output and n.domain in STANDARD):
         if node.op_type == "Constant":
             made = dict(held_by([node]))
             tensors.update(made)
             shapes.update((name, tuple(t.dims)) for name, t in made.items())
             continue
-        if node.op_type in _WEIGHTED:
+        if node.op_type in WEIGHTS:
             _ask(node, shapes, found)
         elif node.op_type == "Reshape" and len(node.input) > 1:
             _match(shapes.get(node.input[0], ()), integers(node.input[1]) or [], found)
@@ -123,7 +114,7 @@ def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dic
 
 def _ask(node: NodeProto, shapes: Mapping[str, Shape], found: dict[int | str, int]) -> None:
     """What its weight asks for."""
-    at, mine, theirs = _WEIGHTED[node.op_type]
+    at, mine, theirs = WEIGHTS[node.op_type]
     if len(node.input) <= at or node.input[0] not in shapes:
         return
     says = {a.name: a for a in node.attribute}
@@ -163,7 +154,7 @@ def _compare(
         kind = node.op_type
         if kind == "Constant":
             constants.update(held_by([node]))
-        elif kind in _HANDED_ON and node.input[0] in origins:
+        elif kind in _SAME and node.input[0] in origins:
             origins[node.output[0]] = origins[node.input[0]]
         elif kind in _COMPARING and len(node.input) == 2:
             for k, (name, other) in enumerate((node.input, reversed(node.input))):
@@ -172,9 +163,8 @@ def _compare(
                     for number in _numbers(constants[other]):
                         found.setdefault(origins[name], []).extend((number, number + step)[: 2 if step else 1])
                         beyond.setdefault(origins[name], []).append(number - 1 if number > 0 else number + 1)
-        for a in node.attribute if kind in ("If", "Loop", "Scan") else ():
-            if a.HasField("g"):
-                _compare(a.g, origins, constants, found)
+        for body in bodies_of(node):
+            _compare(body, origins, constants, found)
     for name, numbers in beyond.items():
         found[name] += numbers
 

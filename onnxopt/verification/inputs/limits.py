@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.inputs.rows import other_rows, other_size
 from onnxopt.verification.model.constants import constants, numbers
+from onnxopt.verification.model.operators import AFFINE, DATA, HANDED_ON, MEASURING, MUTUAL, operator
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -17,14 +18,9 @@ if TYPE_CHECKING:
 _LEAST: Final = 2  # of sizes up to the next one all are tried in any case,
 _USUAL: Final = 4  # and up to this they may be what is cut of channels: only where nothing larger is asked for
 _MOST: Final = 512
+_SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
+_LIMITING: Final = MUTUAL | {"Clip"}
 _WORK: Final = 1 << 36  # bytes of weights, each time one is read
-_COMPARING: Final = frozenset((
-    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Clip", "Mod",
-))  # fmt: skip
-_SIZED: Final = frozenset((
-    "Gather", "Slice", "Squeeze", "Unsqueeze", "Cast", "Concat", "Add", "Sub", "Mul", "Div", "Identity", "Reshape",
-    "Neg", "Abs", "Min", "Max", "Clip", "Range", "CumSum", "Expand",
-))  # fmt: skip
 
 
 def of_both(plan: Plan, a: Skeleton, b: Skeleton, work: int = _WORK) -> Plan:
@@ -55,12 +51,13 @@ def _limits(graph: GraphProto) -> Iterator[int]:
     sized: dict[str, int] = {}  # by what is computed of sizes, how far below them it is
     for node in graph.node:
         kind, name = node.op_type, node.output[0] if node.output else ""
-        reads = [sized[r] for r in node.input if r in sized]
-        if kind in ("Shape", "Size"):
+        data = (r for k, r in enumerate(node.input) if kind == "Range" or operator(kind).role(k) == DATA)
+        reads = [sized[r] for r in data if r in sized]
+        if kind in MEASURING:
             sized[name] = 0
         elif reads and kind in _SIZED:
             sized[name] = max(*reads, int(kind == "Range"))
-        if (reads and kind in _COMPARING) or (kind in ("Slice", "Trilu") and not reads):
+        if (reads and kind in _LIMITING) or (kind in ("Slice", "Trilu") and not reads):
             yield from (n + max(reads, default=0) for n in _numbers(node, held) if _LEAST < n <= _MOST)
 
 

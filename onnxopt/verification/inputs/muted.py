@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.inputs.edges import MATRICES, MUTING
+from onnxopt.verification.model.operators import AFFINE, MATRICES, having
 from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto
 
-_CUTTING: Final = MUTING | {"Clip", "Max", "Min", "HardSwish", "HardSigmoid"}
-_HANDED_ON: Final = frozenset((
-    "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Dropout",
-))  # fmt: skip
-_BETWEEN: Final = _HANDED_ON | {"Add", "Sub", "Mul", "Div", "BatchNormalization"}
-_POOLS: Final = ("GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax")
+_CUTTING: Final = having("flat")
+_SAME: Final = having("whole")
+_BETWEEN: Final = _SAME | AFFINE | {"BatchNormalization"}
+_POOLS: Final = having("pools")
 _MOST: Final = 8  # nodes between a matrix and what mutes
 _FEW_ROWS: Final = 12  # of all cases: of more hardly any channel is below zero in all
 
@@ -88,7 +86,7 @@ def _is_of_one_position(node: NodeProto, makers: Mapping[str, NodeProto]) -> boo
     for made_by in list(_upwards(node, makers))[1:]:
         if made_by.op_type in _POOLS:
             return True
-        if made_by.op_type not in _HANDED_ON:
+        if made_by.op_type not in _SAME:
             break
     return False
 

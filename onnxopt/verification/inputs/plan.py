@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.element_types import TYPES
 from onnxopt.record import record
-from onnxopt.verification.inputs.edges import CUTTING
 from onnxopt.verification.inputs.hints import compared
 from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.wide import LARGE_SIZE
+from onnxopt.verification.model.operators import CUTTING
 from onnxopt.verification.model.order import operator_names
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.element_types import BY_CODE, TYPES
 from onnxopt.protos import tensor_bytes
-from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, strides, sums
 from onnxopt.verification.inputs.muted import muted
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
 from onnxopt.verification.inputs.uses import Use, uses
-from onnxopt.verification.inputs.windows import WINDOWS, windowed
+from onnxopt.verification.inputs.windows import windowed
 from onnxopt.verification.model.decisions import conditions, decides, decisions, hides
 from onnxopt.verification.model.dependence import changing, is_fixed
+from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS
 from onnxopt.verification.model.order import operator_names
 from onnxopt.verification.model.random_nodes import is_random_model
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto, TypeProto
 
 _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
-_COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
@@ -39,7 +38,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
-    if _COMPARING & ops and any("int" in i.kind for i in plan.inputs):
+    if COMPARING & ops and any("int" in i.kind for i in plan.inputs):
         numbers = compared(graph)
         plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
     plan.random = is_random_model(proto)
@@ -49,7 +48,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         plan.decisions, plan.steps, plan.within = decisions(proto)
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = muted(graph)
-    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
+    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
         plan.stride = strides(graph)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.model.constants import numbers
+from onnxopt.verification.model.operators import having
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto
 
     from onnxopt.verification.model.skeleton import Skeleton
 
-_HANDED_ON: Final = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+_SAME: Final = having("whole")
 _MOST: Final = 1 << 28  # bytes of a table that is read
 _AT_ONCE: Final = 1 << 22  # elements
 _FEW: Final = 4  # rows
@@ -75,7 +76,7 @@ def _tables(graph: GraphProto) -> dict[str, list[TensorProto]]:
     origins = {i.name: i.name for i in graph.input if i.name not in held}
     found: dict[str, list[TensorProto]] = {}
     for node in graph.node:
-        if node.op_type in _HANDED_ON and node.input and node.input[0] in origins and node.output:
+        if node.op_type in _SAME and node.input and node.input[0] in origins and node.output:
             origins[node.output[0]] = origins[node.input[0]]
         elif node.op_type == "Gather" and len(node.input) > 1 and not any(a.i for a in node.attribute):
             if node.input[1] in origins and node.input[0] in held:

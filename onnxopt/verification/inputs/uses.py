@@ -13,20 +13,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.element_types import TYPES
 from onnxopt.record import record
-from onnxopt.verification.inputs.edges import COMPARING, CUTTING, LEVELLING, ML_KEYS, edges
+from onnxopt.verification.model.breakpoints import breakpoints, keys, words
 from onnxopt.verification.model.constants import constants
 from onnxopt.verification.model.constants import numbers as numbers_of
-from onnxopt.verification.model.operands import (
+from onnxopt.verification.model.operators import (
     AFFINE,
-    FIRST_ONLY,
+    AXIS,
+    COMPARING,
+    CUTTING,
+    FORGETTING,
     HANDED_ON,
-    INDEXED,
+    LENGTH,
+    LEVELLING,
     SINKS,
     STANDARD,
     STEADY,
-    STOPS,
-    TEXT,
-    known,
+    having,
+    operator,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +56,9 @@ _ENDS: Final[dict[int, tuple[float, ...]]] = {
     **dict.fromkeys((12, 13), (127, 255, 32767, 65535)),
 }
 _STRING: Final = 8
+_JOINING: Final = having("joined", "mutual")
+_TEXT: Final = having("words")
+_KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.keys()
 _BOOL: Final = 9
 _FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 _READABLE: Final = frozenset(t.code for t in TYPES if t.kind in "fiuS")
@@ -223,13 +229,13 @@ class _Sweep:
             if trace is None:
                 continue
             role = sinks.get(k, FREE)
-            if role == FREE and (trace.floating or known(kind)):
+            if role == FREE and (trace.floating or kind in _KNOWN):
                 data.append(trace)
             else:
                 self._sink(trace, role or UNKNOWN)
                 if role == INDEX:
                     self._indexed(node, k, trace)
-        if not data or kind in STOPS:
+        if not data or kind in FORGETTING:
             return None
         return self._made(node, reads, data)
 
@@ -252,7 +258,7 @@ class _Sweep:
         if kind in AFFINE:
             roots = self._affine(node, reads)
         elif kind in HANDED_ON:
-            every = data[:1] if kind in FIRST_ONLY else data
+            every = data if kind in _JOINING else data[:1]
             roots = tuple(dict.fromkeys(r for t in every for r in t.roots))[:_ROOTS]
         return _Trace(roots, inputs, floating, cast) if roots or inputs or cast else None
 
@@ -290,11 +296,11 @@ class _Sweep:
         for k, trace in enumerate(reads):
             if trace is not None and trace.roots:
                 kind = node.op_type
-                met = list(edges(node, k, self.numbers))
+                met = list(breakpoints(node, k, self.numbers))
                 self._meet(trace, met, jumps=kind not in CUTTING, levels=kind in LEVELLING)
                 for name, *_ in trace.roots if met and kind in COMPARING else ():
                     self._of(name).exact = True
-        if node.op_type in TEXT:
+        if node.op_type in _TEXT:
             self._words(node, reads)
 
     def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True, levels: bool = False) -> None:
@@ -308,40 +314,30 @@ class _Sweep:
 
     def _keys(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """What is looked up in a table of ai.onnx.ml."""
-        numbers: list[float] = []
-        for a in node.attribute:
-            if a.name in ML_KEYS:
-                numbers += [*a.floats, *a.ints, *([a.f] if a.type == a.FLOAT else [a.i] if a.type == a.INT else [])]
-                numbers += numbers_of(a.t) if a.type == a.TENSOR else []
+        numbers = keys(node)
         for trace in reads:
             if trace is not None:
-                self._meet(trace, dict.fromkeys(numbers))
+                self._meet(trace, numbers)
         self._words(node, reads)
 
     def _words(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """Strings that are looked up, left out, compared with or split at."""
-        found = [s for a in node.attribute if a.name in ML_KEYS for s in (*a.strings, *a.t.string_data)]
-        found += [s for name in node.input if name in self.constants for s in self.constants[name].string_data]
-        words = [s.decode(errors="replace") for s in found[:_MOST]]
-        if node.op_type == "StringSplit":
-            mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
-            words += [mark.join("abcd"), mark * 2 + "a"]
-        elif node.op_type == "StringNormalizer":
-            words += [*(w.swapcase() for w in words), "Text", "TEXT"]
+        held = (self.constants[name] for name in node.input if name in self.constants)
+        texts = words(node, (s for tensor in held for s in tensor.string_data))
         for trace in reads:
             for name, *_ in trace.roots if trace is not None else ():
-                self._of(name).words.update(dict.fromkeys(words))
+                self._of(name).words.update(dict.fromkeys(texts))
 
     def _indexed(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Of what it indexes, each row: the last one too."""
-        at = INDEXED.get((node.op_type, k))
+        at = AXIS.get((node.op_type, k))
         shape = self._shape(node.input[0]) if at is not None else ()
         if at is None or not shape:
             return
         axis = next((a.i for a in node.attribute if a.name == at[1]), at[0])
         rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
         if isinstance(rows, int) and rows:
-            rows += at[2]
+            rows += operator(node.op_type).role(k) == LENGTH
         for name, a, b in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
                 self._of(name).rows.append(rows)

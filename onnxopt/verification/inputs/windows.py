@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
 from onnxopt.verification.model.constants import constants, few
+from onnxopt.verification.model.operators import MEASURING, WEIGHTS, WINDOWS, having
+from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -25,18 +27,15 @@ _SEQUENCE: Final = ((2,), (3,))
 _MOST: Final = {1: 1 << 14, 2: 1 << 10}  # longer ones take too long, by the number of axes
 _NEVER: Final = 1 << 20
 _REACH: Final = {1: 64, 2: 16}  # so far a padded window is given what all its taps read, by the number of axes
-_POOLS: Final = ("MaxPool", "AveragePool", "LpPool")
-_WEIGHT: Final = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "FusedConv": 1, "ConvTranspose": 1}
-_FIRST_ONLY: Final = (*_WEIGHT, "LSTM", "GRU", "RNN")  # of their other inputs, the lengths are other ones
 _STEPS: Final = 32  # on the way from an input: what is behind does not change which size is chosen by much
 _TRIED: Final = 64  # sizes, on either side
 _BEST: Final = 16
-_BODIES: Final = ("If", "Loop", "Scan")
-_GLOBAL: Final = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-WINDOWS: Final = frozenset((*_WEIGHT, *_POOLS, *_GLOBAL, "SpaceToDepth", "STFT"))
-_CHANGING: Final = WINDOWS | {"Resize", "Upsample", "DepthToSpace", "Slice", "Pad"}  # lengths
 _FEW: Final = 16  # elements
-_NO_LENGTH: Final = ("Shape", "Size")
+_GLOBAL: Final = having("global")
+_CHANGING: Final = having("resizes")
+_CONVOLUTIONS: Final = WINDOWS & WEIGHTS.keys()
+_WINDOWED: Final = _CONVOLUTIONS | {"MaxPool", "AveragePool", "LpPool"}
+_FIRST_ONLY: Final = _CONVOLUTIONS | {"LSTM", "GRU", "RNN"}  # of their other inputs, the lengths are other ones
 
 
 @record(frozen=True)
@@ -142,16 +141,15 @@ def _sweep(graph: GraphProto, needs: dict[str, _Need], constants: MutableMapping
     """From outputs to inputs; what nobody reads any further needs no more than is to be left."""
     for node in reversed(graph.node):
         kind = node.op_type
-        if kind in _NO_LENGTH:
+        if kind in MEASURING:
             continue
         need = _NONE
         for output in node.output:
             if output in needs:
                 need = needs[output] if need is _NONE else need.either(needs[output])
-        if kind in _BODIES:
-            for body in (a.g for a in node.attribute if a.HasField("g")):
-                needs.update((o.name, need) for o in body.output)
-                _sweep(body, needs, ChainMap(_constants(body), constants))
+        for body in bodies_of(node):
+            needs.update((o.name, need) for o in body.output)
+            _sweep(body, needs, ChainMap(_constants(body), constants))
         before = _before(node, need, constants) if kind in _CHANGING else need
         for name in node.input[:1] if kind in _FIRST_ONLY else node.input:
             if name and name not in constants:
@@ -165,7 +163,7 @@ def _before(node: NodeProto, need: _Need, constants: Mapping[str, TensorProto]) 
     kind = node.op_type
     if kind == "ConvTranspose":
         return need.widened(max(given["strides"].ints, default=1) if "strides" in given else 1)
-    if kind in _POOLS or kind in _WEIGHT:
+    if kind in _WINDOWED:
         return _window(node, need, given, constants)
     if kind in _GLOBAL:
         return _Need(windows=True)
@@ -190,7 +188,7 @@ def _before(node: NodeProto, need: _Need, constants: Mapping[str, TensorProto]) 
 
 def _window(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
     kernel = list(given["kernel_shape"].ints) if "kernel_shape" in given else []
-    at = _WEIGHT.get(node.op_type, len(node.input))
+    at = WEIGHTS.get(node.op_type, (len(node.input),))[0]
     if not kernel and len(node.input) > at and node.input[at] in constants:
         kernel = list(constants[node.input[at]].dims[2:])
     axes = len(kernel)

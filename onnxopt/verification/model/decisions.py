@@ -8,36 +8,21 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.element_types import TYPES
 from onnxopt.verification.model.constants import constants, single
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
-from onnxopt.verification.model.order import WITH_BODIES, bodies_of, first_of, operator_names, reads_of
+from onnxopt.verification.model.operators import DECIDING, GIVE_OTHERS, MEASURING, STEPPED, WITH_BODIES
+from onnxopt.verification.model.order import bodies_of, first_of, operator_names, reads_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import GraphProto, ModelProto, NodeProto
 
-# Operators whose results jump where their input crosses a threshold, or two of them tie.
-_DECIDING: Final = frozenset((
-    "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    "Round", "Floor", "Ceil", "Sign", "NonZero", "Mod", "QuantizeLinear", "DynamicQuantizeLinear", "Hardmax",
-    "Unique", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "LinearClassifier",
-    "SVMClassifier",
-))  # fmt: skip
 _AS_IT_IS: Final = ("Identity", "Cast")
-_SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
-# Operators that decide upon floats and give out something else.
-GIVE_OTHERS: Final = frozenset((
-    "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
-    "IsNaN", "IsInf",
-))  # fmt: skip
-_STEPS: Final = frozenset((
-    "QuantizeLinear", "DynamicQuantizeLinear", "Round", "Floor", "Ceil", "Sign", "Mod", "Hardmax", "Cast",
-))  # fmt: skip
 
 
 def is_decision(node: NodeProto) -> bool:
     """Does its result jump?"""
-    return node.op_type in _DECIDING
+    return node.op_type in DECIDING
 
 
 def decides(proto: ModelProto) -> bool:
@@ -55,7 +40,7 @@ def decisions(proto: ModelProto) -> tuple[list[str], list[str], list[str]]:
     others = [n.output[0] for n in found if n.op_type in GIVE_OTHERS]
     others += [n.output[1] for n in found if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
     within = [first_of(n) for n in found if not is_decision(n) and n.op_type != "Cast"]
-    return others, [n.output[0] for n in found if n.op_type in _STEPS], within
+    return others, [n.output[0] for n in found if n.op_type in STEPPED], within
 
 
 def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
@@ -75,7 +60,7 @@ def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
     for node in _leading_to(deciding, graph):
         reads = _reads(node)
         is_float = any(r in floats for r in reads)
-        changes = node.op_type not in _SIZES_ONLY and any(r in changing for r in reads)
+        changes = node.op_type not in MEASURING and any(r in changing for r in reads)
         decided = changes and is_float
         if node.op_type == "Cast":
             target = next((a.i for a in node.attribute if a.name == "to"), TensorProto.FLOAT)
@@ -86,14 +71,14 @@ def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
             is_float = any(
                 a.t.data_type in _FLOATS or a.name in ("value_float", "value_floats") for a in node.attribute
             )
-        elif node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
+        elif node.op_type in DECIDING or DECIDING & called.get(node.op_type, frozenset()):
             if decided:
                 yield node
             is_float = node.op_type not in GIVE_OTHERS
-        elif decided and node.op_type in WITH_BODIES and _DECIDING & operator_names([node]):
+        elif decided and node.op_type in WITH_BODIES and DECIDING & operator_names([node]):
             yield node
         for output in node.output:
-            if is_float and node.op_type not in _SIZES_ONLY:
+            if is_float and node.op_type not in MEASURING:
                 floats.add(output)
             if changes:
                 changing.add(output)
@@ -102,9 +87,9 @@ def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
 def _may_decide(node: NodeProto, called: Mapping[str, frozenset[str]]) -> bool:
     if node.op_type == "Cast":
         return any(a.name == "to" and a.i not in _FLOATS for a in node.attribute)
-    if node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
+    if node.op_type in DECIDING or DECIDING & called.get(node.op_type, frozenset()):
         return True
-    return node.op_type in WITH_BODIES and bool(_DECIDING & operator_names([node]))
+    return node.op_type in WITH_BODIES and bool(DECIDING & operator_names([node]))
 
 
 def _leading_to(nodes: Sequence[NodeProto], graph: GraphProto) -> Iterator[NodeProto]:
@@ -115,7 +100,7 @@ def _leading_to(nodes: Sequence[NodeProto], graph: GraphProto) -> Iterator[NodeP
     found = set(stack)
     while stack:
         node = every[stack.pop()]
-        if node.op_type not in _SIZES_ONLY:
+        if node.op_type not in MEASURING:
             new = {made[r] for r in _reads(node) if r in made} - found
             found |= new
             stack += new

@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.model.constants import constants, few
+from onnxopt.verification.model.operators import DRAWING, MEASURING, OPENING, STANDARD, having, operator
 from onnxopt.verification.model.order import bodies_of, in_order, inside, reads_of
 
 if TYPE_CHECKING:
@@ -16,60 +17,24 @@ _INTEGERS: Final = (6, 7)  # of TensorProto.DataType
 _FEW: Final = 4
 _DEEPEST: Final = 20  # functions that call each other
 _PASSES: Final = 20  # through a loop whose turns hand something on
-_DRAWING: Final = frozenset((
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
-))  # fmt: skip
-# Shapes of what these make depend on the shapes of what they read, never on elements.
-_BY_SHAPES: Final = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Attention",
-    "AveragePool", "BatchNormalization", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
-    "BitwiseXor", "Cast", "CastLike", "CausalConvWithState", "Ceil", "Celu", "Clip", "Concat", "ConcatFromSequence",
-    "Conv", "ConvInteger", "ConvTranspose", "Cos", "Cosh", "CumProd", "CumSum", "DeformConv", "DepthToSpace",
-    "DequantizeLinear", "Det", "Div", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp",
-    "EyeLike", "Flatten", "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm",
-    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "GridSample",
-    "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf",
-    "IsNaN", "LRN", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "LinearAttention", "Log",
-    "LogSoftmax", "LpNormalization", "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "MaxRoiPool", "Mean",
-    "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "NegativeLogLikelihoodLoss", "Not", "Or",
-    "PRelu", "Pow", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Reciprocal",
-    "RegexFullMatch", "Relu", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "Round", "Scatter",
-    "ScatterElements", "ScatterND", "Selu", "SequenceAt", "SequenceConstruct", "Shape", "Shrink", "Sigmoid", "Sign",
-    "Sin", "Sinh", "Size", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "Softsign", "SpaceToDepth", "Sqrt",
-    "StringConcat", "Sub", "Sum", "SwiGLU", "Swish", "Tan", "Tanh", "TensorScatter", "TfIdfVectorizer",
-    "ThresholdedRelu", "Transpose", "Trilu", "Where", "Xor",
-))  # fmt: skip
-# These are told sizes, axes or ends by the elements of some operands.
-_BY_ELEMENTS: Final = {
-    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
-    **dict.fromkeys(("Expand", "Reshape", "Split", "Squeeze", "Tile", "TopK", "Unsqueeze"), (1,)),
-    **dict.fromkeys(("AffineGrid", "CenterCropPad", "OneHot", "Upsample"), (1,)),
-    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), (1,)),
-    **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), (1,)),
-    **dict.fromkeys(("MaxUnpool",), (2,)),
-    **dict.fromkeys(("Col2Im", "DFT"), (1, 2)),
-    **dict.fromkeys(("Pad",), (1, 3)),
-    **dict.fromkeys(("MelWeightMatrix", "Range"), (0, 1, 2)),
-    **dict.fromkeys(("Resize", "STFT"), (1, 2, 3)),
-    **dict.fromkeys(("Slice",), (1, 2, 3, 4)),
-}
+_OF_ELEMENTS: Final = having("drawing")
 
 
 def draws(node: NodeProto) -> bool:
     """Does it make random numbers itself? Dropout does where it is told that it trains."""
-    if node.op_type not in _DRAWING or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in DRAWING or node.domain not in STANDARD:
         return False
     return node.op_type != "Dropout" or len(node.input) > 2
 
 
 def draws_of(node: NodeProto) -> bool:
     """Does it, and of the elements that it reads, not their shape alone?"""
-    return node.op_type in ("Bernoulli", "Multinomial", "Dropout") and draws(node)
+    return node.op_type in _OF_ELEMENTS and draws(node)
 
 
 def may_draw(operators: Collection[str]) -> bool:
     """Is one of these among them?"""
-    return not _DRAWING.isdisjoint(operators)
+    return not DRAWING.isdisjoint(operators)
 
 
 def changing(
@@ -137,12 +102,12 @@ class Changing:
             if places and all(-len(known_dims) <= p < len(known_dims) and known_dims[p] is not None for p in places):
                 return
         changed, sized, ranked = (not known.isdisjoint(read) for known in (values, shapes, ranks))
-        told = [node.input[i] for i in _BY_ELEMENTS.get(node.op_type, ()) if i < len(node.input)]
+        told = [node.input[i] for i in OPENING.get(node.op_type, ()) if i < len(node.input)]
         if draws(node):
             changed = True
         elif not _is_known(node):
             sized = ranked = changed or sized or ranked
-        elif node.op_type in ("Shape", "Size"):
+        elif node.op_type in MEASURING:
             changed, sized, ranked = sized, ranked, False
         else:
             sized |= not values.isdisjoint(told)
@@ -219,11 +184,9 @@ def _small_integers(graph: GraphProto) -> dict[str, list[int]]:
 
 
 def _is_known(node: NodeProto) -> bool:
-    if node.domain not in ("", "ai.onnx"):
-        return False
     if node.op_type == "Squeeze" and len(node.input) < 2 and not node.attribute:
         return False  # all axes of one element: how many depends on sizes
-    return node.op_type in _BY_SHAPES or node.op_type in _BY_ELEMENTS
+    return "open" not in operator(node.op_type, node.domain).traits
 
 
 def is_fixed(dim: Any) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from onnxopt.verification.model.operators import WITH_BODIES
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
-
-WITH_BODIES: Final = frozenset((
-    "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
-))  # fmt: skip
 
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:

@@ -22,7 +22,8 @@ from onnxopt.errors import ModelError
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
-from onnxopt.verification.model.order import WITH_BODIES, leave_out_inputs
+from onnxopt.verification.model.operators import WITH_BODIES
+from onnxopt.verification.model.order import leave_out_inputs
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.verification.model.training import leave_out_false_modes
 from onnxopt.verification.model.unread import leave_out_unread

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.model.order import WITH_BODIES, bodies_of, in_order, inside, operator_names, reads_of
+from onnxopt.verification.model.operators import WITH_BODIES
+from onnxopt.verification.model.order import bodies_of, in_order, inside, operator_names, reads_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
