@@ -1,0 +1,267 @@
+"""What numbers a value can be at all, as far as its operators say: never negative, between bounds, whole, never NaN.
+
+A sampler that feeds a value other numbers than any case has asks here which it may take: what no run of the model can
+make says nothing of the model. Integers that wrap around are not followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from onnxopt.element_types import BY_CODE
+from onnxopt.verification.model.dataflow import Forward
+from onnxopt.verification.model.operators import BOUND, DATA, STANDARD, having, operator
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+
+_UINT8: Final = 2
+_ELEMENTS: Final = 1 << 16  # of a constant: the range of a larger one is not read
+_MOVES: Final = having("moves")
+_FRESH: Final = frozenset(("forgets", "others", "measures"))  # traits of what makes other numbers than it reads
+_PAIRED: Final = {"Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod"}
+_RISING: Final[dict[str, Callable[[float], float]]] = {
+    "Exp": lambda x: math.exp(min(x, 700.0)),
+    "Sigmoid": lambda x: 1 / (1 + math.exp(min(-x, 700.0))),
+    "Tanh": math.tanh,
+    "Erf": math.erf,
+    "Relu": lambda x: max(x, 0.0),
+    "Round": lambda x: float(round(x)) if math.isfinite(x) else x,
+    "Floor": lambda x: float(math.floor(x)) if math.isfinite(x) else x,
+    "Ceil": lambda x: float(math.ceil(x)) if math.isfinite(x) else x,
+    "Sign": lambda x: float((x > 0) - (x < 0)),
+    "Sqrt": lambda x: math.sqrt(max(x, 0.0)),
+    "Softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
+}
+_KEEPING: Final = frozenset((
+    "MaxPool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMax", "ReduceMin", "ReduceMean", "TopK", "DepthToSpace",
+    "SpaceToDepth", "ReverseSequence", "Compress", "Unique", "Upsample",
+))  # fmt: skip
+_SIGNED: Final = {"MatMul", "Gemm", "ReduceSum", "CumSum", "ReduceProd"}  # of no negative numbers, none is made
+_ROUNDING: Final = 1e-5  # of a bound: a computed number may be beyond by that much
+
+
+class Range(NamedTuple):
+    """`low`, `high`: no number is beyond; `integer`: each is whole; `nan`: NaN may be among them."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    integer: bool = False
+    nan: bool = True
+
+    @property
+    def never_negative(self) -> bool:
+        return self.low >= 0
+
+    @property
+    def is_bounded(self) -> bool:
+        """Are there bounds on both sides?"""
+        return self.low > -math.inf and self.high < math.inf
+
+    def takes(self, low: float, high: float) -> bool:
+        """May numbers from `low` to `high` be among these, up to rounding?"""
+        slack = _ROUNDING * max((abs(n) for n in (self.low, self.high) if math.isfinite(n)), default=0.0)
+        return low >= self.low - slack and high <= self.high + slack
+
+    def cut(self, values: Any) -> Any:
+        """An array of floats, cut off at the bounds, and whole where the range is."""
+        import numpy as np
+
+        found = np.clip(values, self.low, self.high)
+        whole = np.round(found) if self.integer else found
+        return np.asarray(whole, values.dtype)
+
+
+ANY: Final = Range()
+
+
+def ranges(
+    nodes: Sequence[NodeProto],
+    constants: Mapping[str, TensorProto],
+    given: Mapping[str, Range] | None = None,
+    functions: Iterable[FunctionProto] = (),
+) -> dict[str, Range]:
+    """By value that these nodes make, its range, where anything is known of it. `given`: of values that are fed."""
+    found = _Ranges(functions)
+    found.constants.update(constants)
+    found.facts.update(given or {})
+    found.follow(nodes)
+    return found.facts
+
+
+def ranges_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Range]:
+    """The ranges of a graph whose inputs are any numbers of their types."""
+    found = _Ranges(functions)
+    for i in graph.input:
+        if (fact := _of_type(i.type.tensor_type.elem_type)) is not None:
+            found.facts[i.name] = fact
+    found.walk(graph)
+    return found.facts
+
+
+def _of_type(code: int) -> Range | None:
+    """The range of a type of integers or booleans; None of floats."""
+    known = BY_CODE.get(code)
+    if known is None or known.kind not in "iub":
+        return None
+    return Range(0.0, 1.0, True, False) if known.kind == "b" else Range(known.low, known.high, True, False)
+
+
+class _Ranges(Forward[Range]):
+    MUST: ClassVar = True
+
+    def join(self, a: Range, b: Range) -> Range | None:
+        return _joined(a, b)
+
+    def of(self, name: str) -> Range | None:
+        if (fact := self.facts.get(name)) is not None or name not in self.constants:
+            return fact
+        fact = self.facts[name] = _of_constant(self.constants[name])
+        return fact
+
+    def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
+        row = operator(node.op_type, node.domain)
+        if not row.traits.isdisjoint(_FRESH):
+            fact = Range(row.low, row.high, row.integer, nan=False)
+        else:
+            data = [self.of(n) for k, n in enumerate(node.input) if n and row.role(k) in (DATA, BOUND)]
+            found = self._made(node, [r or ANY for r in data]) if data and node.domain in STANDARD else ANY
+            low, high = max(found.low, row.low), min(found.high, row.high)
+            fact = Range(low, high, found.integer or row.integer, found.nan or row.nan) if low <= high else ANY
+        is_said = fact != ANY
+        return [fact if is_said and (k == 0 or node.op_type == "Split") else None for k in range(len(node.output))]
+
+    def _made(self, node: NodeProto, known: Sequence[Range]) -> Range:
+        kind, first = node.op_type, known[0]
+        if kind == "Cast":
+            return _cast(node, first)
+        if kind in _MOVES:
+            return self._moved(node, known)
+        if kind in _RISING:
+            low, high = _RISING[kind](first.low), _RISING[kind](first.high)
+            return Range(low, high, first.integer and kind == "Relu", first.nan)
+        if kind == "Clip":
+            return _clip(node, known)
+        if kind in _PAIRED:
+            return _paired(node, known)
+        if kind in ("Neg", "Abs"):
+            low, high = (-first.high, -first.low) if kind == "Neg" else _magnitudes(first)
+            return Range(low, high, first.integer, first.nan)
+        if kind in ("QuantizeLinear", "DequantizeLinear"):
+            return self._quantized(node, known)
+        if kind in _KEEPING:
+            return first._replace(integer=first.integer and kind not in ("ReduceMean", "GlobalAveragePool"))
+        nan = any(r.nan for r in known) or any(not math.isfinite(n) for r in known for n in r[:2])
+        if kind in _SIGNED and all(r.never_negative for r in known):
+            return Range(0.0, nan=nan)
+        return Range(nan=nan or kind not in having("like"))
+
+    def _quantized(self, node: NodeProto, known: Sequence[Range]) -> Range:
+        """Of the type of the zero point; or its distance from that, times a scale."""
+        if node.op_type == "QuantizeLinear":
+            zero = node.input[2] if len(node.input) > 2 else ""
+            code = next((a.i for a in node.attribute if a.name == "output_dtype"), 0) or _UINT8
+            if zero:
+                code = self.constants[zero].data_type if zero in self.constants else 0
+            return _of_type(code) or ANY
+        first, scale = known[0], known[1]
+        least, most = (known[2].low, known[2].high) if len(known) > 2 else (0.0, 0.0)
+        ends = [_product(m, n) for m in (first.low - most, first.high - least) for n in scale[:2]]
+        return Range(min(ends), max(ends), nan=not first.is_bounded or scale.nan)
+
+    def _moved(self, node: NodeProto, known: Sequence[Range]) -> Range:
+        """Of all operands that elements come from; a Pad without a value adds zeros."""
+        if node.op_type == "Pad":
+            known = known if len(known) > 1 else [*known, Range(0.0, 0.0, True, False)]
+        elif node.op_type == "Where":
+            known = known[1:]
+        elif node.op_type != "Concat":
+            return known[0]
+        return functools.reduce(_joined, known)
+
+
+def _joined(a: Range, b: Range) -> Range:
+    return Range(min(a.low, b.low), max(a.high, b.high), a.integer and b.integer, a.nan or b.nan)
+
+
+def _of_constant(tensor: TensorProto) -> Range:
+    import numpy as np
+
+    from onnxopt.protos import tensor_to_array
+
+    kind = BY_CODE.get(tensor.data_type)
+    if kind is None or kind.kind not in "fiub" or not 0 < math.prod(tensor.dims) <= _ELEMENTS:
+        return _of_type(tensor.data_type) or ANY
+    try:
+        array = tensor_to_array(tensor).astype(np.float64)
+    except ValueError:  # its data are not where they should be
+        return ANY
+    if np.isnan(array).any():
+        return ANY
+    return Range(float(array.min()), float(array.max()), bool((array == np.round(array)).all()), nan=False)
+
+
+def _cast(node: NodeProto, first: Range) -> Range:
+    to = next((a.i for a in node.attribute if a.name == "to"), 1)
+    limits = _of_type(to)
+    if limits is None:
+        return first
+    low, high = (float(math.trunc(n)) if math.isfinite(n) else n for n in first[:2])
+    is_inside = limits.low <= low and high <= limits.high and not first.nan
+    return Range(low, high, True, False) if is_inside and limits.high > 1 else limits
+
+
+def _clip(node: NodeProto, known: Sequence[Range]) -> Range:
+    """Bounds that are operands, or attributes of older opsets."""
+    given = {a.name: a.f for a in node.attribute}
+    operands = dict(zip((k for k, name in enumerate(node.input) if name), known))
+    first, low, high = known[0], operands.get(1), operands.get(2)
+    least = low.low if low else given.get("min", -math.inf)
+    most = high.high if high else given.get("max", math.inf)
+    is_whole = first.integer and all(r is None or r.integer for r in (low, high)) and not given
+    return Range(min(max(first.low, least), most), min(max(first.high, least), most), is_whole, first.nan)
+
+
+def _magnitudes(first: Range) -> tuple[float, float]:
+    ends = abs(first.low), abs(first.high)
+    return (0.0 if first.low <= 0 <= first.high else min(ends)), max(ends)
+
+
+def _paired(node: NodeProto, known: Sequence[Range]) -> Range:
+    """Of two operands; a third takes what two make."""
+    kind, nan = node.op_type, any(r.nan for r in known)
+    is_whole = all(r.integer for r in known) and kind not in ("Div", "Mean", "Pow", "Mod")
+    if kind in ("Min", "Max"):
+        pick = min if kind == "Min" else max
+        return Range(pick(r.low for r in known), pick(r.high for r in known), is_whole, nan)
+    if kind in ("Sum", "Mean"):
+        share = len(known) if kind == "Mean" else 1
+        return Range(sum(r.low for r in known) / share, sum(r.high for r in known) / share, is_whole, nan)
+    if len(known) < 2:
+        return ANY
+    low, high = _arithmetic(kind, node, *known[:2])
+    nan = nan or kind in ("Div", "Pow", "Mod") or any(not math.isfinite(n) for r in known for n in r[:2])
+    return Range(low, high, is_whole, nan)
+
+
+def _arithmetic(kind: str, node: NodeProto, x: Range, y: Range) -> tuple[float, float]:
+    if kind == "Add":
+        return x.low + y.low, x.high + y.high
+    if kind == "Sub":
+        return x.low - y.high, x.high - y.low
+    if kind == "Mul":
+        ends = [_product(m, n) for m in x[:2] for n in y[:2]]
+        return (0.0 if node.input[0] == node.input[1] else min(ends)), max(ends)
+    if kind == "Div" and (y.low > 0 or y.high < 0):
+        ends = [m / n if math.isfinite(n) else 0.0 for m in x[:2] for n in y[:2]]
+        return min(ends), max(ends)
+    if kind == "Pow" and (x.never_negative or (y.low == y.high and y.low % 2 == 0)):
+        return 0.0, math.inf
+    return -math.inf, math.inf
+
+
+def _product(m: float, n: float) -> float:
+    return 0.0 if m == 0 or n == 0 else m * n
