@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.changes import (
     computed_otherwise,
     has_another_body,
@@ -17,8 +18,7 @@ from onnxopt.verification.coverage.changes import (
 )
 from onnxopt.verification.coverage.cones import outputs_behind
 from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
-from onnxopt.verification.coverage.inside import walk_bodies
-from onnxopt.verification.coverage.taken import as_taken
+from onnxopt.verification.coverage.traces import traces
 from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
@@ -121,7 +121,7 @@ class Look:
         alike. None unless all is seen so."""
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        groups = as_taken(self.a, self.b, feeds, types)
+        groups = traces(self.a, self.b, feeds, types)
         if not groups:
             return None
         known: Pieces | None = None

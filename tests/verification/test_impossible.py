@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt import VerifyOptions
 from onnxopt.verification.coverage import impossible
-from onnxopt.verification.coverage.parts import BRANCHES
+from onnxopt.verification.coverage.conditions import BRANCHES
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.programs.program import Program
 from tests.samples import parsed

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.coverage.branches import asked
+from onnxopt.verification.coverage.conditions import asked
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.programs.program import Program
 

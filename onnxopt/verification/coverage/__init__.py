@@ -2,7 +2,10 @@
 
 `gaps` are such values. Each is asked the same question, by `probe`: which cone of influence (`cones`) still agrees on
 which other numbers (`samplers`, around `breakpoints`, and where others are decided, `decisions`)? `changes` says from
-the files alone whether there may be any gap. `unseen` goes through parts that may not run: `parts` are the nodes that
-hold them, `branches` what stands for a body in the other model, `inside` walks them, `impossible` are branches that no
-run comes to the end of, `indistinct` values that only untaken branches tell apart.
+the files alone whether there may be any gap.
+
+`unseen` goes through parts that may not run. `counterparts` says what stands for each in the other model, `conditions`
+what decides upon it. `bodies` runs a pair of them as functions of what they capture; `traces` are both models with the
+branches that cases take in place of their Ifs. `impossible` are branches that no run comes to the end of, `indistinct`
+values that only untaken branches tell apart.
 """

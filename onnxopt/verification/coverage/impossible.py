@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.coverage.counterparts import opened
 from onnxopt.verification.model.decisions import forget_defaults
 from onnxopt.verification.programs.program import bodies
-from onnxopt.verification.programs.spliced import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.coverage.branches import known_here
+from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.changes import changed
+from onnxopt.verification.coverage.conditions import BRANCHES, is_decided, known_here, runs
+from onnxopt.verification.coverage.counterparts import held
 from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
 from onnxopt.verification.coverage.impossible import cannot_be_taken
 from onnxopt.verification.coverage.indistinct import indistinct
-from onnxopt.verification.coverage.inside import walk_bodies
-from onnxopt.verification.coverage.parts import BRANCHES, held, is_decided, runs
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.enclosing import depth, label_of
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from onnxopt.verification.pieces.outcome import Fault
-    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
 
 _LATER: Final = 3  # a turn
-_DEEP: Final = 4  # parts in parts, of which more than one thing is tried
-_FEW: Final = 4  # nodes that one which lost its name may have become, on either side
+_MAX_DEPTH: Final = 4  # parts in parts, of which more than one thing is tried
+_MAX_OTHERS: Final = 4  # nodes that one which lost its name may have become, on either side
 
 
 @dataclass
@@ -52,6 +51,20 @@ class Unseen:
     stays: bool = False
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """`is_open`: may data decide upon the parts of the node that makes this value? `taken`: conditions of which other
+    cases took both branches. `scope`: of B's nodes."""
+
+    is_open: Callable[[str], bool]
+    taken: Collection[str]
+    scope: str
+    is_wrong: bool
+
+    def within(self, scope: str) -> _Asked:
+        return replace(self, taken=(), scope=scope)
+
+
 def unseen(
     walk: Walk, is_open: Callable[[str], bool], taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool
 ) -> Iterator[Unseen]:
@@ -59,45 +72,44 @@ def unseen(
     decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both.
     `is_wrong`: something is known to be, and only what may be wrong besides is asked for, not what drawn numbers say,
     who accuse nobody."""
-    sameness = walk.sameness
-    apart, new = changed(walk.pairs, sameness, walk.agreed)
-    counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
-    known, others = set[int | None](counterparts.values()), set(new)
-    for i in sorted({*apart, *(i for i, j in counterparts.items() if j in others)}):
-        node = walk.a.nodes[i]
-        all_taken = node.op_type == "If" and node.input[0] in taken
-        if not all_taken or _is_deep(walk.a, node):
-            found = _Node(walk, sameness, i, is_open, scope, is_wrong=is_wrong)
-            known |= found.covered
-            yield from found.unseen(all_taken=all_taken)
-    for i in _decided_inside(walk, sameness):  # that it was run says little of it
-        yield from _Node(walk, sameness, i, is_open, scope, is_wrong=is_wrong).unseen(all_taken=True)
-    for node in (walk.b.nodes[j] for j in new if j not in known):
-        if not is_decided(walk.b, node):
-            yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
-    if is_wrong:
+    return _unseen(walk, _Asked(is_open, taken, scope, is_wrong))
+
+
+def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
+    yield from _hidden(walk, asked)
+    if asked.is_wrong:
         return
-    for value, other in indistinct(walk, sameness, is_open, taken):
+    for value, other in indistinct(walk, walk.sameness, asked.is_open, asked.taken):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
-    for gap in gaps(walk, sameness):
+    for gap in gaps(walk, walk.sameness):
         why = f"{gap.part}{AND}{gap.how}" if gap.differs else gap.part
         yield Unseen(why, silent=not gap.differs, stays=gap.stays)
 
 
-def _decided_inside(walk: Walk, sameness: Sameness) -> list[int]:
+def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
+    """What nodes hold that B has not alike."""
+    apart, new = changed(walk.pairs, walk.sameness, walk.agreed)
+    counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
+    known, others = set[int | None](counterparts.values()), set(new)
+    for i in sorted({*apart, *(i for i, j in counterparts.items() if j in others)}):
+        node = walk.a.nodes[i]
+        all_taken = node.op_type == "If" and node.input[0] in asked.taken
+        if not all_taken or _is_deep(walk.a, node):
+            found = _Node(walk, i, asked)
+            known |= found.covered
+            yield from found.unseen(all_taken=all_taken)
+    for i in _decided_inside(walk):  # that it was run says little of it
+        yield from _Node(walk, i, asked).unseen(all_taken=True)
+    for node in (walk.b.nodes[j] for j in new if j not in known):
+        if not is_decided(walk.b, node):
+            yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
+
+
+def _decided_inside(walk: Walk) -> list[int]:
     """The nodes of A that hide nothing and decide something in a body, or a function, of which B does not make the same
     of what it reads."""
     hiding = {*walk.a.hiding}
-    return sameness.changed([i for i in walk.a.deciding if i not in hiding], ())[0]
-
-
-def _same(pairs: Pairs, node: int, cuts: Collection[str] | None) -> str:
-    """What B makes by the same node; empty if it does not."""
-    value = next(pairs.made_from(list(pairs.a.nodes[node].output)), "")
-    if not value or not pairs.is_same(value):
-        return ""
-    reads = pairs.b.reads[pairs.b.maker[value]]
-    return value if cuts is None or all(r in cuts or pairs.b.is_constant(r) for r in reads) else ""
+    return walk.sameness.changed([i for i in walk.a.deciding if i not in hiding], ())[0]
 
 
 def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -114,54 +126,56 @@ def _is_deep(program: Program, node: NodeProto) -> bool:
     return any(may_hide(n, functions) for body in bodies(node).values() for n in body.node)
 
 
-class _Node:
-    """One that holds parts, or calls what does."""
+def _is_settled(walk: Walk) -> bool:
+    """Does all agree that was walked?"""
+    return not (walk.outcome.faults or walk.outcome.unsettled)
 
-    def __init__(
-        self, walk: Walk, sameness: Sameness, i: int, is_open: Callable[[str], bool], scope: str, *, is_wrong: bool
-    ) -> None:
-        self._walk, self._is_wrong = walk, is_wrong
+
+class _Node:
+    """One that holds parts, or calls what does. `counterpart`: the node of B that is this one of A."""
+
+    def __init__(self, walk: Walk, i: int, asked: _Asked) -> None:
+        self._walk, self._i, self._asked = walk, i, asked
         self._node = node = walk.a.nodes[i]
-        self._i, self._sameness = i, sameness
         self._first = first_of(node)
-        self._is_open = is_open
         self._bodies = held(walk.a, node)
-        self.counterpart = j = self._stands_for(i)
-        place = walk.b.maker[self._made] if j is None and self._made else j
-        is_fed_alike = place is not None and (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place])
+        made = next(walk.pairs.made_from(list(node.output)), "")  # a value of B that stands for one that it makes
+        self.counterpart = j = self._maker(made) if made else self._found()
         self._inner: dict[str, list[Walk]] = {}  # by body: what it was held against
-        for name, inner in walk_bodies(walk, i, place) if place is not None and is_fed_alike else ():
+        for name, inner in self._held_against(walk.b.maker[made] if made else j):
             self._inner.setdefault(name, []).append(inner)
-        self._alike = sameness.alike(i, j) if j is not None and bodies(node) else {}
-        self._scope = scope
+        self._alike = walk.sameness.alike(i, j) if j is not None and bodies(node) else {}
+
+    def _maker(self, made: str) -> int | None:
+        b = self._walk.b
+        return b.maker[made] if b.nodes[b.maker[made]].op_type == self._node.op_type else None
+
+    def _found(self) -> int | None:
+        """The node of B, of another name, whose bodies are the same: this may have become one with another."""
+        walk, i = self._walk, self._i
+        for j in [*walk.sameness.reading_alike(i)[:_MAX_OTHERS], *self._near()]:
+            inner = [_is_settled(w) for _, w in walk_bodies(walk, i, j)]
+            if len(inner) == len(self._bodies) and all(inner):
+                return j
+        return None
+
+    def _near(self) -> list[int]:
+        """The nodes of B that are the same operator, and not far from where this one stands among A's."""
+        mine, theirs = (p.places.get(self._node.op_type, []) for p in (self._walk.a, self._walk.b))
+        rank = min(bisect_left(mine, self._i), len(theirs))
+        return theirs[max(rank - _MAX_OTHERS, 0) : rank + _MAX_OTHERS]
+
+    def _held_against(self, place: int | None) -> Iterator[tuple[str, Walk]]:
+        """The bodies, held against those of a node of B, if that reads no fault."""
+        walk = self._walk
+        if place is not None and (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place]):
+            yield from walk_bodies(walk, self._i, place)
 
     @property
     def covered(self) -> set[int | None]:
         """The nodes of B that it was held against."""
         arounds = [w.enclosing for inner in self._inner.values() for w in inner]
         return {self.counterpart}.union(*(around.in_place for around in arounds if around is not None))
-
-    @property
-    def _made(self) -> str:
-        """A value of B that stands for one that it makes."""
-        return next(self._walk.pairs.made_from(list(self._node.output)), "")
-
-    def _stands_for(self, i: int) -> int | None:
-        """The node of B that is this one of A, which may have become one with another."""
-        walk, op, value = self._walk, self._node.op_type, self._made
-        if value:
-            return walk.b.maker[value] if walk.b.nodes[walk.b.maker[value]].op_type == op else None
-        for j in [*self._sameness.reading_alike(i)[:_FEW], *self._near(i)]:
-            inner = [w.outcome for _, w in walk_bodies(walk, i, j)]
-            if len(inner) == len(self._bodies) and not any(o.faults or o.unsettled for o in inner):
-                return j
-        return None
-
-    def _near(self, i: int) -> list[int]:
-        """The nodes of B that are the same operator, and not far from where node i stands among A's."""
-        mine, theirs = (p.places.get(self._node.op_type, []) for p in (self._walk.a, self._walk.b))
-        rank = min(bisect_left(mine, i), len(theirs))
-        return theirs[max(rank - _FEW, 0) : rank + _FEW]
 
     def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
         if not self._bodies:  # a function of another opset
@@ -171,18 +185,17 @@ class _Node:
             if self._alike.get(name) or (name not in self._inner and self._is_never(name)):
                 continue
             is_run = all_taken or runs(self._walk, self._node, name)
-            found = self._least(name, is_run=is_run)
-            if found and (is_run or self._is_open(self._first)):
-                yield from found
+            if is_run or self._asked.is_open(self._first):
+                yield from self._least(name, is_run=is_run)
 
     def _least(self, name: str, *, is_run: bool) -> list[Unseen]:
         """What was not seen of a body, next to what shows most of it."""
         found: list[list[Unseen]] = []
         for walk in self._walks(name, is_run=is_run):
-            here = [*(self._not_seen(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
+            here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
             if all(u.silent for u in here):
                 return here
-            found.append(here if self._accuses(name, walk) else [self._in_words(name, u) for u in here])
+            found.append(here if self._accuses(name, walk) else [u if u.why else Unseen(self._why(name)) for u in here])
         return min(found, key=lambda here: any(u.faults for u in here))
 
     def _walks(self, name: str, *, is_run: bool) -> Iterator[Walk | None]:
@@ -190,14 +203,11 @@ class _Node:
         it does on that and a condition that is as it has to be there: either may be what no input gives."""
         inner = self._inner.get(name, [])
         yield inner[0] if inner else None
-        if not inner or self.counterpart is None or depth(self._walk) >= _DEEP:
+        if not inner or self.counterpart is None or depth(self._walk) >= _MAX_DEPTH:
             return
-        yield from (w for w in inner[1:] if not (w.outcome.faults or w.outcome.unsettled))
+        yield from filter(_is_settled, inner[1:])
         if not is_run:
             yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
-
-    def _in_words(self, name: str, found: Unseen) -> Unseen:
-        return found if found.why else Unseen(self._why(name))
 
     def _is_never(self, name: str) -> bool:
         """Is it a branch on what the branches around it say is not so?"""
@@ -210,29 +220,31 @@ class _Node:
         """Would what differs in this body differ in a result? Not where that is on numbers that cannot be, or what was
         compared with it is only taken for it, nor so deep inside that nothing else was tried."""
         around = walk.enclosing if walk is not None else None
-        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _DEEP)
+        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _MAX_DEPTH)
 
-    def _not_seen(self, walk: Walk | None) -> Iterator[Unseen]:
+    def _of_other_turns(self, walk: Walk | None) -> Iterator[Unseen]:
         """A later turn may read what no case does."""
-        if self._node.op_type != "If" and walk is not None:
-            for fault in walk.outcome.faults:
-                why = f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it"
-                yield Unseen(why, stays=True)
+        for fault in walk.outcome.faults if walk is not None and self._node.op_type != "If" else ():
+            why = f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it"
+            yield Unseen(why, stays=True)
+
+    def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
+        if walk is None:
+            proven = cannot_be_taken(self._walk.a, self._i, name)
+        elif walk.outcome.faults and walk.enclosing is not None:
+            others = [w for other, inner in self._inner.items() for w in inner if other != name]
+            if not others or not all(w.outcome.faults for w in others):
+                yield Unseen("", walk.enclosing.scope(self._asked.scope), walk, walk.outcome.faults)
+            return
+        else:
+            proven = not (walk.outcome.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
+        if not proven:
+            yield Unseen(self._why(name))
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
         if walk is not None and walk.enclosing is not None:
-            scope = walk.enclosing.scope(self._scope)
-            return unseen(walk, self._is_open, scope=scope, is_wrong=self._is_wrong)
+            return _unseen(walk, self._asked.within(walk.enclosing.scope(self._asked.scope)))
         return self._closed(self._bodies[name].node)
-
-    def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
-        if walk is not None and walk.enclosing is not None and walk.outcome.faults:
-            others = [w for other, inner in self._inner.items() for w in inner if other != name]
-            if not others or not all(w.outcome.faults for w in others):
-                yield Unseen("", walk.enclosing.scope(self._scope), walk, walk.outcome.faults)
-        elif walk is None or walk.outcome.unsettled or unproven_blanks(walk) or not self._turns_alike(name):
-            if walk is not None or not cannot_be_taken(self._walk.a, self._i, name):
-                yield Unseen(self._why(name))
 
     def _turns_alike(self, name: str) -> bool:
         """Of a loop: are there as many turns, and do later ones make the same?"""
@@ -241,13 +253,13 @@ class _Node:
         if not all(self._is_operand_alike(self.counterpart, k) for k in (0, 1)):
             return False
         later = dict(walk_bodies(self._walk, self._i, self.counterpart, _LATER)).get(name)
-        return later is None or not (later.outcome.faults or later.outcome.unsettled)
+        return later is None or _is_settled(later)
 
     def _is_operand_alike(self, j: int, k: int) -> bool:
         walk = self._walk
         x, y = ([*p.nodes[n].input[k : k + 1]] for p, n in ((walk.a, self._i), (walk.b, j)))
         is_cut = y and y[0] in walk.cuts and [walk.pairs.of.get(y[0], y[0])] == x
-        return bool(is_cut) or self._sameness.reads_alike(self._i, j, k)
+        return bool(is_cut) or walk.sameness.reads_alike(self._i, j, k)
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":
@@ -259,5 +271,5 @@ class _Node:
         functions = self._walk.a.skeleton.hiding
         for node in (n for n in inside(nodes) if may_hide(n, functions)):
             first = first_of(node)
-            if self._is_open(first):
+            if self._asked.is_open(first):
                 yield Unseen(f"what of the {label_of(node)} that makes `{first}` was run is not known")

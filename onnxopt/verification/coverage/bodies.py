@@ -1,0 +1,211 @@
+"""Bodies compared as functions of what they are given: branches of an If, the first turn of a Loop or Scan, and
+functions of the model, on the values that A has there."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.element_types import element_kind
+from onnxopt.verification.coverage.counterparts import Counterpart, counterparts
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program, type_of
+from onnxopt.verification.programs.runner import Failed
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+_MAX_NODES: Final = 50  # that are run for what is no cut
+Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
+Programs = tuple[Program, Program]
+
+
+def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0, *, assuming: bool = False) -> Iterator[tuple[str, Walk]]:
+    """(attribute, walk) of each body of node i of A and what stands for it in node j of B (`counterparts`), on cases of
+    the walk around them; of a loop, its first `turn`, or a later one on states that are drawn. `assuming`: of branches
+    that no case takes and that read their condition themselves, as if it were as it has to be there.
+
+    Nothing for bodies whose values are not known any more, or that do not run on them.
+    """
+    captured = _Captured(outer, (outer.a.nodes[i], outer.b.nodes[j]))
+    for part in counterparts(outer, i, j):
+        walk = _walked(captured, part, turn, assuming=assuming)
+        if walk is not None:
+            yield part.enclosing.name, walk
+
+
+def _walked(captured: _Captured, part: Counterpart, turn: int, *, assuming: bool) -> Walk | None:
+    outer, nodes = captured.outer, captured.nodes
+    a, b = Program(outer.a.skeleton, part.mine, outer.a), Program(outer.b.skeleton, part.theirs, outer.b)
+    told = [body.given & names.keys() for body, names in zip((a, b), part.assumed)]
+    if assuming and not any(told):
+        return None
+    known = _known(captured, (a, b), part, turn, told if assuming else ())
+    if not known:
+        return None
+    try:
+        walk = Walk(
+            outer.runner.inside(a),
+            outer.replay.runner.inside(b),
+            known,
+            _types(captured, (a, b), known[0]),
+            memory=outer.memory,
+            seed=outer.seed,
+            held=outer.held,
+            dtype=outer.dtype,
+            outputs=_outputs(outer, nodes, (a, b)) if part.outputs is None else part.outputs,
+            enclosing=part.enclosing,
+        )
+        walk.run()
+    except (Failed, ValueError):  # or a type that no input has
+        return None
+    return walk
+
+
+def _known(
+    captured: _Captured, programs: Programs, part: Counterpart, turn: int, told: Sequence[Collection[str]]
+) -> list[dict[str, Any]]:
+    """What the bodies are given in each case; nothing where that is not known in one. `told`: conditions, which are as
+    they have to be."""
+    try:
+        known = [captured.given(programs, turn, case) for case in part.enclosing.cases]
+        return [_assumed(values, told, part.assumed) for values in known] if told else known
+    except (_Unknown, Failed, KeyError):  # forgotten
+        return []
+
+
+def _types(captured: _Captured, programs: Programs, known: Mapping[str, Any]) -> dict[str, str]:
+    """Empty sequences tell no type of their own: what a node hands to its body is asked outside."""
+    outer, kinds = captured.outer, captured.outer.original.types
+    carried: dict[str, str] = {}
+    for node, body in zip(reversed(captured.nodes), reversed(programs)):
+        of = outer.pairs.of if body is programs[1] else {}
+        names = [i.name for i in body.graph.input]
+        handed = zip(names[2:], node.input[2:]) if node.op_type == "Loop" else zip(names, node.input)
+        carried.update((inner, of.get(name, name)) for inner, name in handed)
+    return {n: kinds.get(n) or kinds.get(carried.get(n, "")) or type_of(v) for n, v in known.items()}
+
+
+def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, str]]:
+    """The outputs of bodies that make what stands for each other outside; of the rest, those of one order."""
+    (x, y), of = nodes, outer.pairs.of
+    first = int(x.op_type == "Loop")  # whether it goes on
+    mine, theirs = (p.outputs[first:] for p in programs)
+    places = {name: k for k, name in enumerate(x.output) if name}
+    found = {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
+    rest = [_without(len(mine), found.values()), _without(len(theirs), found)]
+    if len(rest[0]) == len(rest[1]):
+        found |= dict(zip(rest[1], rest[0]))
+    return [*zip(*(p.outputs[:first] for p in programs)), *((mine[i], theirs[k]) for k, i in found.items())]
+
+
+def _without(count: int, taken: Collection[int]) -> list[int]:
+    return [k for k in range(count) if k not in taken]
+
+
+class _Unknown(Exception):
+    """A value that bodies are given is not known, or they give different ones one name."""
+
+
+class _Captured:
+    """The values that two nodes, and what they hold, read from outside. B's are A's values of what stands for them, or
+    made by B."""
+
+    def __init__(self, outer: Walk, nodes: Nodes) -> None:
+        self.outer, self.nodes = outer, nodes
+        self._made: dict[str, list[Any]] = {}
+        self._is_one_node = any(o and outer.pairs.of.get(o) in nodes[0].output for o in nodes[1].output)  # of one name
+
+    def given(self, programs: Programs, turn: int, case: int) -> dict[str, Any]:
+        """What the bodies are given in a turn: what they capture, and their inputs. Raises _Unknown, Failed, and
+        KeyError for what is forgotten."""
+        found: dict[str, Any] = {}
+        for node, body, value in zip(self.nodes, programs, (self._mine, self._theirs)):
+            names = [i.name for i in body.graph.input]
+            given = _turn(node, functools.partial(value, case=case), turn, self.outer.seed) if names else []
+            if len(given) != len(names):
+                raise _Unknown
+            read = [*zip(names, given), *((name, value(name, case)) for name in body.given.difference(names))]
+            for name, one in read:
+                if not isinstance(one, (np.ndarray, list)) or not _is_one(found.setdefault(name, one), one):
+                    raise _Unknown
+        return found
+
+    def _mine(self, name: str, case: int) -> Any:
+        a = self.outer.a
+        return a.constant(name) if a.is_constant(name) else self.outer.original.values[case].get(name)
+
+    def _theirs(self, name: str, case: int) -> Any:
+        outer = self.outer
+        if outer.b.is_constant(name):
+            return outer.b.constant(name)
+        if name in outer.cuts:
+            value = outer.original.values[case].get(outer.pairs.of.get(name, name))
+            views = outer.replay.views
+            return value if value is None or name not in views else views[name](value, case)
+        if name not in self._made and self._is_one_node and name in outer.b.maker and self._is_short(name):
+            self._made[name] = outer.replay.run([name], outer.fed)[name]
+        return self._made[name][case] if name in self._made else None
+
+    def _is_short(self, name: str) -> bool:
+        return len(self.outer.b.cone([name], self.outer.fed, _MAX_NODES)) < _MAX_NODES
+
+
+def _assumed(
+    found: dict[str, Any], told: Sequence[Collection[str]], conditions: Sequence[Mapping[str, bool]]
+) -> dict[str, Any]:
+    """What a branch is given, and its conditions as they have to be. Raises _Unknown where one name would say both."""
+    truths: dict[str, bool] = {}
+    for names, known in zip(told, conditions):
+        if any(truths.setdefault(name, known[name]) != known[name] for name in names):
+            raise _Unknown
+    told_of = {name: truth for name, truth in truths.items() if found[name].dtype == np.bool_}
+    return found | {name: np.full_like(found[name], truth) for name, truth in told_of.items()}
+
+
+def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:
+    """What a body is given in a turn, or a function when it is called."""
+    if node.op_type == "Loop":
+        handed = [value(name) for name in node.input[2:]]
+        return [np.array(turn, np.int64), np.array(True), *(_later(v, seed) if turn else v for v in handed)]
+    given = [value(name) for name in node.input]
+    return _scanned(node, given) if node.op_type == "Scan" else given
+
+
+def _scanned(node: NodeProto, given: list[Any]) -> list[Any]:
+    """States, and what a Scan takes first of what it goes along."""
+    says = {x.name: x for x in node.attribute}
+    states = len(given) - (says["num_scan_inputs"].i if "num_scan_inputs" in says else 0)
+    axes, ways = (says[name].ints if name in says else () for name in ("scan_input_axes", "scan_input_directions"))
+    taken = itertools.zip_longest(given[states:], axes, ways, fillvalue=0)
+    return [*given[:states], *(_first(v, axis, -1 if way else 0) for v, axis, way in taken)]
+
+
+def _first(value: Any, axis: int, place: int) -> Any:
+    """None where there is nothing."""
+    is_there = isinstance(value, np.ndarray) and -value.ndim <= axis < value.ndim and value.shape[axis]
+    return np.ascontiguousarray(value.take(place, axis)) if is_there else None
+
+
+def _later(value: Any, seed: int) -> Any:
+    """What a turn could make of a state; equal ones have equal."""
+    if not isinstance(value, np.ndarray) or element_kind(value) != "f":
+        return value
+    return np.asarray(Draws(seed, zlib.crc32(value.tobytes())).normal(value.shape), value.dtype)
+
+
+def _is_one(a: Any, b: Any) -> bool:
+    """Are they one value?"""
+    if a is b:
+        return True
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_is_one, a, b))
+    if isinstance(a, list) or isinstance(b, list):
+        return False
+    return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())

@@ -1,0 +1,209 @@
+"""Traces: two models with the branches that some cases take in place of their Ifs.
+
+Whoever takes a branch for granted leaves nothing that the If could be compared with, nor those inside it. So Ifs that
+only one of two models has, or that they do not have alike, are compared as these cases run them: if the cases take all
+branches that data may take, and all together that may be taken together. Of two Ifs that always take the same one may
+have been taken for the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.coverage.changes import changed
+from onnxopt.verification.coverage.conditions import BRANCHES, asked
+from onnxopt.verification.coverage.counterparts import opened
+from onnxopt.verification.coverage.impossible import cannot_be_taken
+from onnxopt.verification.model.decisions import can_change
+from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.programs.program import Program, bodies
+from onnxopt.verification.programs.runner import Runner
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+_MAX_DEPTH: Final = 8  # Ifs in Ifs
+Feeds = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What runs the two models as some `cases` do. `unanswered`: what decides upon Ifs of A, or of B only, and has one
+    answer in all of them, though nothing says that A fails with the other."""
+
+    a: Runner
+    b: Runner
+    cases: list[int]
+    unanswered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+
+
+@dataclass
+class _Condition:
+    """What decides upon Ifs of one model: its truth in each case. `ifs`: do they ask so, or the opposite?"""
+
+    name: str
+    truths: tuple[bool, ...]
+    ifs: dict[int, bool] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return len({*self.truths}) > 1
+
+    def branches(self, k: int) -> Iterator[tuple[int, str]]:
+        """(If, the branch that it takes in the case at place k)."""
+        return ((i, BRANCHES[self.truths[k] is not is_so]) for i, is_so in self.ifs.items())
+
+
+def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list[Trace]:
+    """One for all cases that take the same branches; none where nothing can be put in place, or the cases do not take
+    all that others may. Raises Failed."""
+    found: list[Trace] = []
+    left = [Trace(a, b, list(range(len(feeds))))]
+    for _ in range(_MAX_DEPTH):
+        following: list[Trace] = []
+        for trace in left:
+            parts = _parts(trace, feeds, types)
+            if parts is None:
+                return []
+            following += parts
+            found += [] if parts or trace.a is a else [trace]
+        left = following
+    found += left
+    return [] if any(map(_may_be_otherwise, found)) else found
+
+
+def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] | None:
+    """The trace with its next Ifs opened, by what cases take; None if other data may take what none of them does."""
+    pairs = Pairs(trace.a.program, trace.b.program)
+    apart = changed(pairs, Sameness.of_files(pairs))
+    mine, theirs = (_conditions(r, ifs, feeds, types, trace.cases) for r, ifs in zip((trace.a, trace.b), apart))
+    if not mine and not theirs:
+        return []
+    same = dict(_same(pairs, mine, theirs))
+    only = [c for c in theirs if c.name not in same]
+    if not _are_answered([*mine, *only], len(trace.cases)):
+        return None
+    left = {c.name for c in mine if not c.is_open and not _is_proven(trace.a.program, c)}
+    unanswered = trace.unanswered[0] | left, trace.unanswered[1] | {c.name for c in only if not c.is_open}
+    both = [(x, y) for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker]
+    found = []
+    for places in _alike([*mine, *theirs], len(trace.cases)):
+        a = _with_branches(trace.a, _branches(mine, places[0]), [x for x, _ in both])
+        b = _with_branches(trace.b, _branches(theirs, places[0]), [y for _, y in both])
+        if a is None or b is None:
+            return []
+        found.append(Trace(a, b, [trace.cases[k] for k in places], unanswered))
+    return found
+
+
+def _alike(conditions: Sequence[_Condition], cases: int) -> list[list[int]]:
+    """The places of cases in which all conditions are the same."""
+    found: dict[tuple[bool, ...], list[int]] = {}
+    for k in range(cases):
+        found.setdefault(tuple(c.truths[k] for c in conditions), []).append(k)
+    return [*found.values()]
+
+
+def _branches(conditions: Sequence[_Condition], k: int) -> dict[int, str]:
+    return {i: name for c in conditions for i, name in c.branches(k)}
+
+
+def _conditions(
+    runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mapping[str, str], cases: Sequence[int]
+) -> list[_Condition]:
+    """What decides upon those of these nodes that are Ifs; none if a value is not known in a case."""
+    program, found = runner.program, dict[str, _Condition]()
+    ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
+    made = [n for n in dict.fromkeys(ifs.values()) if n in program.maker]
+    opened_ = runner.open(program.cone(made, ()), types, made) if made else None
+    values = [{**feeds[k], **(opened_.run(feeds[k]) if opened_ is not None else {})} for k in cases]
+    for i, name in ifs.items():
+        default = program.constant(name) if name in program.constants else None
+        known = [v.get(name, default) for v in values]
+        if any(v is None for v in known):
+            return []
+        root, is_so = asked(program, name)
+        truths = tuple(bool(np.all(v)) is is_so for v in known)
+        found.setdefault(root, _Condition(root, truths)).ifs[i] = is_so
+    return [*found.values()]
+
+
+def _same(pairs: Pairs, mine: Sequence[_Condition], theirs: Sequence[_Condition]) -> Iterator[tuple[str, str]]:
+    """(name in B, name in A) of what is called so and is the same in all cases."""
+    known = {c.name: c.truths for c in mine}
+    for c in theirs:
+        name = pairs.of.get(c.name, c.name if c.name in pairs.a.given else "")
+        if known.get(name) == c.truths:
+            yield c.name, name
+
+
+def _are_answered(conditions: Sequence[_Condition], cases: int) -> bool:
+    """Are those that are not the same in all cases answered in each way in which they may be answered together?"""
+    open_ = [c for c in conditions if c.is_open]
+    return len({tuple(c.truths[k] for c in open_) for k in range(cases)}) == 1 << len(open_)
+
+
+def _is_proven(program: Program, condition: _Condition) -> bool:
+    """Does A come to no end where this condition has its other answer?"""
+    taken = condition.branches(0)
+    return any(cannot_be_taken(program, i, BRANCHES[name == BRANCHES[0]]) for i, name in taken)
+
+
+def _may_be_otherwise(trace: Trace) -> bool:
+    """May callers give what has another answer, where all else is as these cases have it? Asked when all branches are
+    in place: before, less is known of sizes."""
+    sides = zip(trace.unanswered, (trace.a, trace.b))
+    return any(names and not names.isdisjoint(_changing(r.program)) for names, r in sides)
+
+
+def _changing(program: Program) -> Collection[str]:
+    """The values that data, or sizes, can change; all where that is not known."""
+    proto = type(program.skeleton.proto)()
+    proto.CopyFrom(program.skeleton.proto)
+    with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+        return can_change(proto).values
+    return {*program.maker, *program.given}
+
+
+def _with_branches(runner: Runner, branches: Mapping[int, str], kept: Collection[str]) -> Runner | None:
+    """The same main graph with these branches, by node, in place of Ifs, which gives out what is to be `kept`, too.
+    None where they have names that others have."""
+    from onnx import ModelProto
+
+    program = runner.program
+    if not branches and not kept:
+        return runner.inside(program)
+    skeleton = copy.copy(program.skeleton)
+    skeleton.proto = ModelProto()
+    skeleton.proto.CopyFrom(program.skeleton.proto)
+    graph = skeleton.proto.graph
+    del graph.node[:]
+    names = {*program.maker, *program.given, *program.constants, *program.sparse}
+    for i, node in enumerate(program.nodes):
+        if i not in branches:
+            graph.node.append(node)
+            continue
+        made = _made_in(node, branches[i])
+        if not names.isdisjoint(made):
+            return None
+        names.update(made)
+        body = bodies(node)[branches[i]]
+        graph.node.extend(opened(node, branches[i]))
+        graph.initializer.extend(body.initializer)
+        graph.sparse_initializer.extend(body.sparse_initializer)
+    for name in kept:
+        graph.output.add(name=name)
+    return runner.inside(Program(skeleton, fed=program.given & program.constants.keys()))
+
+
+def _made_in(node: NodeProto, branch: str) -> list[str]:
+    body = bodies(node)[branch]
+    made = [o for n in body.node for o in n.output if o]
+    return made + [t.name for t in body.initializer] + [t.values.name for t in body.sparse_initializer]
