@@ -71,3 +71,24 @@ def test_a_name_in_two_bodies_is_not_one_value(tmp_path: Path) -> None:
     )
     onnx.save(model, tmp_path / "a.onnx")
     assert open_nodes(tmp_path / "a.onnx") == {"y", "q"}
+
+
+@pytest.mark.parametrize("form", ["a Constant", "an initializer"])
+def test_a_place_that_a_body_holds_picks_a_dim(form: str, tmp_path: Path) -> None:
+    """PyTorch's scripts squeeze in a loop if a dim is one: the one is fixed. In another body the place is computed."""
+    held = {"a Constant": ("", "k = Constant <value = int64 {1}> ()"), "an initializer": ("<int64 k = {1}>", "")}[form]
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 1, 4] x, bool go, int64 from) => (float[?] y, float[?] z)
+        <int64 one = {{1}}, int64 three = {{3}}, int64[1] at = {{1}}> {{
+          y = Loop (three, go, x) <body = l (int64 i, bool on, float[n, 1, 4] v) => (bool o, float[?] w) {held[0]} {{
+              o = Identity (on)  {held[1]}  s = Shape (x)  d = Gather (s, k)  e = Equal (d, one)
+              w = If (e) <then_branch: graph = t1 () => (float[?] w1) {{ w1 = Neg (v) }},
+                          else_branch: graph = e1 () => (float[?] w2) {{ w2 = Abs (v) }}> }}>
+          z = Loop (three, go, x) <body = m (int64 j, bool on, float[n, 1, 4] v) => (bool o, float[?] u) {{
+              o = Identity (on)  k = Identity (from)  s = Shape (x)  d = Gather (s, k)  e = Equal (d, one)
+              u = If (e) <then_branch: graph = t2 () => (float[?] u1) {{ u1 = Neg (v) }},
+                          else_branch: graph = e2 () => (float[?] u2) {{ u2 = Abs (v) }}> }}> }}"""
+    )
+    onnx.save(model, tmp_path / "a.onnx")
+    assert open_nodes(tmp_path / "a.onnx") == {"y", "z", "u"}

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.coverage.cones import made_of
-from onnxopt.verification.coverage.decisions import HANDS_ON, MOVES
+from onnxopt.verification.coverage.decisions import HANDS_ON
 from onnxopt.verification.coverage.samplers import changing_values
-from onnxopt.verification.model.operators import GIVE_OTHERS
+from onnxopt.verification.model.operators import GIVE_OTHERS, having
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 # What moves numbers, or is made of sizes: what is wrong with that no step hides.
-_PLACES: Final = frozenset((
-    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
-    "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Shape", "Size", "ConstantOfShape", "DepthToSpace",
-    "SpaceToDepth", "Constant", "Range",
-))  # fmt: skip
+_PLACES: Final = (having("moves", "measures") - {"Cast", "CastLike", "Where"}) | {
+    "ConstantOfShape", "DepthToSpace", "SpaceToDepth", "Constant", "Range",
+}  # fmt: skip
+_WHOLE: Final = having("whole")
 
 
 def is_made_otherwise(pairs: Pairs, values: Sequence[str], sameness: Sameness) -> bool:
@@ -74,7 +73,7 @@ def _becomes_more(program: Program, value: str, shared: Collection[str], decisio
     for i in program.cone([value], shared):
         node, reads = program.nodes[i], program.reads[i]
         if any(r in decisions or r in more for r in reads):
-            if node.op_type not in MOVES:
+            if node.op_type not in _WHOLE:
                 return True
             more.update(node.output)
         elif node.op_type in GIVE_OTHERS:

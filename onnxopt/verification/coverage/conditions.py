@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.model.operators import OPERATORS
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.runner import Failed
 
@@ -22,9 +23,7 @@ BRANCHES: Final = ("then_branch", "else_branch")
 _BOOL: Final = 9  # of TensorProto.DataType
 _STRING: Final = 8
 # Operators that make booleans; of a Cast that depends on what it casts to.
-_BOOLEAN: Final = frozenset((
-    "Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf",
-))  # fmt: skip
+_BOOLEAN: Final = frozenset(k for k, row in OPERATORS.items() if "forgets" in row.traits and row.high == 1)
 
 
 def is_if(node: NodeProto) -> bool:

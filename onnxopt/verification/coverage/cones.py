@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.element_types import element_kind
+from onnxopt.verification.model.ranges import ANY, Range
+
 if TYPE_CHECKING:
     from onnx import NodeProto
 
@@ -69,6 +72,17 @@ class Cone:
     @property
     def takes_turns(self) -> bool:
         return any(self.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in self.nodes)
+
+    def range(self, name: str) -> Range:
+        """What numbers an entry can be."""
+        return self.walk.a.ranges.get(name, ANY)
+
+    def possible(self, name: str, values: Any) -> Any:
+        """Floats for an entry, as far as operators make such: what no run of the model can make says nothing."""
+        if element_kind(values) != "f" or name not in self.walk.a.ranges:
+            return values
+        with np.errstate(over="ignore"):  # of a bound that the type does not hold
+            return self.range(name).cut(values)
 
     def known(self, case: int) -> dict[str, Any]:
         """A's values of the entries in this case, by name."""

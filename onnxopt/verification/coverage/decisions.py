@@ -20,7 +20,7 @@ from onnxopt.verification.coverage import samplers
 from onnxopt.verification.coverage.cones import Cone, made_of
 from onnxopt.verification.coverage.probe import differs
 from onnxopt.verification.coverage.samplers import changing_values
-from onnxopt.verification.model.operators import GIVE_OTHERS
+from onnxopt.verification.model.operators import GIVE_OTHERS, having
 from onnxopt.verification.numbers.draws import Draws
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ _MAX_VALUES: Final = 32  # decisions, and values that are made of each
 _MAX_ROWS: Final = 1 << 12  # of a table
 _ELSEWHERE: Final = 8  # samples
 _BEST: Final = ("ArgMax", "ArgMin")
-MOVES: Final = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 # What hands a decision on, in another place or as another number for each.
-HANDS_ON: Final = MOVES | {"Not", "Neg", "Slice", "Split", "Expand", "Gather", "ArrayFeatureExtractor"}
+HANDS_ON: Final = (having("moves") - having("joined")) | {"Not", "Neg", "ArrayFeatureExtractor"}
 _LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may be a table, of which they pick
 
 

@@ -1,7 +1,7 @@
 """Samplers: what the entries of a cone may be besides what they are in a case. Each draws the same every time.
 
-What values can be at all limits each sampler: what is never negative in a case stays so, what an operator bounds is not
-made larger, what counts turns or sizes is left alone.
+What is never negative in a case stays so. What operators bound stays within its range, except for values that say
+nothing in any case, in whose place any are drawn.
 """
 
 from __future__ import annotations
@@ -36,12 +36,6 @@ _NEXT: Final = (0, -1, 1, -2, 2)
 _NEAR: Final = 0.5  # of each number: by half of this others are larger or smaller
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
 _MASKS: Final = 3  # sets of booleans
-# What these make has bounds of its own, beyond which no reader has to be right.
-_BOUNDED: Final = frozenset((
-    "Sigmoid", "Tanh", "Softmax", "Clip", "HardSigmoid", "Erf", "Sin", "Cos", "DequantizeLinear", "Softsign", "Hardmax",
-    "Min", "Max", "LogSoftmax",
-))  # fmt: skip
-_MOVES: Final = frozenset(("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split"))
 
 
 # -- far from the numbers of a case ----------------------------------------------------------------------
@@ -58,9 +52,11 @@ class Beyond:
         self._points, self._factors, self._flips = points, factors, flips
 
     def __call__(self, cone: Cone, known: Known) -> Iterator[Known]:
-        free = {n: v for n, v in sorted(known.items()) if _is_unbounded_float(cone.walk.a, n, v)}
+        free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
         rng = Draws(cone.walk.seed, cone.original)
-        every = [*self._floats(free, rng)] if free else []
+        every = (
+            [{n: cone.possible(n, v) for n, v in found.items()} for found in self._floats(free, rng)] if free else []
+        )
         if self._flips:
             flipped = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
             every += [flipped] if flipped and flipped.keys() <= cone.both else []
@@ -103,7 +99,7 @@ def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[flo
     for name, other in dict.fromkeys(pairs[:_MAX_EQUAL]):
         value = known[name]
         for number in (other + step for step in _NEXT):
-            if _may_be(value, number):
+            if _may_be(value, number) and cone.range(name).takes(number, number):
                 yield {name: np.full_like(value, number)}
 
 
@@ -130,7 +126,7 @@ def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
     """Floats up to a quarter larger or smaller; levels of a quantizer between those there are; steps moved."""
     names = [n for n, v in sorted(known.items()) if _is_movable(v)]
     for rng in _streams(cone, known, most) if names else ():
-        yield {n: _near(cone, n, known[n], rng) for n in names}
+        yield {n: cone.possible(n, _near(cone, n, known[n], rng)) for n in names}
 
 
 def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
@@ -194,16 +190,11 @@ def _may_be(value: Any, number: float) -> bool:
     return limits.low <= number <= limits.high and (number >= 0 or bool(value.min() < 0))
 
 
-def _is_unbounded_float(program: Program, name: str, value: Any) -> bool:
-    """Is it no result of an operator that has bounds, wherever its numbers were moved from there?"""
-    if element_kind(value) != "f" or not value.size:
-        return False
-    while name in program.maker:
-        node = program.nodes[program.maker[name]]
-        if node.op_type not in _MOVES:
-            return node.op_type not in _BOUNDED
-        name = node.input[0]
-    return True
+def _may_be_far(cone: Cone, name: str, value: Any) -> bool:
+    """Is it floats that no operator bounds on both sides, and no levels of a quantizer? Whole numbers stay so."""
+    limits = cone.range(name)
+    is_free = limits.integer or not limits.is_bounded
+    return element_kind(value) == "f" and value.size > 0 and is_free and not is_stepped(cone.walk.a, name)
 
 
 def changing_values(program: Program, given: Collection[str] | None = None) -> set[str]:

@@ -10,7 +10,7 @@ from onnxopt.verification.model.operators import DRAWING, MEASURING, OPENING, ST
 from onnxopt.verification.model.order import bodies_of, in_order, inside, reads_of
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
 _INTEGERS: Final = (6, 7)  # of TensorProto.DataType
@@ -46,7 +46,7 @@ def changing(
     and these are given by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes
     of values; a number among them, picked out of a Shape, does not change. `functions`: of the model, whose calls are
     followed."""
-    found = Changing(dims, _small_integers(graph) if dims else {})
+    found = Changing(dims, _few_integers({t.name: t for t in graph.initializer}) if dims else {})
     found.functions = {(f.domain, f.name): f for f in functions}
     found.values = {i.name for i in graph.input}
     found.shapes = {
@@ -64,7 +64,7 @@ class Changing:
     first value that the node makes. `turning`: Loops that data decide when to end.
     """
 
-    def __init__(self, dims: Mapping[str, Sequence[int | None]], numbers: Mapping[str, list[int]]) -> None:
+    def __init__(self, dims: Mapping[str, Sequence[int | None]], numbers: dict[str, list[int]]) -> None:
         self.values, self.shapes, self.ranks = set[str](), set[str](), set[str]()
         self.open, self.turning = set[str](), set[str]()
         self.functions: dict[tuple[str, str], FunctionProto] = {}
@@ -77,6 +77,9 @@ class Changing:
         reads = [list(reads_of(n)) for n in nodes]
         for i in in_order(nodes, reads):
             node = nodes[i]
+            for output in node.output:  # in another body it may have been the name of something else
+                self._measured.pop(output, None)
+                self._numbers.pop(output, None)
             if node.op_type == "If" and node.input[0] not in self.values:  # it gives what one branch always does
                 self._inside(node, depth)
                 for a in node.attribute:
@@ -87,8 +90,8 @@ class Changing:
 
     def _node(self, node: NodeProto, read: set[str]) -> None:
         values, shapes, ranks = self.values, self.shapes, self.ranks
-        for output in node.output:  # in another body it may have been the name of something else
-            self._measured.pop(output, None)
+        if node.op_type == "Constant" and self._dims:
+            self._numbers.update(_few_integers(dict(constants([node]))))
         if node.op_type == "Shape" and not node.attribute:
             self._measured[node.output[0]] = node.input[0]
         elif node.op_type == "Shape":
@@ -130,6 +133,7 @@ class Changing:
         if not self.values.isdisjoint(deciding):
             self.open.add(next((o for o in node.output if o), ""))
         for body in bodies:
+            self._hold(body)
             given, made = [i.name for i in body.input], [o.name for o in body.output]
             if node.op_type == "Loop":
                 self.values.update(given[:1])  # it counts: what is asked of that is answered otherwise in some turn
@@ -141,6 +145,13 @@ class Changing:
             if node.op_type == "Loop" and made and made[0] in self.values:
                 self.turning.add(next((o for o in node.output if o), ""))
         return None
+
+    def _hold(self, body: GraphProto) -> None:
+        """What its initializers are, and no more what its names may have been in another body."""
+        held = {t.name: t for t in body.initializer}
+        for name in (*held, *(i.name for i in body.input)):
+            self._numbers.pop(name, None)
+        self._numbers.update(_few_integers(held) if self._dims else {})
 
     def _turn(self, nodes: Sequence[NodeProto], made: Sequence[str], given: Sequence[str], depth: int) -> None:
         """Until what turns hand on says no more."""
@@ -175,10 +186,8 @@ class Changing:
         self.values.update(name for name, is_so in zip(node.output, self._seen[key]) if is_so)
 
 
-def _small_integers(graph: GraphProto) -> dict[str, list[int]]:
-    """The elements of constants that pick dims."""
-    tensors = {t.name: t for t in graph.initializer}
-    tensors |= dict(constants(graph.node))
+def _few_integers(tensors: Mapping[str, TensorProto]) -> dict[str, list[int]]:
+    """The elements of constants that may pick dims."""
     found = {name: few(t, _FEW, _INTEGERS) for name, t in tensors.items()}
     return {name: elements for name, elements in found.items() if elements}
 

@@ -24,7 +24,7 @@ _MOVES: Final = having("moves")
 _FRESH: Final = frozenset(("forgets", "others", "measures"))  # traits of what makes other numbers than it reads
 _PAIRED: Final = {"Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod"}
 _RISING: Final[dict[str, Callable[[float], float]]] = {
-    "Exp": lambda x: math.exp(min(x, 700.0)),
+    "Exp": lambda x: math.exp(x) if x < 700.0 else math.inf,
     "Sigmoid": lambda x: 1 / (1 + math.exp(min(-x, 700.0))),
     "Tanh": math.tanh,
     "Erf": math.erf,

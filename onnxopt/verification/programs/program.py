@@ -13,6 +13,7 @@ from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.functions import calls_or_holds, may_hide
 from onnxopt.verification.model.order import bodies_of, captured, in_order, reads_of
 from onnxopt.verification.model.random_nodes import is_random
+from onnxopt.verification.model.ranges import Range, ranges
 from onnxopt.verification.model.skeleton import Skeleton
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Program:
         """`graph`: a body of a node of `outer`. `fed`: inputs of the main graph that have a default, and are fed."""
         self.skeleton = skeleton
         self.is_body = outer is not None
+        self._outer = outer
         self.graph = skeleton.proto.graph if graph is None else graph
         self.given = {i.name for i in self.graph.input}
         self.constants: dict[str, TensorProto] = {}
@@ -86,6 +88,15 @@ class Program:
                 is_list = tensor.elem_type in INTEGERS and len(tensor.shape.dim) == 1
                 found[info.name] = tuple(d.dim_value if is_list else 0 for d in tensor.shape.dim)
         return found
+
+    @cached_property
+    def ranges(self) -> Mapping[str, Range]:
+        """By value, what numbers it can be, where anything is known of it. Of a body's inputs nothing is."""
+        own = {i.name for i in self.graph.input}
+        outer = self._outer.ranges if self._outer is not None else {}
+        given = {name: fact for name, fact in outer.items() if name not in own}
+        constants = {name: t for name, t in self.constants.items() if self.is_constant(name)}
+        return ranges(self.nodes, constants, given, self.skeleton.proto.functions)
 
     @cached_property
     def _makers(self) -> list[list[tuple[str, int]]]:

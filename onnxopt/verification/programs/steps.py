@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.programs.program import Program
 
 if TYPE_CHECKING:
@@ -18,10 +19,9 @@ _FLOATS: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
 _ROUNDED: Final = 4 / 3  # a number that has all its bits
 _EXACT: Final = "\N{RIGHTWARDS ARROW}exact"
 # Operators that hand on the numbers of what they read first, or some of them.
-_KEEPS: Final = frozenset((
-    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand", "Tile",
+_KEEPS: Final = (having("moves") - having("joined") - {"Pad", "Cast", "CastLike"}) | {
     "MaxPool", "Relu", "DepthToSpace", "SpaceToDepth",
-))  # fmt: skip
+}  # fmt: skip
 _SCALES: Final = ("Mul", "Div", "Clip", "Neg", "Min", "Max")  # of all numbers alike, by constants
 _SHIFTS: Final = ("Add", "Sub")  # of integers: what is scaled is rounded by them
 _MAKES: Final = ("DequantizeLinear", "Round", "Floor", "Ceil", "Sign")

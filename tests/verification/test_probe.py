@@ -1,0 +1,83 @@
+"""The probe asks of numbers that a run of the model can make, and of no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import PROVEN
+from onnxopt.verification.coverage import samplers
+from onnxopt.verification.coverage.cones import Cone
+from onnxopt.verification.coverage.probe import Verdict, probe
+from onnxopt.verification.look import open_runner
+from onnxopt.verification.pieces.walk import Walk
+from tests.verification.pairs import own_check
+
+HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (float[n, 8] y)
+    <float two = {2}, float three = {3}, float high = {2000}, float higher = {9000},
+     float low = {-2000}, float lower = {-9000}>"""
+CHOSEN = "n = Neg (x) y = Where (c, x, n)"
+
+
+@pytest.mark.parametrize(
+    ("made", "a", "b"),
+    [
+        ("m = Sigmoid (x) t = Mul (m, two)", "Less (t, three)", "Less (t, high)"),
+        ("e = Exp (x) t = ReduceMean <keepdims = 0> (e)", "Greater (t, low)", "Greater (t, lower)"),
+        ("m = Tanh (x) t = Add (m, two)", "Less (t, high)", "Greater (t, low)"),
+    ],
+    ids=["scaled", "never negative", "both"],
+)
+def test_what_no_number_reaches_is_no_gap(made: str, a: str, b: str, tmp_path: Path) -> None:
+    """Bounds are computed through what follows: no case is beyond two times a Sigmoid."""
+    found = own_check(tmp_path, *(f"{HEAD} {{ {made} c = {asked} {CHOSEN} }}" for asked in (a, b)))
+    assert found.status in PROVEN, found.message
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("Less (t, high)", "Less (t, higher)"), ("Greater (t, low)", "Greater (t, lower)")]
+)
+def test_what_a_number_may_reach_is_a_gap(a: str, b: str, tmp_path: Path) -> None:
+    found = own_check(tmp_path, *(f"{HEAD} {{ t = Mul (x, two) c = {asked} {CHOSEN} }}" for asked in (a, b)))
+    assert found.status in ("inconclusive", "different"), found.message
+
+
+def cone(folder: Path, a: str, b: str, value: str) -> Cone:
+    runners = []
+    for name, body in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(f"{HEAD} {{ {body} }}"), folder / name)
+        runners.append(open_runner(str(folder / name), name))
+    walk = Walk(*runners, [{"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}], {"x": "tensor(float)"})
+    walk.run()
+    found = Cone.of(walk, value)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ("y = Min (x, three)", "y = Identity (x)", Verdict.DIFFERS),
+        ("y = Mul (x, two)", "y = Add (x, x)", Verdict.AGREES),
+        ("s = Sub (x, x) y = Mul (s, two)", "y = Sub (x, x)", Verdict.SILENT),
+    ],
+    ids=["differs", "agrees", "all zero"],
+)
+def test_verdicts(a: str, b: str, verdict: Verdict, tmp_path: Path) -> None:
+    assert probe(cone(tmp_path, a, b, "y"), samplers.Beyond([2.0, 4.0], (8.0,))) is verdict
+
+
+def test_samples_are_within_what_operators_make(tmp_path: Path) -> None:
+    """Whole numbers stay whole, and what is bounded on one side is cut off there."""
+    found = cone(tmp_path, "f = Floor (x) e = Exp (x) y = Add (f, e)", "f = Floor (x) e = Exp (x) y = Add (e, f)", "y")
+    known = found.known(0)
+    assert sorted(known) == ["e", "f"]
+    samples = [*samplers.Beyond([0.25, 3.5], (-8.0, 8.0))(found, known), *samplers.near(found, known, 4)]
+    assert len(samples) == 10
+    assert all((s["f"] == np.round(s["f"])).all() for s in samples if "f" in s)
+    assert all(s["e"].min() >= 0 for s in samples)
+    assert max(s["e"].max() for s in samples) > 8
