@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.ort import PathError, folder_for, onnxruntime, source_for
-from onnxopt.wire import GRAPH, key, varint
+from onnxopt.ort import PathError, folder_for, onnxruntime, path_for, source_for
+from onnxopt.wire import GRAPH, key, map_file, skim, varint
 from onnxopt.worker.heap import weights_apart
 from onnxopt.worker.serving import Refused
 
@@ -43,6 +46,31 @@ def with_outputs(path: str, names: Sequence[str]) -> bytes:
 
 
 _OUTPUT: Final = 12  # field of GraphProto
+
+
+def with_weights_mapped(path: str) -> bytes | None:
+    """The model at `path` without its large weights, which a runtime then maps where they lie in that file: nothing is
+    read, parsed or copied for them. None for a small model, or one that cannot be handed over so."""
+    if sys.platform == "win32" or os.path.getsize(path) < _LARGE_FILE:  # Windows renames no file that is mapped
+        return None
+    from onnx import ModelProto, TensorProto
+
+    try:
+        place = path_for(os.path.basename(path)), path_for(os.path.dirname(os.path.abspath(path)))
+        light, weights = skim(map_file(path), _LARGE_WEIGHT, sys.maxsize)
+        proto = ModelProto.FromString(light)
+    except Exception:  # whoever loads the file as it is says why
+        return None
+    for i, (start, length) in weights.items():
+        tensor = proto.graph.initializer[i]
+        tensor.data_location = TensorProto.EXTERNAL
+        for key_, value in (("location", place[0]), ("offset", start), ("length", length)):
+            tensor.external_data.add(key=key_, value=str(value))
+    return proto.SerializeToString() if weights else None
+
+
+_LARGE_FILE: Final = 1 << 24  # bytes
+_LARGE_WEIGHT: Final = 1 << 16
 
 
 class OnnxRuntime:
@@ -78,6 +106,9 @@ class OnnxRuntime:
             source, beside = source_for(model)
         else:
             source, beside = model, folder_for(str(folder), model) if folder is not None else ""
+        sources = [source]
+        if isinstance(model, str) and not stateful and provider == CPU and (mapped := with_weights_mapped(model)):
+            sources, beside = [mapped, source], os.path.dirname(os.path.abspath(model))
         if beside:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
         if not optimize:
@@ -88,7 +119,8 @@ class OnnxRuntime:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
         providers = list(dict.fromkeys((provider, CPU)))
-        self._load: Callable[[], Any] = lambda: rt.InferenceSession(source, options, providers=providers)
+        self._sources = sources  # each as good as the next, which is loaded where that one is not
+        self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
         given = self._session.get_outputs()
@@ -98,7 +130,10 @@ class OnnxRuntime:
 
     def _open(self) -> Any:
         with weights_apart():
-            return self._load()
+            for source in self._sources[:-1]:
+                with contextlib.suppress(Exception):
+                    return self._load(source)
+            return self._load(self._sources[-1])
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         if self._stateful or self._session is None:
