@@ -11,7 +11,7 @@ import numpy as np
 from onnxopt.verification.model.dependence import draws, draws_of
 from onnxopt.verification.model.functions import domain_of, operator_of
 from onnxopt.verification.model.order import inside
-from onnxopt.verification.pieces.value_numbers import since
+from onnxopt.verification.pieces.value_numbers import same_bytes, since
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.rounded import name_in_file
 
@@ -122,7 +122,7 @@ class Pairs:
             return True
         if x.data_type == x.STRING:
             return list(x.string_data) == list(y.string_data)
-        return bool(np.array_equal(_bytes(self.a, name), _bytes(self.b, name)))
+        return same_bytes(_bytes(self.a, name), _bytes(self.b, name))
 
 
 def _attributes(node: Any) -> list[bytes]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections import ChainMap
-from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,8 +31,8 @@ _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
 def _is_inactive_dropout(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Is the node a Dropout that gives out its input, without a mask? Before opset 7 a Dropout trains by default."""
-    return node.op_type == "Dropout" and not any(node.output[1:]) and not draws(node) and versions.get("", 0) >= 7
+    """Is the first output of the node, a Dropout, its input? Before opset 7 a Dropout trains by default."""
+    return node.op_type == "Dropout" and not draws(node) and versions.get("", 0) >= 7
 
 
 def number_of(table: dict[Hashable, int], key: Hashable) -> int:
@@ -106,7 +106,7 @@ class ValueNumbering:
             reads.pop()
         is_standard = not domain_of(node.domain)
         if is_standard and (node.op_type == "Identity" or _is_inactive_dropout(node, scope.versions)):
-            return reads[:1]
+            return reads[:1] + [number_of(self._table, ("mask", reads[0]))] * (len(node.output) - 1)
         function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
@@ -114,6 +114,8 @@ class ValueNumbering:
         told = [(a.name, scope.given.get(a.ref_attr_name, a)) for a in node.attribute if scope.tells(a)]
         if is_standard and node.op_type == "Constant" and len(told) == 1:
             return [number_of(self._table, _held(*told[0]))]
+        if is_standard and node.op_type == "ConstantOfShape" and (fill := self._filled(node, reads[0])) is not None:
+            return [number_of(self._table, fill)]
         branches: dict[str, list[int]] = {}
         if is_standard and node.op_type == "If":
             if (taken := self._taken(node, reads[0])) is not None:
@@ -127,6 +129,14 @@ class ValueNumbering:
         ]
         key = self._call(node, reads, tuple(sorted(attributes)), scope)
         return [number_of(self._table, (key, k)) if name else -1 for k, name in enumerate(node.output)]
+
+    def _filled(self, node: NodeProto, shape: int) -> Hashable | None:
+        """What a ConstantOfShape makes, as `elements` says it; None where its shape is no constant there."""
+        constants = self._program.constants
+        if node.input[0] not in constants or shape != self._table.get(self.constant(node.input[0])):
+            return None
+        value = next((tensor_to_array(a.t) for a in node.attribute if a.name == "value"), np.zeros(1, np.float32))
+        return _fill(np.asarray(value).reshape(-1)[:1], tuple(self._program.constant(node.input[0]).tolist()))
 
     def _call(
         self, node: NodeProto, reads: list[int], told: tuple[tuple[str, tuple[str, ...]], ...], scope: _Scope
@@ -206,21 +216,54 @@ def elements(array: Any) -> Hashable:
     array = np.asarray(array)
     if element_kind(array) == "S":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    data = flat.view(np.uint8)
+    if flat.size and all(bool((part == part[:1]).all()) for part in _rows(data, flat.size)):
+        return _fill(flat[:1], array.shape)
     return "constant", array.dtype, array.shape, _Bytes(data)
 
 
+def _rows(data: Any, count: int) -> Iterator[Any]:
+    """The bytes of an array by elements: of some, then of all."""
+    rows = data.reshape(count, -1)
+    yield rows[:_FEW]
+    yield rows
+
+
+_FEW: Final = 64
+
+
+def _fill(number: Any, shape: tuple[int, ...]) -> Hashable:
+    """One number everywhere."""
+    return "fill", number.dtype, shape, number.tobytes()
+
+
 class _Bytes:
-    """Of an array, which is not copied."""
+    """The bytes of an array, which is not copied. The hash reads a sample of a large array: only arrays that another
+    one equals there are read as a whole."""
 
     def __init__(self, data: Any) -> None:
-        self._data, self._hash = data, zlib.crc32(data)
+        self._data = data
+        some = data if data.size <= _SAMPLE else np.ascontiguousarray(data[:: data.size // _SAMPLE])
+        self._hash = zlib.crc32(some.data, data.size)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bytes) and np.array_equal(self._data, other._data)
+        return isinstance(other, _Bytes) and same_bytes(self._data, other._data)
+
+
+_SAMPLE: Final = 1 << 16  # bytes of a large array that are hashed
+
+
+def same_bytes(x: Any, y: Any) -> bool:
+    """Whether two vectors of bytes are equal: in blocks, since a comparison of large ones as a whole makes a third."""
+    blocks = range(0, len(x), _BLOCK)
+    return len(x) == len(y) and all(bool((x[i : i + _BLOCK] == y[i : i + _BLOCK]).all()) for i in blocks)
+
+
+_BLOCK: Final = 1 << 18
 
 
 @functools.cache
