@@ -21,7 +21,8 @@ _HUGE: Final = 1e4
 
 
 def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any:
-    """Each number replaced by its neighbour, up or down, or one so many `times` as far; zero, which is often exact,
+    """Each number replaced by its neighbour, up or down, or one so many `times` as far, all alike that are one number
+    everywhere, as the same roundings would have moved them; zero, which is often exact,
     infinity, a mask, what is exact and what is no float as they are. `dtype`: of a narrower type, where the value is
     float32."""
     if isinstance(value, list):
@@ -29,6 +30,8 @@ def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any
     if not isinstance(value, np.ndarray) or element_kind(value) != "f" or not value.size:
         return value
     flags = rng.flags(value.shape)
+    if (value.flat[:_FEW] == value.flat[0]).all() and (value == value.flat[0]).all():
+        flags = flags.flat[0]
     if is_exact(value):
         return value
     with np.errstate(all="ignore"):

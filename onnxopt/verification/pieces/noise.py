@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,11 +46,13 @@ def noise_of(
     dtype: str = "",
     held: Mapping[str, Held] | None = None,
     channels: Mapping[str, Sequence[Channels]] | None = None,
+    is_enough: Callable[[str, list[Difference]], bool] | None = None,
 ) -> dict[str, list[Difference]]:
     """How values change, in each case; without those in whose pieces something is drawn at random.
 
     Their pieces start from `cuts`, as far as these are known still. `dtype`: the last bits of a narrower type. `held`:
-    of what jumps, in each case; `channels`: those of B that are far off.
+    of what jumps, in each case; `channels`: those of B that are far off. `is_enough`: does a value change by as much as
+    is to be explained? No more samples are taken then, unless there are `held` values or `channels`.
     """
     program = runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
@@ -72,6 +74,8 @@ def noise_of(
         if not wanted or (k >= _SEEDS and not left[-1]) or (k >= _MORE and left[-1] == left[-1 - _MORE]):
             break
         if k >= _SEEDS + _IN_VAIN and left[-1] >= _MANY and left[-1] == left[-1 - _IN_VAIN]:
+            break
+        if k and is_enough is not None and not open_ and not uneven and all(is_enough(v, largest[v]) for v in wanted):
             break
         rng = Draws(seed, k)
         try:

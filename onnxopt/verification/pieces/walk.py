@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.numbers.compare import is_blank
-from onnxopt.verification.numbers.rounding import Difference, worst
+from onnxopt.verification.numbers.rounding import NOISE, Difference, worst
 from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.faults import Faults
 from onnxopt.verification.pieces.needs import Needs
@@ -313,10 +313,11 @@ class Walk:
             and not any(d.note for d in self.latest[v])
             and (v == first or (self._is_little(v, differs) and not self._hides(v)))
         ]
-        noise = self.noise(rounded)
+        noise = self.noise([first]) if first in rounded else {}  # the cheapest piece, which is explained most often
         if first in noise and all(d.explained(n) for d, n in zip(self.latest[first], noise[first])):
             heard = [first]
         else:
+            noise |= self.noise([v for v in rounded if v != first], _MERE)
             heard = [v for v in rounded if v != first and v in noise and self._makes_up(v, noise[v])]
         self.outcome.noisy += len(heard)
         if not heard:
@@ -361,14 +362,20 @@ class Walk:
         theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to
         return {v: found[of[v]].joined(theirs[v]) for v in wanted}
 
-    def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
-        """What the last bits do to A's values in their pieces."""
+    def noise(self, wanted: Sequence[str], times: float = NOISE) -> dict[str, list[Difference]]:
+        """What the last bits do to A's values in their pieces, until so many `times` of that explain how B's differ."""
         of = self.pairs.of
         held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, self.share(v))) is not None}
         far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]
         channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, self.share(v)))}
         names = [of[v] for v in wanted]
-        found = noise_of(self.runner, self.original, names, self.fed_of_a, self.seed, self.dtype, held, channels)
+        differ = {of[v]: self.latest[v] for v in wanted if v in self.latest}
+
+        def explains(name: str, noise: list[Difference]) -> bool:
+            return name in differ and all(d.explained(n, times) for d, n in zip(differ[name], noise))
+
+        ask = self.runner, self.original, names, self.fed_of_a, self.seed, self.dtype, held, channels
+        found = noise_of(*ask, is_enough=explains)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:

@@ -190,13 +190,14 @@ def _inline(model: Any, weights: Mapping[str, Any]) -> None:
             tensor.raw_data = np.ascontiguousarray(weights[tensor.name]).tobytes()
 
 
+_WEIGHTED: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Mul", "Add")
 _SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
 
 
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
     """Small initializers and Constant nodes that are lists of floats. A single number is an exponent, a bound, a
     factor of a formula: exact, and not a measured weight. But `scales` are, with which the numbers of a whole tensor
-    are rounded."""
+    are rounded, and the number of a ConstantOfShape that a product reads as its weights."""
     from onnx import TensorProto
 
     from onnxopt.protos import array_to_tensor, tensor_to_array
@@ -205,6 +206,9 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
     constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
     tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
-    for tensor in tensors:
-        if tensor.data_type in FLOATS and (math.prod(tensor.dims) > 1 or tensor.name in scales):
+    weights = {name for n in model.graph.node if n.op_type in _WEIGHTED for name in n.input[1:]}
+    filled = [n for n in model.graph.node if n.op_type == "ConstantOfShape" and n.output[0] in weights - exact]
+    changed = [t for t in tensors if math.prod(t.dims) > 1 or t.name in scales]
+    for tensor in (*changed, *(a.t for n in filled for a in n.attribute)):
+        if tensor.data_type in FLOATS:
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
