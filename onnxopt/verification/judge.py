@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.look import Look
 
 T = TypeVar("T")
+_WORTH_READING: Final = 1 << 26  # products of numbers in one run
 _WORK: Final = 1 << 33  # bytes of weights that are read once for each row of a case of many
 _UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # the parts of a file cannot be looked at
 SHAKEN: Final = 2.0  # times what a change of the last bits of inputs does is allowed
@@ -257,6 +258,14 @@ class Judge(Original):
         return None
 
     # -- pieces ------------------------------------------------------------------------------------------
+
+    def alike(self) -> bool:
+        """Do both make their outputs by the same operators, of the same constants, as far as files tell? Only asked
+        where a look into pieces is much work: values inside say more."""
+        try:
+            return self.work > _WORTH_READING and self._looked().is_alike()
+        except _UNSEEN:
+            return False
 
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both, as far as files tell?"""

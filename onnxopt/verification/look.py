@@ -220,6 +220,14 @@ class Look:
         walk.run()
         return walk
 
+    def is_alike(self) -> bool:
+        """Do both make their outputs by the same operators, of the same inputs and constants, as files tell?"""
+        if self.options.dtype or self.plan.random or self.plan.overridable or self.foreign.operators:
+            return False
+        a, b = self.a.program, self.b.program
+        sameness = Sameness(Pairs(a, b), a.given)
+        return a.outputs == b.outputs and all(sameness.are_made_alike(o, o) for o in a.outputs)
+
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both?"""
         return hides_otherwise(Pairs(self.a.program, self.b.program))

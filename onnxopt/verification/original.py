@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.inputs.cases import sizes
+from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import fitted
 from onnxopt.verification.inputs.feeding import Search, feed
+from onnxopt.verification.inputs.footprint import products
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.glance import glance
@@ -37,6 +38,10 @@ _FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
 _RUNTIME: Final = 1 << 28  # bytes that a runtime takes for itself, and small values with it
 _DRAWS: Final = 16
 _TELLING: Final = 1 << 12  # numbers, which are hardly drawn alike
+_PICTURE: Final = 1 << 15  # numbers: of fewer the work is not asked for
+_HEAVY: Final = 1 << 31  # products of numbers in one run, about a tenth of a second: then batches are small,
+_ONCE: Final = 1 << 30  # or there is one case only, where sizes are fixed; and
+_TRIES: Final = 1 << 32  # in all attempts to make outputs say more
 _NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
@@ -49,6 +54,7 @@ class Original:
         self.whole = whole
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
+        self.work = 0  # products of numbers in the first case, where that is large
         self.factor = 0.0  # that makes inputs say more; 1 where none does, 0 until one is looked for
 
     def open(self, path: str, options: VerifyOptions, labels: tuple[str, str], figures: bool = False) -> None:
@@ -83,6 +89,8 @@ class Original:
         self.tell(f"loading {self.labels[0]}")
         self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider, self.options.without)
         self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()
+        if self.refused and not self.options.without:
+            self.search.slow_down()
 
     def plan(self, plan: Plan) -> Opened:
         """Learn what the original asks for. Raises Refused."""
@@ -142,6 +150,10 @@ class Original:
         if self.engine is None:  # asked for before anybody knew
             raise Refused(f"{self.labels[0]} is not open")
         record = JudgedCase(request.recipe.name, {})
+        does_more = self.planned.symbols or self.planned.cuts or self.planned.decides
+        if self.work > _ONCE and request.recipe == OWN[1] and not does_more:
+            record.status, record.note = "skipped", "one case of so much work is enough"
+            return Answer(record, request.recipe.proves)
         plan = fitted(self.planned, request.data.inputs)
         known = request.base or self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
@@ -151,7 +163,7 @@ class Original:
                 plan,
                 request.recipe,
                 request.data,
-                sizes(plan, request.recipe, base),
+                sizes(plan, request.recipe, base, is_heavy=self.work > _HEAVY),
                 self.options.seed,
                 self.labels[0],
                 self.search,
@@ -159,6 +171,8 @@ class Original:
         except Refused as e:
             record.status, record.note = "skipped", str(e)
             return Answer(record, request.recipe.proves)
+        if not self.kept and sum(np.size(v) for v in case.feeds.values()) >= _PICTURE:
+            self.work = products(self.paths[0], case.feeds)
         if request.recipe.drawn and not request.recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
         record.dims = case.dims = plan.fixed | case.dims
@@ -177,14 +191,17 @@ class Original:
         """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
         made = (i.name for i in self.planned.inputs if i.name not in given)
         free = [n for n in made if is_float(case.feeds[n])]
-        least, chosen = sum(map(is_dull, values)), 1.0
+        least, chosen, most = sum(map(is_dull, values)), 1.0, _TRIES / (self.work or 1)
         for factor in (self.factor,) if self.factor else _FACTORS:
-            if factor == 1 or not free or self.search.ended:
+            if factor == 1 or not free or self.search.ended or most < 1:
                 break
+            most -= 1
             began = self.search.begin()
             with contextlib.suppress(Exception):  # it does not take them
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
                 found = self._run_original(feeds)
+                if not differ(values, found) and any(v.any() for v in values if isinstance(v, np.ndarray)):
+                    break  # it does not depend on its inputs
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
             self.search.spend(began)

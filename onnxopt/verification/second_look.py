@@ -40,6 +40,7 @@ class SecondLook:
         self._plan: Plan = session.plan
         self._options = options
         self._foreign = foreign
+        self.is_alike = False  # do both make outputs by the same operators, of the same constants?
         self.cut_short = ""  # why pieces were not looked into to the end, if they took too long, or too much
 
     def look(
@@ -57,6 +58,11 @@ class SecondLook:
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
         asked = self._options.pieces or self._options.dtype
+        if not rough and not asked and self._session.alive and self._session.is_steady:
+            is_open = hidden or weak or bool(untaken) or self._asks_files(answers)
+            self.is_alike = is_open and bool(self._session.call("alike"))
+            if self.is_alike:
+                return False
         wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
         open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
         deep = bool(answers) and self._hides(taken, untaken)
@@ -142,6 +148,11 @@ class SecondLook:
         self._session.hold(names)
         found: Pieces | None = self._session.call("as_taken", names, _AT_ONCE)
         return found
+
+    def _asks_files(self, answers: Sequence[Answer]) -> bool:
+        """Would files be asked for parts that differ and that no case shows?"""
+        p = self._plan
+        return bool(answers and (p.hides or p.conditions or p.decisions or p.steps or p.within or p.muted))
 
     def _hides(self, taken: Sequence[str], untaken: Mapping[str, str]) -> bool:
         """May there be parts that differ and that no case ran, but for branches of which that is known?"""

@@ -269,6 +269,8 @@ class Verifier:
         weak, untaken, taken, none = proof
         second = SecondLook(self._session, self.options, foreign=self._foreign)
         looked = second.look(verdict, answers, failed, untaken, taken, weak=bool(weak or none))
+        if second.is_alike:
+            weak, untaken, none = {}, {}, ""
         if failed is None and (more := self._further(verdict)):
             answers, cases = [*answers, *more], [*cases, *map(self._session.compare, more)]
             return self._judge(verdict, answers, cases, proof)  # of which they are none

@@ -205,12 +205,17 @@ class Trial(dict[str, int]):
     """Sizes that are given up sooner than others: a model may ask for multiples, and what follows are such."""
 
 
-def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
+def sizes(
+    plan: Plan, recipe: Recipe, base: dict[str, int] | None, *, is_heavy: bool = False
+) -> Iterator[dict[str, int]]:
     """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take. None
-    that make far larger inputs than those: a tensor may have ten dims, and each counts."""
+    that make far larger inputs than those: a tensor may have ten dims, and each counts. `is_heavy`: a run is much work;
+    then the second case has a batch of one, and there is no third for that."""
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
-    for choice in _with_rows(plan, recipe, base):
+    alone = dict.fromkeys(filter(plan.is_batch, plan.symbols), 1) if is_heavy and recipe == OWN[1] else {}
+    for choice in _with_rows(plan, recipe, base) if not (is_heavy and recipe == SINGLE) else ():
+        choice = type(choice)(choice | alone)
         if choice not in tried and (not choice or plan.elements(choice) <= most):
             tried.append(choice)
             yield choice

@@ -21,7 +21,8 @@ _MOST: Final = 1 << 30
 _MANY: Final = 1 << 26  # bytes: what fails with so much less would only take longer
 _ENOUGH: Final = 8  # attempts that fail for what no size changes
 _TRIED: Final = 24  # attempts of which none succeeded; or `_ENOUGH` that failed in the same words
-_SHORT: Final = 1.0  # seconds that are enough then
+_SHORT: Final = 0.5  # seconds that are enough then
+_FEW: Final = 1 << 20  # bytes, in place of `_MANY`, for an evaluator that computes in Python
 
 
 class Search:
@@ -38,6 +39,11 @@ class Search:
         self._tried = self._alike = 0
         self._said = ""
         self.why = f" after {seconds:g} s"
+        self.step = _MANY  # bytes that inputs may have more than the least that failed
+
+    def slow_down(self) -> None:
+        """What runs the original is slow, and takes nothing that a runtime refused for most reasons."""
+        self.seconds, self.step = min(self.seconds, 4 * _SHORT), _FEW
 
     @property
     def ended(self) -> bool:
@@ -103,7 +109,7 @@ def feed(
             large = min(large or size, size)
             continue
         least = min(least or size, size)
-        if why and size > least + _MANY:
+        if why and size > least + search.step:
             continue
         for mode, daring in itertools.product(some, (True, False) if recipe.is_daring(plan) else (False,)):
             if why and search.ended:

@@ -1,7 +1,8 @@
-"""What the values of a run take at least, told from shapes, for runs that turned out to be large."""
+"""The memory and the work of a run, told from shapes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker.limits import spare
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, NodeProto, ValueInfoProto
 
 _ROOM: Final = 1 << 28  # bytes that inference may take
 
@@ -20,21 +21,51 @@ _ROOM: Final = 1 << 28  # bytes that inference may take
 def least(path: str, feeds: dict[str, Any]) -> int:
     """Bytes that the values of the main graph take at once, at least: 0 where nothing is known of them."""
     try:
-        model = Skeleton(path).proto
-        for given in model.graph.input:
-            value = feeds.get(given.name)
-            if isinstance(value, np.ndarray):
-                given.type.tensor_type.shape.Clear()
-                for size in value.shape:
-                    given.type.tensor_type.shape.dim.add(dim_value=size)
-        return _peak(_inferred(model))
+        return _peak(_inferred(path, feeds))
     except Exception:  # what cannot be read, or inferred, is found out by running
         return 0
 
 
-def _inferred(model: ModelProto) -> GraphProto:
+def products(path: str, feeds: dict[str, Any]) -> int:
+    """The multiplications in convolutions and products of matrices of the main graph, as far as their shapes are known.
+    0 where nothing is."""
+    try:
+        graph = _inferred(path, feeds)
+    except Exception:
+        return 0
+    shapes = {i.name: _sizes(i) for i in (*graph.input, *graph.value_info, *graph.output)}
+    shapes |= {t.name: list(t.dims) for t in graph.initializer}
+    return sum(_products_of(node, shapes) for node in graph.node)
+
+
+def _products_of(node: NodeProto, shapes: dict[str, list[int]]) -> int:
+    if node.domain or node.op_type not in _PRODUCTS:
+        return 0
+    operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
+    if node.op_type == "ConvTranspose":
+        return math.prod(operand) * math.prod(weight[1:]) if operand else 0
+    terms = math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1] if operand else 0
+    return math.prod(result) * terms if result and weight else 0
+
+
+_PRODUCTS: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+
+def _sizes(info: ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+
+
+def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
+    """The main graph with the shapes of values, where it is fed these."""
     from onnxopt.inferring import infer_shapes, inferable
 
+    model = Skeleton(path).proto
+    for given in model.graph.input:
+        value = feeds.get(given.name)
+        if isinstance(value, np.ndarray):
+            given.type.tensor_type.shape.Clear()
+            for size in value.shape:
+                given.type.tensor_type.shape.dim.add(dim_value=size)
     try:
         with spare(_ROOM):
             return infer_shapes(inferable(model), values=True).graph

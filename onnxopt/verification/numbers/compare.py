@@ -119,6 +119,7 @@ class Evidence:
     nan: bool  # or infinite, everywhere
     some_nan: bool
     zero: bool
+    uniform: bool  # one number everywhere
     shape: tuple[int, ...]
     digest: int
 
@@ -128,13 +129,14 @@ def evidence(value: Any) -> Evidence | None:
     if not isinstance(value, np.ndarray) or element_kind(value) not in "fiub":
         return None
     if not value.size:
-        return Evidence(True, False, False, False, value.shape, 0)
+        return Evidence(True, False, False, False, False, value.shape, 0)
     is_float = element_kind(value) == "f"
     return Evidence(
         False,
         is_float and not np.isfinite(value).any(),
         is_float and bool(np.isnan(value).any()),
         not value.any(),
+        value.size > 1 and all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_FEW], value)),
         value.shape,
         zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),  # a float of 8 bits has no buffer
     )
@@ -182,6 +184,8 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
         return "is all NaN or infinite"
     if all(e.zero for e in found):
         return "is all zero"
+    if not fixed and len(found) == 1 and found[0].uniform:
+        return "is one number everywhere"
     same = not fixed and len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
     return "does not depend on the inputs" if same else ""
 
