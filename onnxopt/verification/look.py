@@ -38,9 +38,8 @@ from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.places import place_of
 from onnxopt.verification.programs.drawn import draw_alike
 from onnxopt.verification.programs.foreign import NOTHING, Foreign, cut_out
-from onnxopt.verification.programs.halves import has_narrow, with_roundings
 from onnxopt.verification.programs.program import Program, bodies, tensor_types, type_of
-from onnxopt.verification.programs.rounded import name_in_file, round_results
+from onnxopt.verification.programs.rounded import has_narrow, name_in_file, round_results, with_roundings
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.records import Pieces, Place
 from onnxopt.verification.run import CPU, Reference

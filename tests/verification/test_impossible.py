@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxopt import VerifyOptions
-from onnxopt.verification.coverage import impossible
+from onnxopt.verification.coverage import traces
 from onnxopt.verification.coverage.conditions import BRANCHES
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.programs.program import Program
@@ -82,15 +82,15 @@ def test_inference_is_asked_once_of_each_branch(tmp_path: Path, monkeypatch: pyt
     file = tmp_path / "a.onnx"
     onnx.save(parsed(f"{HEAD} {{ {ASKED} u = {given} {READ['Conv']} }}"), file)
     asked: list[bool] = []
-    answer = impossible._Failing._is_error
+    answer = traces._Failing._is_error
 
-    def counted(self: impossible._Failing, *args: Any) -> bool:
+    def counted(self: traces._Failing, *args: Any) -> bool:
         asked.append(answer(self, *args))
         return asked[-1]
 
-    monkeypatch.setattr(impossible._Failing, "_is_error", counted)
+    monkeypatch.setattr(traces._Failing, "_is_error", counted)
     program = Program(Skeleton(file))
     i = next(k for k, node in enumerate(program.nodes) if node.op_type == "If")
-    found = [impossible.cannot_be_taken(program, i, name) for name in BRANCHES * 2]
+    found = [traces.cannot_be_taken(program, i, name) for name in BRANCHES * 2]
     assert found == [False, True, False, True]
     assert len(asked) == 3  # of the one, and of both for the other

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
-_MAX_VALUES: Final = 32  # decisions, and values that are made of each
+_MAX_DECISIONS: Final = 64
+_MAX_VALUES: Final = 64  # that are made of them
 _MAX_ROWS: Final = 1 << 12  # of a table
 _ELSEWHERE: Final = 8  # samples
 _BEST: Final = ("ArgMax", "ArgMin")
@@ -42,58 +42,68 @@ _LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may b
 
 def decided_otherwise(walk: Walk, sameness: Sameness) -> dict[str, bool]:
     """The values of B that agree and are made otherwise of a decision: do they differ where another one was drawn?"""
-    found: dict[str, bool] = {}
-    cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}
     changing = changing_values(walk.a)
-    decisions = ((kind, name) for kind, name in _decisions(walk.a) if name in changing)
-    for kind, name in itertools.islice(decisions, _MAX_VALUES):
-        handed, values = made_of(walk.a, [name], cuts, HANDS_ON)
-        open_ = (v for v in walk.pairs.made_from(values) if not found.get(v) and not sameness.is_made_alike(v))
-        if walk.pairs.by_original.get(name) in walk.fed:
-            decision = _Decision(walk, name, {*walk.pairs.made_from([*handed])} & walk.cuts)
-            probed = decision.probed(open_)
-        else:
-            moved = partial(samplers.elsewhere, most=_ELSEWHERE)
-            probed = ((v, kind in _BEST and differs(Cone.of(walk, v), moved)) for v in open_)
-        found.update(itertools.islice(probed, _MAX_VALUES))
-    return found
+    names = itertools.islice((name for name in _decisions(walk.a) if name in changing), _MAX_DECISIONS)
+    every = {name: _Decision(walk, name) for name in names}
+    cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}
+    handed, values = made_of(walk.a, every, cuts, HANDS_ON)
+    theirs = {*walk.pairs.made_from([*handed])} & walk.cuts
+    made = dict.fromkeys(walk.pairs.made_from(values))
+    open_ = itertools.islice((v for v in made if not sameness.is_made_alike(v)), _MAX_VALUES)
+    asked = ((v, _differs(Cone.of(walk, v, theirs - {v}), every)) for v in open_)
+    return {value: found for value, found in asked if found is not None}
 
 
-def _decisions(program: Program) -> Iterator[tuple[str, str]]:
-    """(the operator, what it decides)."""
+def _decisions(program: Program) -> Iterator[str]:
     for node in program.nodes:
         if node.op_type in GIVE_OTHERS:
-            yield node.op_type, node.output[0]
+            yield node.output[0]
         elif node.op_type == "TopK" and len(node.output) > 1:
-            yield node.op_type, node.output[1]
+            yield node.output[1]
+
+
+def _differs(cone: Cone | None, every: dict[str, _Decision]) -> bool | None:
+    """Does the value differ where a decision is another one? None if cases have shown both answers of each."""
+    if cone is None:
+        return False
+    walk = cone.walk
+    read = (every[e] for e in cone.entries if e in every and walk.pairs.by_original.get(e) in walk.fed)
+    open_ = [decision for decision in read if not decision.is_seen]
+    inside = [walk.a.nodes[i].op_type for i in cone.nodes if not every.keys().isdisjoint(walk.a.nodes[i].output)]
+    if not open_ and not inside:
+        return None
+    if any(decision.turns(cone) for decision in open_):
+        return True
+    moved = functools.partial(samplers.elsewhere, most=_ELSEWHERE)
+    return not {*_BEST}.isdisjoint(inside) and differs(Cone.of(walk, cone.value), moved)
 
 
 class _Decision:
-    """One that both models have. `handed`: values of B that hand it on."""
+    """A result of A that may be others."""
 
-    def __init__(self, walk: Walk, name: str, handed: set[str]) -> None:
-        self._walk, self._name, self._handed = walk, name, handed
-        every = (known.get(name) for known in walk.original.values)
-        self._known = [v for v in every if isinstance(v, np.ndarray)]
-        self._behind: set[str] | None = None
+    def __init__(self, walk: Walk, name: str) -> None:
+        self._walk, self._name = walk, name
 
     @functools.cached_property
-    def _is_seen(self) -> bool:
+    def _known(self) -> list[Any]:
+        every = (known.get(self._name) for known in self._walk.original.values)
+        return [v for v in every if isinstance(v, np.ndarray)]
+
+    @functools.cached_property
+    def _behind(self) -> set[str]:
+        a = self._walk.a
+        return a.behind({self._name}, (), len(a.nodes) - 1)
+
+    @functools.cached_property
+    def is_seen(self) -> bool:
         """Are these booleans of which each is both, in some row of some case?"""
         return bool(self._known) and element_kind(self._known[-1]) == "b" and not self._fixed(self._known[-1]).any()
 
-    def probed(self, values: Iterable[str]) -> Iterator[tuple[str, bool]]:
-        """(value, does it differ). None if the cases show both answers already."""
-        return ((v, self._differs(v)) for v in itertools.takewhile(lambda _: not self._is_seen, values))
-
-    def _differs(self, value: str) -> bool:
-        """What stands in a branch is compared by itself; entries that A makes of the decision would be others, too."""
-        a, cone = self._walk.a, Cone.of(self._walk, value, self._handed - {value})
-        if cone is None or self._name not in cone.both or not set(a.hiding).isdisjoint(cone.nodes):
-            return False
-        if self._behind is None:
-            self._behind = a.behind({self._name}, (), len(a.nodes) - 1)
-        return self._behind.isdisjoint(cone.entries) and differs(cone, self._others)
+    def turns(self, cone: Cone) -> bool:
+        """Does the value of a cone differ where this one is another? What stands in a branch is compared by itself;
+        entries that A makes of the decision would be others, too."""
+        is_apart = self._behind.isdisjoint(cone.entries) and set(self._walk.a.hiding).isdisjoint(cone.nodes)
+        return is_apart and self._name in cone.both and differs(cone, self._others)
 
     def _others(self, cone: Cone, known: Known) -> Iterator[Known]:
         value = known[self._name]

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.coverage import samplers
-from onnxopt.verification.coverage.breakpoints import Breakpoints, between, integer_ends, only_in_one
 from onnxopt.verification.coverage.conditions import runs
-from onnxopt.verification.coverage.cones import MAX_NODES, Cone, made_of
+from onnxopt.verification.coverage.cones import (
+    MAX_NODES,
+    Breakpoints,
+    Cone,
+    between,
+    integer_ends,
+    made_of,
+    only_in_one,
+)
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import Verdict, differs, explains, grossly, probe
 from onnxopt.verification.coverage.samplers import Beyond, changing_values

@@ -6,6 +6,7 @@ nothing in any case, in whose place any are drawn.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.element_types import element_kind, of
+from onnxopt.verification.coverage.cones import EPSILON
 from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 POSITIVE_FACTORS: Final = (8.0, 64.0, 4096.0)
 WIDE_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4) for sign in (1.0, -1.0))
 ALL_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
-EPSILON: Final = 1e-3  # what is added and no larger is an epsilon
 MAX_TURNING: Final = 4  # samples for a cone that takes turns: it may take hundreds, and is asked inside of one
 _ELEMENTS_IF_EMPTY: Final = 3
 _MAX_NUMBERS: Final = 1 << 16  # of all samples of one cone; larger tensors are rolled, not permuted
@@ -53,24 +54,23 @@ class Beyond:
 
     def __call__(self, cone: Cone, known: Known) -> Iterator[Known]:
         free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
-        rng = Draws(cone.walk.seed, cone.original)
-        every = (
-            [{n: cone.possible(n, v) for n, v in found.items()} for found in self._floats(free, rng)] if free else []
-        )
-        if self._flips:
-            flipped = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
-            every += [flipped] if flipped and flipped.keys() <= cone.both else []
+        floats = self._floats(free, Draws(cone.walk.seed, cone.original)) if free else ()
+        every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
+        every += self._flipped(cone, known) if self._flips else []
         yield from every[:: -(-len(every) // MAX_TURNING)] if every and cone.takes_turns else every
 
-    def _floats(self, known: Known, rng: Draws) -> Iterator[dict[str, Any]]:
+    def _flipped(self, cone: Cone, known: Known) -> list[Known]:
+        found = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
+        return [found] if found and found.keys() <= cone.both else []
+
+    def _floats(self, known: Known, rng: Draws) -> Iterator[Known]:
         with np.errstate(all="ignore"):
             for factor in self._factors:
                 yield {n: np.asarray(v * v.dtype.type(_signed(factor, v))) for n, v in known.items()}
             for bound, sign in ((self._points[-1], 1), (self._points[0], -1)) if self._points else ():
                 yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
-        for point in (p for p in self._points if 0 < p < EPSILON):  # beside others nothing would be seen of it
-            yield {n: np.full_like(v, point) for n, v in known.items()}
-            yield {n: np.asarray(v * v.dtype.type(math.sqrt(point))) for n, v in known.items()}  # a variance is
+        for epsilon in (p for p in self._points if 0 < p < EPSILON):  # beside others nothing would be seen of it
+            yield from _as_small(known, epsilon)
         for point in self._points:
             yield {n: self._mixed(v, point, rng) for n, v in known.items()}
 
@@ -78,6 +78,12 @@ class Beyond:
         """All points in one tensor; of a single number each in turn."""
         points = [p for p in ((point,) if value.size == 1 else self._points) if _may_be(value, p)]
         return covering(points, value.shape, rng).astype(value.dtype) if points else value
+
+
+def _as_small(known: Known, epsilon: float) -> Iterator[Known]:
+    """Numbers as small, and those whose variance is."""
+    yield {n: np.full_like(v, epsilon) for n, v in known.items()}
+    yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
 
 
 def _signed(factor: float, value: Any) -> float:
@@ -92,15 +98,19 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
 def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[Known]:
     """Integers that are what they may be compared with, or next to that: other integers, breakpoints. `free`: names
     that may be any integer."""
+    for name, other in itertools.islice(dict.fromkeys(_compared(known, free, points)), _MAX_EQUAL):
+        value, limits = known[name], cone.range(name)
+        for number in (other + step for step in _NEXT):
+            if _may_be(value, number) and limits.takes(number, number):
+                yield {name: np.full_like(value, number)}
+
+
+def _compared(known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[tuple[str, int]]:
+    """(name, integer that it may be compared with)."""
     integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
     some = [n for n in integers if n in free]
-    pairs = [(x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y]
-    pairs += [(x, int(point)) for x in some for point in points if point == int(point)]
-    for name, other in dict.fromkeys(pairs[:_MAX_EQUAL]):
-        value = known[name]
-        for number in (other + step for step in _NEXT):
-            if _may_be(value, number) and cone.range(name).takes(number, number):
-                yield {name: np.full_like(value, number)}
+    yield from ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
+    yield from ((x, int(point)) for x in some for point in points if point == int(point))
 
 
 def filled(known: Known, rng: Draws, factor: float, *, positive: bool) -> Known:

@@ -1,4 +1,4 @@
-"""Traces: two models with the branches that some cases take in place of their Ifs.
+"""Traces: two models with the branches that some cases take in place of their Ifs; and branches that no run can take.
 
 Whoever takes a branch for granted leaves nothing that the If could be compared with, nor those inside it. So Ifs that
 only one of two models has, or that they do not have alike, are compared as these cases run them: if the cases take all
@@ -19,17 +19,18 @@ import numpy as np
 from onnxopt.verification.coverage.changes import changed
 from onnxopt.verification.coverage.conditions import BRANCHES, asked
 from onnxopt.verification.coverage.counterparts import opened
-from onnxopt.verification.coverage.impossible import cannot_be_taken
-from onnxopt.verification.model.decisions import can_change
+from onnxopt.verification.model.decisions import can_change, forget_defaults
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.runner import Runner
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import GraphProto, NodeProto, TensorProto
 
 _MAX_DEPTH: Final = 8  # Ifs in Ifs
+_MAX_PARTS: Final = 16  # of each of which inference would be asked
+_MAX_ASKED: Final = 48  # models that inference is asked about
 Feeds = Sequence[Mapping[str, Any]]
 
 
@@ -90,17 +91,28 @@ def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] 
     only = [c for c in theirs if c.name not in same]
     if not _are_answered([*mine, *only], len(trace.cases)):
         return None
-    left = {c.name for c in mine if not c.is_open and not _is_proven(trace.a.program, c)}
-    unanswered = trace.unanswered[0] | left, trace.unanswered[1] | {c.name for c in only if not c.is_open}
+    unanswered = (
+        trace.unanswered[0] | {c.name for c in mine if not c.is_open and not _is_proven(trace.a.program, c)},
+        trace.unanswered[1] | {c.name for c in only if not c.is_open},
+    )
     both = [(x, y) for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker]
-    found = []
-    for places in _alike([*mine, *theirs], len(trace.cases)):
-        a = _with_branches(trace.a, _branches(mine, places[0]), [x for x, _ in both])
-        b = _with_branches(trace.b, _branches(theirs, places[0]), [y for _, y in both])
-        if a is None or b is None:
-            return []
-        found.append(Trace(a, b, [trace.cases[k] for k in places], unanswered))
-    return found
+    kept = [x for x, _ in both], [y for _, y in both]
+    groups = _alike([*mine, *theirs], len(trace.cases))
+    found = [_opened(trace, places, (mine, theirs), kept, unanswered) for places in groups]
+    return [one for one in found if one is not None] if None not in found else []
+
+
+def _opened(
+    trace: Trace,
+    places: Sequence[int],
+    conditions: tuple[Sequence[_Condition], Sequence[_Condition]],
+    kept: tuple[Sequence[str], Sequence[str]],
+    unanswered: tuple[frozenset[str], frozenset[str]],
+) -> Trace | None:
+    """The trace of the cases at these places, with the branches that they take; `kept` values are given out."""
+    a = _with_branches(trace.a, _branches(conditions[0], places[0]), kept[0])
+    b = _with_branches(trace.b, _branches(conditions[1], places[0]), kept[1])
+    return None if a is None or b is None else Trace(a, b, [trace.cases[k] for k in places], unanswered)
 
 
 def _alike(conditions: Sequence[_Condition], cases: int) -> list[list[int]]:
@@ -121,18 +133,24 @@ def _conditions(
     """What decides upon those of these nodes that are Ifs; none if a value is not known in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
-    made = [n for n in dict.fromkeys(ifs.values()) if n in program.maker]
-    opened_ = runner.open(program.cone(made, ()), types, made) if made else None
-    values = [{**feeds[k], **(opened_.run(feeds[k]) if opened_ is not None else {})} for k in cases]
+    known = _values(runner, dict.fromkeys(ifs.values()), [feeds[k] for k in cases], types)
     for i, name in ifs.items():
-        default = program.constant(name) if name in program.constants else None
-        known = [v.get(name, default) for v in values]
-        if any(v is None for v in known):
+        if any(v is None for v in known[name]):
             return []
         root, is_so = asked(program, name)
-        truths = tuple(bool(np.all(v)) is is_so for v in known)
+        truths = tuple(bool(np.all(v)) is is_so for v in known[name])
         found.setdefault(root, _Condition(root, truths)).ifs[i] = is_so
     return [*found.values()]
+
+
+def _values(runner: Runner, names: Collection[str], feeds: Feeds, types: Mapping[str, str]) -> dict[str, list[Any]]:
+    """By name, the value in each case; None where it is neither made, fed nor a default."""
+    program = runner.program
+    made = [name for name in names if name in program.maker]
+    part = runner.open(program.cone(made, ()), types, made) if made else None
+    known = [{**fed, **(part.run(fed) if part is not None else {})} for fed in feeds]
+    defaults = {name: program.constant(name) for name in names if name in program.constants}
+    return {name: [values.get(name, defaults.get(name)) for values in known] for name in names}
 
 
 def _same(pairs: Pairs, mine: Sequence[_Condition], theirs: Sequence[_Condition]) -> Iterator[tuple[str, str]]:
@@ -207,3 +225,91 @@ def _made_in(node: NodeProto, branch: str) -> list[str]:
     body = bodies(node)[branch]
     made = [o for n in body.node for o in n.output if o]
     return made + [t.name for t in body.initializer] + [t.values.name for t in body.sparse_initializer]
+
+
+# -- branches that no run can take ------------------------------------------------------------------------
+
+
+def cannot_be_taken(program: Program, i: int, name: str) -> bool:
+    """Does the model fail whenever node i, an If of the main graph, takes this branch, whatever the sizes, and not for
+    the other's sake? As where an If gives one number of axes or another, before what takes only one. onnx's inference
+    is asked, of the original alone: it knows nothing of how a rewrite came to the same."""
+    known = program.impossible  # each set of cases asks of the same branches
+    if (i, name) not in known:
+        known[i, name] = _can_be_asked(program, i, name) and _fails_alone(program, i, name)
+    return known[i, name]
+
+
+def _can_be_asked(program: Program, i: int, name: str) -> bool:
+    is_main = program.graph is program.skeleton.proto.graph
+    node = program.nodes[i]
+    return is_main and node.op_type == "If" and name in bodies(node) and len(program.hiding) <= _MAX_PARTS
+
+
+def _fails_alone(program: Program, i: int, name: str) -> bool:
+    others = [other for other in bodies(program.nodes[i]) if other != name]
+    return _Failing(program).fails(i, name) and not any(_Failing(program).fails(i, other) for other in others)
+
+
+class _Failing:
+    """Is there an error, of tensors of any size, with a branch in place of an If?"""
+
+    def __init__(self, program: Program) -> None:
+        from onnx import ModelProto
+
+        self._nodes = program.nodes
+        self._left = _MAX_ASKED
+        self._model = ModelProto()
+        self._model.CopyFrom(program.skeleton.proto)
+        forget_defaults(self._model)
+        graph = self._model.graph
+        for info in graph.input:  # nor is what the file says of shapes known, which nobody has to keep
+            for dim in info.type.tensor_type.shape.dim:
+                dim.Clear()
+        del graph.node[:], graph.value_info[:], graph.output[:]
+
+    def fails(self, i: int, branch: str) -> bool:
+        return self._fail(self._nodes, i, branch, [])
+
+    def _fail(self, nodes: Sequence[NodeProto], i: int, branch: str, initializers: Sequence[TensorProto]) -> bool:
+        """Do these nodes fail so? Or does another of their Ifs, whichever branch that takes?"""
+        initializers = [*initializers, *bodies(nodes[i])[branch].initializer]
+        nodes = [*nodes[:i], *opened(nodes[i], branch), *nodes[i + 1 :]]
+        made = [o for n in nodes for o in n.output if o]
+        if len(made) > len(set(made)):
+            return False  # branches of two Ifs may call what they make alike
+        if self._is_error(nodes, initializers):
+            return True
+        ifs = (k for k in range(i, len(nodes)) if nodes[k].op_type == "If" and bodies(nodes[k]))
+        return any(
+            self._left > 0 and all(self._fail(nodes, k, other, initializers) for other in bodies(nodes[k])) for k in ifs
+        )
+
+    def _is_error(self, nodes: Sequence[NodeProto], initializers: Sequence[TensorProto]) -> bool:
+        """Of what hides other parts, which may not run, nothing is known."""
+        from onnx import NodeProto
+
+        from onnxopt.inferring import InferenceError, infer_shapes, inferable
+
+        self._left -= 1
+        model = type(self._model)()
+        model.CopyFrom(self._model)
+        # What has bodies becomes an operator that onnx does not know.
+        model.graph.node.extend(NodeProto(input=n.input, output=n.output) if bodies(n) else n for n in nodes)
+        model.graph.initializer.extend(initializers)
+        try:
+            inferred = infer_shapes(inferable(model), strict=True)
+        except InferenceError:
+            return True
+        except Exception:
+            return False  # it cannot be asked
+        return _has_odd_transpose(inferred.graph)
+
+
+def _has_odd_transpose(graph: GraphProto) -> bool:
+    """Does a Transpose put fewer axes in order than there are? onnx does not mind, runtimes do."""
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
+    turned = [n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input]
+    axes = [(n.input[0], len(a.ints)) for n in turned for a in n.attribute if a.name == "perm"]
+    return any(count and ranks.get(name, count) != count for name, count in axes)

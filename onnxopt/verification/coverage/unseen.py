@@ -7,7 +7,7 @@ be given, whether they are run or not; and what can not be compared, or gives no
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +16,7 @@ from onnxopt.verification.coverage.changes import changed
 from onnxopt.verification.coverage.conditions import BRANCHES, is_decided, known_here, runs
 from onnxopt.verification.coverage.counterparts import held
 from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
-from onnxopt.verification.coverage.impossible import cannot_be_taken
-from onnxopt.verification.coverage.indistinct import indistinct
+from onnxopt.verification.coverage.traces import cannot_be_taken
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.enclosing import depth, label_of
@@ -29,11 +28,13 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from onnxopt.verification.pieces.outcome import Fault
+    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
 
 _LATER: Final = 3  # a turn
+_SIZES: Final = ("Shape", "Size")
 _MAX_DEPTH: Final = 4  # parts in parts, of which more than one thing is tried
 _MAX_OTHERS: Final = 4  # nodes that one which lost its name may have become, on either side
 
@@ -79,7 +80,7 @@ def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
     yield from _hidden(walk, asked)
     if asked.is_wrong:
         return
-    for value, other in indistinct(walk, walk.sameness, asked.is_open, asked.taken):
+    for value, other in _indistinct(walk, walk.sameness, asked.is_open, asked.taken):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for gap in gaps(walk, walk.sameness):
         why = f"{gap.part}{AND}{gap.how}" if gap.differs else gap.part
@@ -229,17 +230,18 @@ class _Node:
             yield Unseen(why, stays=True)
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
-        if walk is None:
-            proven = cannot_be_taken(self._walk.a, self._i, name)
-        elif walk.outcome.faults and walk.enclosing is not None:
+        if walk is not None and walk.enclosing is not None and walk.outcome.faults:
             others = [w for other, inner in self._inner.items() for w in inner if other != name]
             if not others or not all(w.outcome.faults for w in others):
                 yield Unseen("", walk.enclosing.scope(self._asked.scope), walk, walk.outcome.faults)
-            return
-        else:
-            proven = not (walk.outcome.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
-        if not proven:
+        elif not self._is_proven(name, walk):
             yield Unseen(self._why(name))
+
+    def _is_proven(self, name: str, walk: Walk | None) -> bool:
+        """Does a body that no case runs make the same, or is it none that can run to its end?"""
+        if walk is None:
+            return cannot_be_taken(self._walk.a, self._i, name)
+        return not (walk.outcome.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
         if walk is not None and walk.enclosing is not None:
@@ -273,3 +275,44 @@ class _Node:
             first = first_of(node)
             if self._asked.is_open(first):
                 yield Unseen(f"what of the {label_of(node)} that makes `{first}` was run is not known")
+
+
+# -- values that no case tells apart ----------------------------------------------------------------------
+
+
+def _indistinct(
+    walk: Walk, sameness: Sameness, is_open: Callable[[str], bool], taken: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """(value, one of the results that only one of both reads). Two Ifs of which a branch never runs may give the same
+    wherever it does not: what reads the one in A and the other in B agrees, and says nothing. `taken`: conditions of
+    which other cases took both."""
+    half = [i for i in walk.a.hiding if _is_half_seen(walk, i, taken)]
+    if not half:
+        return
+    numbers, of = sameness.numbers(half), walk.pairs.of
+    fed = {name for name in walk.fed if of.get(name, name) in numbers}
+    for value in (v for v in walk.b.maker if v in walk.cuts and v in of and not walk.pairs.is_same(v)):
+        mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
+        theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed) & fed}
+        other = _read_by_one(numbers, mine, theirs) if mine or theirs else []
+        if any(is_open(first_of(walk.a.nodes[walk.a.maker[name]])) for name in other):
+            yield value, other[0]
+
+
+def _is_half_seen(walk: Walk, i: int, taken: Collection[str]) -> bool:
+    node = walk.a.nodes[i]
+    if node.op_type == "If" and node.input[0] in taken:
+        return False
+    return not bodies(node) or not all(runs(walk, node, name) for name in bodies(node))
+
+
+def _read(program: Program, value: str, fed: set[str]) -> set[str]:
+    """What pieces start from and this is made of, but for its sizes."""
+    nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in _SIZES)
+    return {r for i in nodes for r in program.reads[i] if r in fed}
+
+
+def _read_by_one(numbers: Mapping[str, int], mine: Collection[str], theirs: Collection[str]) -> list[str]:
+    """One name for each number that only one of the two reads."""
+    x, y = ({numbers[name]: name for name in names} for names in (mine, theirs))
+    return [x[n] for n in x.keys() - y.keys()] + [y[n] for n in y.keys() - x.keys()]

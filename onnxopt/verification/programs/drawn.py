@@ -11,7 +11,7 @@ the same in both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import draws
@@ -49,22 +49,41 @@ def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Oper
     nodes: list[NodeProto] = []
     for node in graph.node:
         result = next(iter(node.output), "")
-        for i, read in enumerate(node.input) if result in results else ():
-            name = f"{result}{_READ}{i}"
-            if read and name not in taken:
-                nodes.append(type(node)(op_type="Identity", input=[read], output=[name]))
-                node.input[i] = name
-                found[name] = Operand(read, result)
+        if result not in results:
+            nodes.append(node)
+            continue
+        operands = _named_operands(node, taken)
+        found.update((name, Operand(read, result)) for name, read in operands)
+        nodes += [_identity(read, name) for name, read in operands]
         nodes.append(node)
-        for k in range(1, results.get(result, 0)):
-            name, own = f"{result}{_DRAWN}{k}", node.output[k] if k < len(node.output) else ""
-            if name not in taken:
-                node.output[k : k + 1] = [name]
-                nodes += [type(node)(op_type="Identity", input=[name], output=[own])] if own else []
+        nodes += _named_results(node, results[result], taken)
     if found:
         del graph.node[:]
         graph.node.extend(nodes)
     return found
+
+
+def _named_operands(node: NodeProto, taken: Collection[str]) -> list[tuple[str, str]]:
+    """(new name, what it reads) of the operands of a node, which is changed to read them by these names."""
+    named = [(f"{node.output[0]}{_READ}{i}", read) for i, read in enumerate(node.input)]
+    new = [(name, read) for name, read in named if read and name not in taken]
+    node.input[:] = [name if (name, read) in new else read for name, read in named]
+    return new
+
+
+def _named_results(node: NodeProto, count: int, taken: Collection[str]) -> Iterator[NodeProto]:
+    """Identities that hand on the further results of a node, which is changed to make them by other names."""
+    for k in range(1, count):
+        name, own = f"{node.output[0]}{_DRAWN}{k}", node.output[k] if k < len(node.output) else ""
+        if name not in taken:
+            node.output[k : k + 1] = [name]
+            yield from [_identity(name, own)] if own else ()
+
+
+def _identity(read: str, name: str) -> NodeProto:
+    from onnx import NodeProto
+
+    return NodeProto(op_type="Identity", input=[read], output=[name])
 
 
 def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:

@@ -2,18 +2,25 @@
 
 That is what hardware for such types does, too. A runtime's CPU has few kernels for them: onnxruntime computes float16
 in float32 there, and drops the roundings between two operators, with what overflows in them; of bfloat16 it runs next
-to nothing.
+to nothing. A product of float32 that became one of float16 gives the same there, bit for bit, and on other devices it
+does not. So models that hold such numbers are compared once more, each with its roundings. Where they differ then
+nobody is accused, for here they do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.order import bodies_of, inside
+from onnxopt.verification.numbers.narrow import CODES
+from onnxopt.verification.programs.program import tensor_types
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
+
+    from onnxopt.verification.model.skeleton import Skeleton
 
 _RAW: Final = "\N{RIGHTWARDS ARROW}raw"  # what an operator makes, before it is rounded
 _WIDE: Final = "\N{RIGHTWARDS ARROW}wide"
@@ -25,6 +32,31 @@ def round_results(model: ModelProto, held: Collection[str], code: int) -> None:
     """Rewrite the model so, in place. `held`: its values of the narrower type, whose number in onnx is `code`. Calls of
     functions that hold such themselves, which go with no wider ones, stay as they are."""
     _round(model.graph, set(held), code, "", _holding(model, code))
+
+
+def has_narrow(model: ModelProto) -> bool:
+    """Is there a narrow float in it?"""
+    return any(code in CODES.values() for code in _types(model))
+
+
+def with_roundings(skeleton: Skeleton) -> Skeleton:
+    """The same, changed in place: each operator that makes such a number rounds it."""
+    kinds: dict[str, str] = {}
+    with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+        kinds.update(tensor_types(skeleton.proto))
+    for name, code in CODES.items():
+        if held := {value for value, kind in kinds.items() if kind == f"tensor({name})"}:
+            round_results(skeleton.proto, held, code)
+    return skeleton
+
+
+def _types(model: ModelProto) -> Iterator[int]:
+    graph = model.graph
+    yield from (i.type.tensor_type.elem_type for i in graph.input)
+    yield from (t.data_type for t in graph.initializer)
+    for node in inside((*graph.node, *(n for f in model.functions for n in f.node))):
+        if node.op_type == "Cast":
+            yield from (a.i for a in node.attribute if a.name == "to")
 
 
 def rounds(node: NodeProto) -> bool:
@@ -67,20 +99,21 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
         if node.op_type in _AS_IT_IS or (node.domain, node.op_type) in calls:
             graph.node.append(node)
             continue
-        for i, name in enumerate(node.input):
-            if name in known and name not in wide:
-                wide[name] = f"{name}{_WIDE}{depth}"
-                _cast(graph, name, wide[name], _FLOAT)
-            node.input[i] = wide.get(name, name)
-        narrow = [name for name in node.output if name in known]
-        for i, name in enumerate(node.output):
-            if name in known:
-                node.output[i] = name + _RAW
-        if narrow:
-            _widen(node, code)
-        graph.node.append(node)
-        for name in narrow:
-            _cast(graph, name + _RAW, name, code)
+        for name in (n for n in dict.fromkeys(node.input) if n in known and n not in wide):
+            wide[name] = f"{name}{_WIDE}{depth}"
+            _cast(graph, name, wide[name], _FLOAT)
+        node.input[:] = [wide.get(name, name) for name in node.input]
+        _add_rounded(graph, node, [name for name in node.output if name in known], code)
+
+
+def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], code: int) -> None:
+    """Add a node, and what rounds these of its results."""
+    node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
+    if narrow:
+        _widen(node, code)
+    graph.node.append(node)
+    for name in narrow:
+        _cast(graph, name + _RAW, name, code)
 
 
 def _cast(graph: GraphProto, source: str, target: str, code: int) -> None:

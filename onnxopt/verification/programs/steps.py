@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.operators import having
+from onnxopt.verification.model.operators import STANDARD, having
 from onnxopt.verification.programs.program import Program
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 _LARGE: Final = 1 << 22  # numbers: of more, their scales change only
 _FLOATS: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
@@ -33,18 +33,27 @@ def is_stepped(program: Program, value: str) -> bool:
     are_integers = False
     while value in program.maker and value not in program.fixed:
         node = program.nodes[program.maker[value]]
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in STANDARD:
             return False
         if node.op_type in _MAKES:
-            is_open = not program.is_constant(node.input[0]) and node.input[0] not in program.fixed
-            return is_open and not (are_integers and node.op_type == "DequantizeLinear")
-        reads = [r for r in node.input if not program.is_constant(r) and r not in program.fixed]
+            return _varies(program, node.input[0]) and not (are_integers and node.op_type == "DequantizeLinear")
         are_integers |= node.op_type in _SHIFTS
-        is_scaled = node.op_type in (*_SCALES, *_SHIFTS) and not (are_integers and node.op_type in ("Mul", "Div"))
-        if node.op_type not in _KEEPS and not (is_scaled and len(reads) == 1):
-            return False
-        value = node.input[0] if node.op_type in _KEEPS else reads[0]
+        value = _handed_on(program, node, are_integers=are_integers)
     return False
+
+
+def _varies(program: Program, name: str) -> bool:
+    return not program.is_constant(name) and name not in program.fixed
+
+
+def _handed_on(program: Program, node: NodeProto, *, are_integers: bool) -> str:
+    """The operand whose numbers a node hands on, scales or shifts all alike; empty for none."""
+    if node.op_type in _KEEPS:
+        return str(node.input[0])
+    if node.op_type not in (*_SCALES, *_SHIFTS) or (are_integers and node.op_type in ("Mul", "Div")):
+        return ""
+    reads = [r for r in node.input if _varies(program, r)]
+    return reads[0] if len(reads) == 1 else ""
 
 
 def shake_dequantized(model: ModelProto, change: Callable[[Any], Any]) -> None:
