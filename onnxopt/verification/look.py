@@ -23,7 +23,7 @@ from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
-from onnxopt.verification.model.random_nodes import count_draws
+from onnxopt.verification.model.dependence import count_draws
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.noise import Noise
 from onnxopt.verification.numbers.narrow import CODES, as_held

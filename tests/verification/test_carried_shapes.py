@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from onnx import parser
 
-from onnxopt.verification.inputs.carried import UNKNOWN, Call, Shape, carried
+from onnxopt.verification.inputs.sizes import UNKNOWN, Call, Shape, carried
 
 PICTURE: Shape = ("n", "c", "h", "w")
 NOTHING: Mapping[str, Sequence[int]] = {}

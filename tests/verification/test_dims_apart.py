@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxopt.verification import Verifier, VerifyOptions, verify
-from onnxopt.verification.inputs.hints import strides
+from onnxopt.verification.inputs.sizes import strides
 from onnxopt.verification.session import START
 from tests.samples import parsed
 

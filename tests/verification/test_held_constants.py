@@ -10,8 +10,8 @@ from onnx import parser
 
 from onnxopt.protos import tensor_to_array
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.inputs.hints import baked
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.inputs.sizes import baked
 from onnxopt.verification.model.constants import constants
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.inputs.limits import affordable, other_sizes
+from onnxopt.verification.inputs.limits import Limits, affordable, other_sizes
 from onnxopt.verification.inputs.plan import Plan
 from tests.verification.pairs import own_check, verdict
 
@@ -52,8 +52,8 @@ def model(body: str) -> ModelProto:
 )  # fmt: skip
 def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
     a, b = model(right), model(right.replace(*wrong))
-    assert size in other_sizes(a.graph, b.graph)
-    assert other_sizes(a.graph, a.graph) == []
+    assert size in other_sizes(Limits(a.graph), Limits(b.graph))
+    assert other_sizes(Limits(a.graph), Limits(a.graph)) == []
     for name, proto in (("a", a), ("b", b)):
         onnx.save(proto, tmp_path / f"{name}.onnx")
     found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(cases=("all",)))
@@ -68,7 +68,7 @@ def test_not_what_would_take_long() -> None:
     plans = [Plan(bytes=n, windows=w) for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))]
     assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
     a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
-    assert other_sizes(a.graph, b.graph) == [41]
+    assert other_sizes(Limits(a.graph), Limits(b.graph)) == [41]
 
 
 def test_what_no_case_reaches_is_named(tmp_path: Path) -> None:

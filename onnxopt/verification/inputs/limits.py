@@ -1,42 +1,44 @@
-"""Numbers that only one of two models has: sizes that are compared with them, or cut off at them, and others."""
+"""Numbers that only one of two models has, and what a case has to be like to reach them: sizes that are compared with
+them or cut off at them, and rows of tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.inputs.rows import other_rows, other_size
-from onnxopt.verification.model.constants import constants, numbers
-from onnxopt.verification.model.operators import AFFINE, DATA, HANDED_ON, MEASURING, MUTUAL, operator
+import numpy as np
+
+from onnxopt.verification.inputs.uses import Uses
+from onnxopt.verification.model.constants import numbers
+from onnxopt.verification.model.dataflow import Forward
+from onnxopt.verification.model.operators import AFFINE, DATA, HANDED_ON, MEASURING, MUTUAL, STANDARD, operator
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.model.skeleton import Skeleton
 
 _LEAST: Final = 2  # of sizes up to the next one all are tried in any case,
 _USUAL: Final = 4  # and up to this they may be what is cut of channels: only where nothing larger is asked for
-_MOST: Final = 512
+_LARGEST: Final = 512
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
 _LIMITING: Final = MUTUAL | {"Clip"}
 _WORK: Final = 1 << 36  # bytes of weights, each time one is read
+_TABLE: Final = 1 << 28  # bytes of a table that is read
+_AT_ONCE: Final = 1 << 22  # elements
+_ROWS: Final = 4  # that differ, of a table
 
 
 def of_both(plan: Plan, a: Skeleton, b: Skeleton, work: int = _WORK) -> Plan:
     """The plan of the first model, with what reaches the numbers that only one of the two has: sizes at which it does
     something else, trips of loops, bounds, rows of tables. `work`: bytes of weights that a run may read in all."""
     both = plan.beside(b.proto, other_rows(a, b))
-    both.other_sizes = other_sizes(a.proto.graph, b.proto.graph, other_size(a, b))
+    x, y = (Limits(s.proto.graph, s.proto.functions) for s in (a, b))
+    both.other_sizes = other_sizes(x, y, other_size(a, b, x, y))
     both.limits = affordable(both.other_sizes, plan, work)
     return both
-
-
-def other_sizes(a: GraphProto, b: GraphProto, size: int = 0) -> list[int]:
-    """Sizes that are on one side of a number in one model, and on the other in the other, or this `size`, from which on
-    they differ; none where there is no number that only one has."""
-    numbers = set(_limits(a)) ^ set(_limits(b)) | ({size - 1} if _LEAST < size <= _MOST + 1 else set())
-    return sorted(n + 1 for n in numbers if n > _USUAL) or [n + 1 for n in [max(numbers, default=0)] if n]
 
 
 def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK) -> tuple[int, ...]:
@@ -45,30 +47,96 @@ def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK) -> tuple[int
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 
 
-def _limits(graph: GraphProto) -> Iterator[int]:
-    """The largest sizes for which it does the one thing."""
-    held = {t.name: t for t in graph.initializer} | dict(constants(graph.node))
-    sized: dict[str, int] = {}  # by what is computed of sizes, how far below them it is
-    for node in graph.node:
-        kind, name = node.op_type, node.output[0] if node.output else ""
-        data = (r for k, r in enumerate(node.input) if kind == "Range" or operator(kind).role(k) == DATA)
-        reads = [sized[r] for r in data if r in sized]
-        if kind in MEASURING:
-            sized[name] = 0
-        elif reads and kind in _SIZED:
-            sized[name] = max(*reads, int(kind == "Range"))
-        if (reads and kind in _LIMITING) or (kind in ("Slice", "Trilu") and not reads):
-            yield from (n + max(reads, default=0) for n in _numbers(node, held) if _LEAST < n <= _MOST)
+class Limits(Forward[int]):
+    """What a model does with sizes. A fact: how far below a size a value is that is computed of sizes. `numbers`: the
+    largest sizes for which the model does the one thing. `positions`: constants that are cut off, or picked of, by what
+    is computed, and along which axis."""
 
+    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+        super().__init__(functions)
+        self.numbers: set[int] = set()
+        self.positions: list[tuple[TensorProto, int]] = []
+        self._given = {i.name for i in graph.input}
+        self.walk(graph)
 
-def _numbers(node: NodeProto, held: Mapping[str, TensorProto]) -> Iterator[int]:
-    operands = range(1, min(3, len(node.input))) if node.op_type == "Slice" else range(len(node.input))
-    for k in operands:
-        found = numbers(held[node.input[k]]) if node.input[k] in held else []
-        beyond = -1 if node.op_type == "Trilu" else _is_beyond(node.op_type, k)  # a diagonal begins in its corner
-        yield from (abs(int(n)) - beyond for n in found if n == n // 1 and abs(n) <= _MOST)
+    def join(self, a: int, b: int) -> int:
+        return max(a, b)
+
+    def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
+        kind = node.op_type
+        if node.domain not in STANDARD:
+            return []
+        row = operator(kind)
+        sized = [n for k, n in enumerate(reads) if n is not None and (kind == "Range" or row.role(k) == DATA)]
+        if (sized and kind in _LIMITING) or (kind in ("Slice", "Trilu") and not sized):
+            found = (n + max(sized, default=0) for n in self._limits(node))
+            self.numbers.update(n for n in found if _LEAST < n <= _LARGEST)
+        if kind in ("Gather", "Slice"):
+            self._read_table(node)
+        fact = 0 if kind in MEASURING else max(*sized, int(kind == "Range")) if sized and kind in _SIZED else None
+        return [fact] * len(node.output)
+
+    def _limits(self, node: NodeProto) -> Iterator[int]:
+        kind = node.op_type
+        for k in range(1, min(3, len(node.input))) if kind == "Slice" else range(len(node.input)):
+            found = numbers(self.constants[node.input[k]]) if node.input[k] in self.constants else []
+            beyond = -1 if kind == "Trilu" else _is_beyond(kind, k)  # a diagonal begins in its corner
+            yield from (abs(int(n)) - beyond for n in found if n == n // 1 and abs(n) <= _LARGEST)
+
+    def _read_table(self, node: NodeProto) -> None:
+        table = self.constants.get(node.input[0])
+        if table is None or all(n in self.constants or n in self._given for n in node.input if n):
+            return
+        axes = [a.i for a in node.attribute if a.name == "axis"]
+        if node.op_type == "Slice" and len(node.input) > 3 and node.input[3] in self.constants:
+            axes = [int(n) for n in numbers(self.constants[node.input[3]]) if n == n // 1]
+        self.positions.append((table, next(iter(axes), 0)))
 
 
 def _is_beyond(kind: str, k: int) -> bool:
     """Is a size of that number itself, the operand k, what it does the other thing for?"""
     return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]
+
+
+def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
+    """Sizes that are on one side of a number in one model, and on the other in the other, or this `size`, from which on
+    they differ; none where there is no number that only one has."""
+    only = a.numbers ^ b.numbers | ({size - 1} if _LEAST < size <= _LARGEST + 1 else set())
+    return sorted(n + 1 for n in only if n > _USUAL) or [n + 1 for n in [max(only, default=0)] if n]
+
+
+def other_rows(a: Skeleton, b: Skeleton) -> dict[str, tuple[int, ...]]:
+    """By input that picks rows of a table, its numbers for those of them that differ, unless all do: any shows that."""
+    theirs, found = Uses(b.proto.graph, b.proto.functions).tables(), dict[str, tuple[int, ...]]()
+    for name, mine in Uses(a.proto.graph, a.proto.functions).tables().items():
+        for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
+            rows = _differing(a, x, b, y)
+            few = [] if len(rows) == next(iter(x.dims), 0) else rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]
+            if few:
+                found[name] = (*found.get(name, ()), *(n - shift for n in few if n >= shift))
+    return found
+
+
+def other_size(a: Skeleton, b: Skeleton, x: Limits, y: Limits) -> int:
+    """How many rows a case has to reach to see one that differs of a table that is read as far as sizes say; 0 where
+    there is none such."""
+    pairs = zip(x.positions, y.positions)
+    first = (row for (m, axis), (n, _) in pairs for row in _differing(a, m, b, n, axis)[:1])
+    return min(first, default=-1) + 1
+
+
+def _differing(a: Skeleton, x: TensorProto, b: Skeleton, y: TensorProto, axis: int = 0) -> list[int]:
+    """Along this axis, the places of two tables of one shape at which they differ, as far as these are read."""
+    with contextlib.suppress(OSError, ValueError):  # of data that are not there, which is said where it is run
+        if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _TABLE:
+            return _places(np.moveaxis(a.values(x), axis, 0), np.moveaxis(b.values(y), axis, 0))
+    return []
+
+
+def _places(x: Any, y: Any) -> list[int]:
+    if not x.ndim or not x.size or x.shape != y.shape:
+        return []
+    flat = [v.reshape(len(v), -1) for v in (x, y)]
+    step = max(_AT_ONCE // flat[0].shape[1], 1)
+    parts = ((m[k : k + step] != n[k : k + step]).any(axis=1) for m, n in [flat] for k in range(0, len(x), step))
+    return [int(n) for n in np.flatnonzero(np.concatenate(list(parts)))]

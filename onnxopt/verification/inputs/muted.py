@@ -4,11 +4,11 @@ all of few rows, by chance. Of a picture or a sentence there are more."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.operators import AFFINE, MATRICES, having
-from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,14 +26,48 @@ _FEW_ROWS: Final = 12  # of all cases: of more hardly any channel is below zero 
 def muted(graph: GraphProto) -> list[str]:
     """The values from what a matrix makes to what mutes it, in the main graph; and what nodes make that have such in a
     body."""
-    makers = {o: n for n in graph.node for o in n.output if o}
-    found: dict[str, None] = {}
-    for node in graph.node:
-        if node.op_type in _CUTTING and not node.domain:
-            found.update(dict.fromkeys(_behind_matrix(node, makers)))
-        elif any(map(muted, bodies_of(node))):
-            found.update(dict.fromkeys(filter(None, node.output)))
-    return list(found)
+    found = _Muted()
+    found.walk(graph)
+    return list(found.found)
+
+
+class _Chain(NamedTuple):
+    """The values from this one back to a matrix, if that is what it is made of by what only adds and scales; is it
+    moved from what was `pooled`?"""
+
+    values: tuple[str, ...] = ()
+    pooled: bool = False
+
+
+class _Muted(Forward[_Chain]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, None] = {}
+
+    def join(self, a: _Chain, b: _Chain) -> _Chain:
+        return a if a.values else b
+
+    def _bodies(
+        self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[_Chain | None]
+    ) -> Sequence[_Chain | None]:
+        if any(map(muted, bodies)):
+            self.found.update(dict.fromkeys(filter(None, node.output)))
+        return [_Chain()] * len(node.output)
+
+    def transfer(self, node: NodeProto, reads: Sequence[_Chain | None]) -> Sequence[_Chain | None]:
+        """Of the first operand that is computed."""
+        kind = node.op_type
+        if kind == "Constant" or not node.output:
+            return [None] * len(node.output)
+        before = next((r for r in reads if r is not None), _Chain())
+        values = (node.output[0], *before.values) if before.values and len(before.values) < _MOST else ()
+        if kind in _CUTTING and not node.domain:
+            self.found.update(dict.fromkeys(values))
+        if kind in MATRICES or (kind == "Conv" and before.pooled):  # squeeze and excitation: of one position
+            made = _Chain((node.output[0],))
+        else:
+            made = _Chain(values if kind in _BETWEEN else (), kind in _POOLS or (before.pooled and kind in _SAME))
+        return [made] * len(node.output)
 
 
 def are_few(rows: Iterable[int]) -> bool:
@@ -65,38 +99,3 @@ def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str
         return math.prod(dims[:1] if dims[2:] and {*dims[2:]} == {1} else dims[:-1])
 
     return any(are_few(rows(name, known) for known in sizes) for name in values)
-
-
-def _behind_matrix(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[str]:
-    """From this node back to a matrix; none where that is not what it reads."""
-    chain: list[str] = []
-    for made_by in _upwards(node, makers):
-        chain.append(made_by.output[0])
-        if made_by.op_type in MATRICES or _is_of_one_position(made_by, makers):
-            return chain
-        if made_by is not node and made_by.op_type not in _BETWEEN:
-            break
-    return []
-
-
-def _is_of_one_position(node: NodeProto, makers: Mapping[str, NodeProto]) -> bool:
-    """Is it a Conv over what was pooled (squeeze and excitation)? It is a matrix."""
-    if node.op_type != "Conv":
-        return False
-    for made_by in list(_upwards(node, makers))[1:]:
-        if made_by.op_type in _POOLS:
-            return True
-        if made_by.op_type not in _SAME:
-            break
-    return False
-
-
-def _upwards(node: NodeProto, makers: Mapping[str, NodeProto]) -> Iterator[NodeProto]:
-    """It, and what makes the first operand of each that is computed."""
-    following: NodeProto | None = node
-    for _ in range(_MOST):
-        if following is None:
-            break
-        yield following
-        made_by = (makers[name] for name in following.input if name in makers)
-        following = next((n for n in made_by if n.op_type != "Constant"), None)

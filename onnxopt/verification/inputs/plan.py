@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.element_types import TYPES
 from onnxopt.record import record
-from onnxopt.verification.inputs.hints import compared
-from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, uses
+from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Uses
 from onnxopt.verification.inputs.wide import LARGE_SIZE
 from onnxopt.verification.model.operators import CUTTING
 from onnxopt.verification.model.order import operator_names
@@ -187,8 +186,9 @@ class Plan:
         """The plan where what the second model does at edges of its own is seen: a bound that only it has is reached by
         numbers that the first asks nothing of, and what it compares with is fed. `rows`: by input, those that differ of
         what it indexes."""
-        found, numbers = uses(other.graph), compared(other.graph)
-        inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
+        followed = Uses(other.graph, other.functions)
+        found, numbers = followed.found, followed.compared()
+        inputs = [i.meeting(found[i.name].use()) if i.name in found else i for i in self.inputs]
         more = {i.name: numbers.get(i.name, ()) for i in inputs if i._takes_others}
         inputs = [
             replace(

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.element_types import BY_CODE, TYPES
 from onnxopt.protos import tensor_bytes
-from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, strides, sums
 from onnxopt.verification.inputs.muted import muted
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
-from onnxopt.verification.inputs.uses import Use, uses
+from onnxopt.verification.inputs.sizes import baked, batches, demanded, strides, sums
+from onnxopt.verification.inputs.uses import Use, Uses
 from onnxopt.verification.inputs.windows import windowed
-from onnxopt.verification.model.decisions import conditions, decides, decisions, hides
-from onnxopt.verification.model.dependence import changing, is_fixed
+from onnxopt.verification.model.decisions import Deciding, conditions, hides
+from onnxopt.verification.model.dependence import changing, is_fixed, is_random_model
 from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS
-from onnxopt.verification.model.order import operator_names
-from onnxopt.verification.model.random_nodes import is_random_model
+from onnxopt.verification.model.order import operator_names, read
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto, TypeProto
@@ -29,33 +28,35 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     """Read a plan off the original. `array` reads its initializers, where these are not in `proto`."""
     from onnxopt.protos import tensor_to_array
 
-    graph = proto.graph
+    graph = read(proto.graph)
     initializers = {t.name: t for t in graph.initializer}
-    found = uses(graph)
+    followed = Uses(graph, proto.functions)
+    found = {name: seen.use() for name, seen in followed.found.items()}
     plan = Plan(names=[i.name for i in graph.input])
     plan.inputs = [_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers]
     if proto.ir_version >= 4:  # before, every initializer is listed as input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
-    if COMPARING & ops and any("int" in i.kind for i in plan.inputs):
-        numbers = compared(graph)
+    if numbers := followed.compared():
         plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
-    plan.decides = decides(proto)
-    if plan.decides:
-        plan.decisions, plan.steps, plan.within = decisions(proto)
+    deciding = Deciding(graph, proto.functions)
+    plan.decides = bool(deciding.nodes)
+    plan.decisions, plan.steps, plan.within = deciding.others, deciding.steps, deciding.within
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
         plan.stride = strides(graph)
-        plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs})
+        plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs}, proto.functions)
     if plan.symbols and not WINDOWS.isdisjoint(ops):
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
-        *plan.windows, plan.ragged = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
+        *plan.windows, plan.ragged = windowed(
+            graph, {i.name: i.shape for i in plan.inputs if not i.why}, named, proto.functions
+        )
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)

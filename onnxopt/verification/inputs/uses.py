@@ -2,20 +2,21 @@
 
 A number is followed as far as it is known what becomes of it: through what hands it on, and what adds or multiplies a
 constant. What indexes is below the size of what it indexes. What becomes a size stays small. What is only computed with
-and compared may be any number of its type. Where an operator changes what it does is an edge, a bound of a Clip or what
-is compared with: numbers on both sides of it, as they would have to be fed, say more than others.
+and compared may be any number of its type. At a breakpoint of an operator, numbers on both sides, as they would have to
+be fed, say more than others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.element_types import TYPES
 from onnxopt.record import record
 from onnxopt.verification.model.breakpoints import breakpoints, keys, words
-from onnxopt.verification.model.constants import constants
 from onnxopt.verification.model.constants import numbers as numbers_of
+from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.operators import (
     AFFINE,
     AXIS,
@@ -33,7 +34,7 @@ from onnxopt.verification.model.operators import (
 )
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 FREE: Final = ""
 INDEX: Final = "index"
@@ -56,12 +57,15 @@ _ENDS: Final[dict[int, tuple[float, ...]]] = {
     **dict.fromkeys((12, 13), (127, 255, 32767, 65535)),
 }
 _STRING: Final = 8
-_JOINING: Final = having("joined", "mutual")
-_TEXT: Final = having("words")
-_KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.keys()
 _BOOL: Final = 9
 _FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 _READABLE: Final = frozenset(t.code for t in TYPES if t.kind in "fiuS")
+_JOINING: Final = having("joined", "mutual")
+_MOVING: Final = having("moves")
+_TEXT: Final = having("words")
+_KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.keys()
+# What else differs where a number that is compared with is met, by operator and operand.
+_STEPS: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 
 
 @record(frozen=True)
@@ -102,127 +106,120 @@ class Use:
 
 class _Trace(NamedTuple):
     """What a value is made of: `roots` (input, factor, term) where it is that input times the factor plus the term;
-    `inputs` all integers that it depends on, `cast` all floats that were made integers on the way."""
+    `origins` (input, term), where nothing is guessed; `inputs` all integers that it depends on, `cast` all floats that
+    were made integers on the way."""
 
     roots: tuple[tuple[str, float, float], ...]
     inputs: frozenset[str] = frozenset()
     floating: bool = False
     cast: frozenset[str] = frozenset()
+    origins: tuple[tuple[str, float], ...] = ()
 
 
+@record
 class _Found:
-    def __init__(self) -> None:
-        self.role = FREE
-        self.floats = False
-        self.mask = False
-        self.jumps = False
-        self.edges: dict[float, None] = {}
-        self.words: dict[str, None] = {}
-        self.rows: list[int | str] = []
-        self.linear = True
-        self.origin = 0.0
-        self.levelled = False
-        self.exact = False
-        self.whole: dict[float, None] = {}
-        self.size = False
-        self.sized = False  # do integers that it becomes do more than being computed with?
+    """What is known of an input so far: as `Use`. `sized`: do integers that it becomes do more than being computed
+    with? `compared`: integers that it is compared with, and `beyond` these; `tables`: constants of which it picks rows,
+    from which of its numbers on."""
+
+    role: str = FREE
+    floats: bool = False
+    mask: bool = False
+    jumps: bool = False
+    edges: dict[float, None] = field(default_factory=dict)
+    words: dict[str, None] = field(default_factory=dict)
+    rows: dict[int | str, None] = field(default_factory=dict)
+    linear: bool = True
+    origin: float = 0.0
+    levelled: bool = False
+    whole: dict[float, None] = field(default_factory=dict)
+    exact: bool = False
+    size: bool = False
+    sized: bool = False
+    compared: dict[int, None] = field(default_factory=dict)
+    beyond: dict[int, None] = field(default_factory=dict)
+    tables: list[tuple[TensorProto, int]] = field(default_factory=list)
+
+    def use(self) -> Use:
+        return Use(
+            self.role,
+            self.floats,
+            self.mask,
+            self.jumps,
+            tuple(self.edges),
+            tuple(self.words),
+            tuple(self.rows),
+            self.linear,
+            self.origin,
+            self.levelled,
+            () if self.sized else tuple(self.whole),
+            self.exact,
+            self.size,
+        )
 
 
-def uses(graph: GraphProto) -> dict[str, Use]:
+def uses(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Use]:
     """By input, for those that somebody reads and something is known of."""
-    return _Sweep(graph).uses()
+    return {name: found.use() for name, found in Uses(graph, functions).found.items()}
 
 
-class _Sweep:
-    def __init__(self, graph: GraphProto) -> None:
+class Uses(Forward[_Trace]):
+    """What becomes of the inputs of a graph: `found`, by input."""
+
+    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+        super().__init__(functions)
         self.found: dict[str, _Found] = {}
-        self.shapes = {i.name: _dims(i) for i in graph.input}
-        self.traces: dict[str, _Trace] = {}
-        self.constants: dict[str, TensorProto] = {}
-        self.turned: dict[str, Sequence[int | str]] = {}  # constants in another order of axes
-        self._numbers: dict[str, list[float]] = {}
+        self._shapes = {i.name: _dims(i) for i in graph.input}
+        self._numbers: dict[int, list[float]] = {}
         listed = {t.name for t in graph.initializer}
         for i in graph.input:
             kind = i.type.tensor_type.elem_type if i.type.HasField("tensor_type") else 0
             if kind in _READABLE and i.name not in listed:
-                whole = kind not in _FLOATS and kind != _STRING
-                self.traces[i.name] = _Trace(((i.name, 1.0, 0.0),), frozenset((i.name,)) if whole else frozenset())
+                inputs = frozenset((i.name,)) if kind not in _FLOATS and kind != _STRING else frozenset[str]()
+                self.facts[i.name] = _Trace(((i.name, 1.0, 0.0),), inputs, origins=((i.name, 0.0),))
                 self._of(i.name)
-        self._walk(graph)
+        self.walk(graph)
 
-    def uses(self) -> dict[str, Use]:
-        return {
-            name: Use(
-                f.role,
-                f.floats,
-                f.mask,
-                f.jumps,
-                tuple(f.edges),
-                tuple(f.words),
-                tuple(dict.fromkeys(f.rows)),
-                f.linear,
-                f.origin,
-                f.levelled,
-                () if f.sized else tuple(f.whole),
-                f.exact,
-                f.size,
-            )
-            for name, f in self.found.items()
-        }
+    def compared(self) -> dict[str, tuple[int, ...]]:
+        """Integers that inputs are compared with, and such as are on the other side: what takes one branch, then what
+        takes another."""
+        return {n: tuple(dict.fromkeys((*f.compared, *f.beyond))) for n, f in self.found.items() if f.compared}
 
-    def _walk(self, graph: GraphProto) -> None:
-        traces = self.traces
-        self.constants.update((t.name, t) for t in graph.initializer)
-        for node in graph.node:
-            kind = node.op_type
-            if kind == "Constant":
-                self.constants.update(constants([node]))
-                continue
-            reads = [traces.get(name) for name in node.input]
-            if kind not in STEADY or node.domain not in STANDARD:
-                for name in (name for trace in reads if trace is not None and trace.floating for name in trace.inputs):
-                    self._of(name).linear = False
-            if kind in ("If", "Loop", "Scan"):
-                self._bodies(node, reads)
-            elif any(reads):
-                if (made := self._after(node, reads)) is not None:
-                    traces[node.output[0]] = made
-                    if kind in ("Split", "Unsqueeze"):
-                        traces.update((name, made) for name in node.output)
-            elif kind in HANDED_ON and node.input and node.input[0] in self.constants:
-                self.constants[node.output[0]] = self.constants[node.input[0]]
-                if kind == "Transpose":
-                    self._turned(node)
+    def tables(self) -> dict[str, list[tuple[TensorProto, int]]]:
+        """By input that picks rows of constants: these, and how far its numbers are below the rows."""
+        return {name: f.tables for name, f in self.found.items() if f.tables}
 
-    def _bodies(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
-        """What a loop carries is followed through one trip."""
-        kind = node.op_type
-        if kind == "Loop" and reads and reads[0] is not None:
+    # -- how facts spread --------------------------------------------------------------------------------
+
+    def join(self, a: _Trace, b: _Trace) -> _Trace:
+        roots, origins = dict.fromkeys((*a.roots, *b.roots)), dict.fromkeys((*a.origins, *b.origins))
+        floating, inputs, cast = a.floating or b.floating, a.inputs | b.inputs, a.cast | b.cast
+        return _Trace(tuple(roots)[:_ROOTS], inputs, floating, cast, tuple(origins)[:_ROOTS])
+
+    def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[_Trace | None]) -> Sequence[_Trace | None]:
+        self._steady(node, reads)
+        if node.op_type == "Loop" and reads:
             self._sink(reads[0], SIZE)
-        carried = reads[1:] if kind == "Loop" else reads
-        for body in (a.g for a in node.attribute if a.HasField("g")):
-            skipped = 1 if kind == "Loop" else 0
-            for given, trace in zip(body.input[skipped:], carried if kind != "If" else ()):
-                if trace is not None:
-                    self.traces[given.name] = trace
-            self._walk(body)
-            made = body.output[1:] if kind == "Loop" else body.output
-            for name, given in zip(node.output, made):
-                if (trace := self.traces.get(given.name)) is not None:
-                    self.traces[name] = trace
+        return super().entering(node, body, reads)
 
-    # -- one node ----------------------------------------------------------------------------------------
+    def transfer(self, node: NodeProto, reads: Sequence[_Trace | None]) -> Sequence[_Trace | None]:
+        if not any(reads):
+            self._hand_on_constant(node)
+            return [None] * len(node.output)
+        self._steady(node, reads)
+        made = self._after(node, reads)
+        return [made if k == 0 or node.op_type == "Split" else None for k in range(len(node.output))]
 
     def _after(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Trace | None:
         kind = node.op_type
         if node.domain == "ai.onnx.ml":
-            self._keys(node, reads)
+            self._look_up(node, reads)
             return None
         if node.domain not in STANDARD:
             for trace in reads:
                 self._sink(trace, UNKNOWN)
             return None
-        self._edges(node, reads)
+        self._meet_breakpoints(node, reads)
         sinks = SINKS.get(kind, {})
         data = []
         for k, trace in enumerate(reads):
@@ -234,10 +231,8 @@ class _Sweep:
             else:
                 self._sink(trace, role or UNKNOWN)
                 if role == INDEX:
-                    self._indexed(node, k, trace)
-        if not data or kind in FORGETTING:
-            return None
-        return self._made(node, reads, data)
+                    self._index(node, k, trace)
+        return self._made(node, reads, data) if data and kind not in FORGETTING else None
 
     def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
         kind = node.op_type
@@ -253,16 +248,33 @@ class _Sweep:
                 for name in inputs:
                     self._of(name).floats = True
             elif any(t.floating or not (t.inputs or t.cast) for t in data):
-                cast |= self._whole(data, to)
+                cast |= self._make_integers(data, to)
         roots: tuple[tuple[str, float, float], ...] = ()
+        every = data if kind in _JOINING else data[:1]
         if kind in AFFINE:
             roots = self._affine(node, reads)
         elif kind in HANDED_ON:
-            every = data if kind in _JOINING else data[:1]
             roots = tuple(dict.fromkeys(r for t in every for r in t.roots))[:_ROOTS]
-        return _Trace(roots, inputs, floating, cast) if roots or inputs or cast else None
+        if not (roots or inputs or cast):
+            return None
+        return _Trace(roots, inputs, floating, cast, self._origins(node, reads, every))
 
-    def _whole(self, data: Sequence[_Trace], to: int) -> frozenset[str]:
+    def _origins(
+        self, node: NodeProto, reads: Sequence[_Trace | None], every: Sequence[_Trace]
+    ) -> tuple[tuple[str, float], ...]:
+        """Those of what is moved, or shifted by one constant."""
+        if node.op_type in _MOVING:
+            return tuple(dict.fromkeys(o for t in every for o in t.origins))[:_ROOTS]
+        if node.op_type not in ("Add", "Sub") or len(node.input) < 2:
+            return ()
+        k = int(reads[0] is None)
+        shift, trace = self.numbers(node.input[1 - k]), reads[k]
+        if trace is None or len(shift) != 1 or (k and node.op_type == "Sub"):
+            return ()
+        sign = 1 if node.op_type == "Add" else -1
+        return tuple((name, term + sign * shift[0]) for name, term in trace.origins)
+
+    def _make_integers(self, data: Sequence[_Trace], to: int) -> frozenset[str]:
         """The floats that become integers of this type, of which there are narrower ones."""
         for name, a, b in (root for t in data for root in t.roots):
             if abs(a) > _TINY:
@@ -270,65 +282,96 @@ class _Sweep:
         return frozenset(name for t in data for name, *_ in t.roots)
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> tuple[tuple[str, float, float], ...]:
-        kind = node.op_type
-        if kind == "Neg":
+        if node.op_type == "Neg":
             return tuple((n, -a, -b) for n, a, b in reads[0].roots) if reads[0] is not None else ()
-        found = []
+        found: list[tuple[str, float, float]] = []
         for k, trace in enumerate(reads[:2]):
-            other = self.numbers(node.input[1 - k])[:1] if trace is not None and len(node.input) == 2 else []
-            for name, a, b in trace.roots if trace is not None else ():
-                if kind in ("Add", "Sub"):
-                    c = other[0] if other else 0.0  # what else is added may be anything: nothing, for a guess
-                    sign = -1.0 if kind == "Sub" and k else 1.0
-                    found.append((name, sign * a, sign * b + (-c if kind == "Sub" and not k else c)))
-                    if abs(c) >= _FAR and trace is not None and trace.floating and a:
-                        self._of(name).origin = -found[-1][2] / found[-1][1]
-                elif other and other[0] and kind == "Mul":
-                    computed = trace is not None and (trace.floating or not trace.inputs)
-                    if computed and (a, b) in _MASKS and _leaves_out(other[0], whole=(a, b) == _MASKS[0]):
-                        self._of(name).mask = True
-                    found.append((name, a * other[0], b * other[0]))
-                elif other and other[0] and kind == "Div" and not k:
-                    found.append((name, a / other[0], b / other[0]))
+            if trace is not None:
+                other = self.numbers(node.input[1 - k])[:1] if len(node.input) == 2 else []
+                shifts = node.op_type in ("Add", "Sub")
+                found += self._shifted(node, k, trace, other) if shifts else self._scaled(node, k, trace, other)
         return tuple(found[:_ROOTS])
 
-    def _edges(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+    def _shifted(
+        self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
+    ) -> Iterable[tuple[str, float, float]]:
+        c = other[0] if other else 0.0  # what else is added may be anything: nothing, for a guess
+        sign = -1.0 if node.op_type == "Sub" and k else 1.0
+        term = -c if node.op_type == "Sub" and not k else c
+        for name, a, b in trace.roots:
+            if abs(c) >= _FAR and trace.floating and a:
+                self._of(name).origin = -(sign * b + term) / (sign * a)
+            yield name, sign * a, sign * b + term
+
+    def _scaled(
+        self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
+    ) -> Iterable[tuple[str, float, float]]:
+        if not other or not other[0] or (node.op_type == "Div" and k):
+            return
+        factor = other[0] if node.op_type == "Mul" else 1 / other[0]
+        for name, a, b in trace.roots:
+            computed = trace.floating or not trace.inputs
+            if node.op_type == "Mul" and computed and (a, b) in _MASKS and _leaves_out(factor, whole=b == 0.0):
+                self._of(name).mask = True
+            yield name, a * factor, b * factor
+
+    # -- what an operator does with what it reads --------------------------------------------------------
+
+    def _steady(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+        if node.op_type not in STEADY or node.domain not in STANDARD:
+            for name in (name for trace in reads if trace is not None and trace.floating for name in trace.inputs):
+                self._of(name).linear = False
+
+    def _meet_breakpoints(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+        kind = node.op_type
         for k, trace in enumerate(reads):
             if trace is not None and trace.roots:
-                kind = node.op_type
                 met = list(breakpoints(node, k, self.numbers))
                 self._meet(trace, met, jumps=kind not in CUTTING, levels=kind in LEVELLING)
-                for name, *_ in trace.roots if met and kind in COMPARING else ():
-                    self._of(name).exact = True
-        if node.op_type in _TEXT:
-            self._words(node, reads)
+                if met and kind in COMPARING:
+                    self._compare(node, k, trace)
+        if kind in _TEXT:
+            self._read_words(node, reads)
 
     def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True, levels: bool = False) -> None:
         for number in numbers:
             for name, a, b in trace.roots:
-                met = self._of(name).edges
-                if len(met) < _MOST and abs(a) > _TINY:
-                    met[(number - b) / a] = None
-                    self._of(name).jumps |= jumps
-                    self._of(name).levelled |= levels
+                found = self._of(name)
+                if len(found.edges) < _MOST and abs(a) > _TINY:
+                    found.edges[(number - b) / a] = None
+                    found.jumps |= jumps
+                    found.levelled |= levels
 
-    def _keys(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+    def _compare(self, node: NodeProto, k: int, trace: _Trace) -> None:
+        for name, *_ in trace.roots:
+            self._of(name).exact = True
+        other = self.constants.get(node.input[1 - k])
+        number = numbers_of(other) if other is not None else []
+        if len(number) != 1 or number[0] % 1:
+            return
+        step = _STEPS[node.op_type] * (-1 if k else 1)
+        for name, term in trace.origins:
+            if not (number[0] - term) % 1:
+                n, found = int(number[0] - term), self._of(name)
+                found.compared.update(dict.fromkeys((n, n + step)))
+                found.beyond[n - 1 if n > 0 else n + 1] = None
+
+    def _look_up(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """What is looked up in a table of ai.onnx.ml."""
         numbers = keys(node)
         for trace in reads:
             if trace is not None:
                 self._meet(trace, numbers)
-        self._words(node, reads)
+        self._read_words(node, reads)
 
-    def _words(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
-        """Strings that are looked up, left out, compared with or split at."""
+    def _read_words(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         held = (self.constants[name] for name in node.input if name in self.constants)
         texts = words(node, (s for tensor in held for s in tensor.string_data))
         for trace in reads:
             for name, *_ in trace.roots if trace is not None else ():
                 self._of(name).words.update(dict.fromkeys(texts))
 
-    def _indexed(self, node: NodeProto, k: int, trace: _Trace) -> None:
+    def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Of what it indexes, each row: the last one too."""
         at = AXIS.get((node.op_type, k))
         shape = self._shape(node.input[0]) if at is not None else ()
@@ -340,9 +383,12 @@ class _Sweep:
             rows += operator(node.op_type).role(k) == LENGTH
         for name, a, b in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
-                self._of(name).rows.append(rows)
+                self._of(name).rows[rows] = None
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
-                self._of(name).rows.append(rows - int(b))
+                self._of(name).rows[rows - int(b)] = None
+        if node.op_type == "Gather" and not axis and node.input[0] in self.constants:
+            for name, term in trace.origins:
+                self._of(name).tables.append((self.constants[node.input[0]], int(term)))
 
     # -- what is known -----------------------------------------------------------------------------------
 
@@ -361,25 +407,30 @@ class _Sweep:
             self._of(name).size |= role == SIZE
 
     def _shape(self, name: str) -> Sequence[int | str]:
-        if name in self.turned:
-            return self.turned[name]
-        if name in self.constants:
-            return tuple(self.constants[name].dims)
-        return self.shapes.get(name, ())
+        if name in self._shapes:
+            return self._shapes[name]
+        return tuple(self.constants[name].dims) if name in self.constants else ()
 
-    def _turned(self, node: NodeProto) -> None:
-        dims = self._shape(node.input[0])
-        order = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(len(dims)))[::-1])
-        if sorted(order) == list(range(len(dims))):
-            self.turned[node.output[0]] = [dims[k] for k in order]
+    def _hand_on_constant(self, node: NodeProto) -> None:
+        """The numbers of a constant that is moved, however computed the place is; of one that is turned, the dims."""
+        first = node.input[0] if node.input else ""
+        if node.op_type not in HANDED_ON or first not in self.constants:
+            return
+        self.constants[node.output[0]] = self.constants[first]
+        if node.op_type == "Transpose":
+            dims = self._shape(first)
+            order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [*range(len(dims))][::-1])
+            if sorted(order) == list(range(len(dims))):
+                self._shapes[node.output[0]] = [dims[k] for k in order]
 
     def numbers(self, name: str) -> list[float]:
         """Those of a small constant, each once; none of what is no such."""
-        if name not in self.constants:
+        tensor = self.constants.get(name)
+        if tensor is None:
             return []
-        if name not in self._numbers:
-            self._numbers[name] = numbers_of(self.constants[name])
-        return self._numbers[name]
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = numbers_of(tensor)
+        return self._numbers[id(tensor)]
 
 
 def _leaves_out(factor: float, *, whole: bool) -> bool:

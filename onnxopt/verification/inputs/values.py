@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
@@ -11,7 +12,6 @@ import numpy as np
 from onnxopt.element_types import BY_NAME, TYPES, element_kind, of
 from onnxopt.record import record
 from onnxopt.verification.inputs.cases import Recipe, turned_flags
-from onnxopt.verification.inputs.lengths import AXES, longest, says_lengths, uneven
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.wide import MODES as WIDE
 from onnxopt.verification.inputs.wide import amplified, beside, covering, spread, wide
@@ -22,6 +22,10 @@ from onnxopt.verification.numbers.rounding import is_float
 MODES: Final = ("bounded", "binary", "zeros", "ones")
 # Tried last: strings are those only that the model names, as it may take no others.
 KNOWN: Final = "known"
+# Where sequences lie, in modes that are tried after those that know nothing of it: behind the batch, or last.
+AXES: Final = {"lengths": 1, "last lengths": -1}
+_LENGTHS: Final = ("int32", "int64")
+_STEP: Final = 3  # each is shorter by a third of the longest
 
 
 class Unsupported(Exception):
@@ -217,3 +221,24 @@ def _width(kind: str) -> int:
 
 def _dtype(name: str) -> Any:
     return BY_NAME[name].dtype
+
+
+def says_lengths(i: InputSpec) -> bool:
+    """May these be lengths: integers, one for each of a batch, that index nothing and are compared with nothing? Those
+    of 8 bits hold none."""
+    return i.kind in _LENGTHS and len(i.shape) < 2 and not (i.sequence or i.bound or i.compared or i.is_mask)
+
+
+def longest(plan: Plan, dims: Mapping[str, int], mode: str) -> int | None:
+    """The size of the axis that is meant, of the first input of floats that is a batch of something; None in other
+    modes."""
+    if mode not in AXES:
+        return None
+    shapes = [i.shape for i in plan.inputs if i.kind.startswith("float") and len(i.shape) > 1]
+    size = shapes[0][AXES[mode]] if shapes else None
+    return dims.get(size) if isinstance(size, str) else size
+
+
+def uneven(shape: Sequence[int], most: int) -> Any:
+    """The longest first, none of nothing."""
+    return np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP)).reshape(shape)

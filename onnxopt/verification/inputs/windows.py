@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import ChainMap
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.model.constants import constants, few
+from onnxopt.verification.model.constants import few
+from onnxopt.verification.model.dataflow import Backward
 from onnxopt.verification.model.operators import MEASURING, WEIGHTS, WINDOWS, having
-from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 _LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 of a picture, 4 and 6 of a sequence
 _PICTURE: Final = ((0, 1), (2, 0))  # which of them: its height and width differ, so that nobody takes one for the other
@@ -74,12 +73,16 @@ _NONE: Final = _Need()
 
 
 def windowed(
-    graph: GraphProto, shapes: Mapping[str, Sequence[int | str]], batches: Collection[str]
+    graph: GraphProto,
+    shapes: Mapping[str, Sequence[int | str]],
+    batches: Collection[str],
+    functions: Iterable[FunctionProto] = (),
 ) -> list[dict[str, int]]:
     """Sizes for the dynamic dims of inputs that windows go over, two sets of them if there are any; `shapes` of the
     inputs. Last, those of the second that could as well be a bit smaller, and no multiple of strides."""
-    needs: dict[str, _Need] = {}
-    _sweep(graph, needs, _constants(graph))
+    sought = _Needs(functions)
+    sought.walk(graph)
+    needs = sought.facts
     found: list[dict[str, int]] = [{}, {}]
     leads: dict[str, _Need] = {}  # what strides most over a dim
     groups: dict[tuple[str, ...], None] = {}
@@ -137,24 +140,25 @@ def _left_over(need: _Need, size: int) -> list[bool]:
     return found
 
 
-def _sweep(graph: GraphProto, needs: dict[str, _Need], constants: MutableMapping[str, TensorProto]) -> None:
+class _Needs(Backward[_Need]):
     """From outputs to inputs; what nobody reads any further needs no more than is to be left."""
-    for node in reversed(graph.node):
-        kind = node.op_type
+
+    def join(self, a: _Need, b: _Need) -> _Need:
+        return a.either(b)
+
+    def walk(self, graph: GraphProto) -> None:
+        """Inputs of fixed sizes may be weights, whose numbers are not known."""
+        self.constants.update(_fixed(graph))
+        super().walk(graph)
+
+    def transfer(self, node: NodeProto, wanted: _Need | None) -> Iterator[tuple[str, _Need]]:
+        kind, need = node.op_type, wanted or _NONE
         if kind in MEASURING:
-            continue
-        need = _NONE
-        for output in node.output:
-            if output in needs:
-                need = needs[output] if need is _NONE else need.either(needs[output])
-        for body in bodies_of(node):
-            needs.update((o.name, need) for o in body.output)
-            _sweep(body, needs, ChainMap(_constants(body), constants))
-        before = _before(node, need, constants) if kind in _CHANGING else need
+            return
+        before = _before(node, need, self.constants) if kind in _CHANGING else need
         for name in node.input[:1] if kind in _FIRST_ONLY else node.input:
-            if name and name not in constants:
-                known = needs.get(name, before)
-                needs[name] = before if known is before else known.either(before)
+            if name and name not in self.constants:
+                yield name, before
 
 
 def _before(node: NodeProto, need: _Need, constants: Mapping[str, TensorProto]) -> _Need:
@@ -238,18 +242,13 @@ def _padded(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: M
     )
 
 
-def _constants(graph: GraphProto) -> dict[str, TensorProto]:
-    """Those that stand in the graph, and inputs of fixed sizes, which may be weights, without their numbers."""
+def _fixed(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     from onnx import TensorProto
 
-    found = {}
     for info in graph.input:
         dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
         if all(dims):
-            found[info.name] = TensorProto(dims=dims)
-    found.update((t.name, t) for t in graph.initializer)
-    found.update(constants(graph.node))
-    return found
+            yield info.name, TensorProto(dims=dims)
 
 
 def _numbers(tensor: TensorProto | None) -> list[float]:

@@ -1,6 +1,5 @@
-"""A model file as the judge reads it, on its own: what is wrong with the graph that passes change stays out of it.
+"""What a model file is: `skeleton` reads a file without its weights, `glance` a few fields of it.
 
-`skeleton` is a file without its weights, `glance` what it says before it is parsed. `order` and `functions` tell what
-nodes read, and what they call; `constants` what some of it holds, `operands` what operators do with it, `decisions`
-which of them jump or choose, `random_nodes` which draw, `dependence` what feeds can change.
+`operators` is the judge's table of operators, `breakpoints` the numbers at which they change what they do. `dataflow`
+walks a model once for each question: `ranges`, `dependence` and `decisions` here, others in `inputs`.
 """

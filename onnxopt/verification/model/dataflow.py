@@ -14,24 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from onnxopt.verification.model.constants import constants, held
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.model.order import bodies_of, in_order, reads_of
+from onnxopt.verification.model.order import bodies_of, ordered
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 Fact = TypeVar("Fact", bound=Hashable)
 
+STANDARD_BODIES: Final = ("If", "Loop", "Scan", "SequenceMap")  # of other operators nobody knows what bodies are given
 _DEEPEST: Final = 20  # functions that call each other
-
-
-def ordered(nodes: Sequence[NodeProto]) -> Iterable[NodeProto]:
-    """The nodes in an order in which they can be run: as they stand, if that is one."""
-    later = {o for node in nodes for o in node.output if o}
-    for node in nodes:
-        if not later.isdisjoint(node.input):
-            return [nodes[i] for i in in_order(nodes, [list(reads_of(n)) for n in nodes])]
-        later.difference_update(node.output)
-    return nodes
 
 
 class _Walk(Generic[Fact]):
@@ -86,7 +77,7 @@ class Forward(_Walk[Fact]):
         """The facts of what a node without bodies makes."""
         raise NotImplementedError
 
-    def entering(self, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
+    def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
         """The facts of the inputs of a node's body."""
         return [None, *reads[1:]] if node.op_type == "Loop" else reads if node.op_type != "If" else []
 
@@ -103,15 +94,20 @@ class Forward(_Walk[Fact]):
     def follow(self, nodes: Sequence[NodeProto]) -> None:
         facts = self.facts
         for node in ordered(nodes):
+            for name in node.output:
+                self.constants.pop(name, None)  # in another body it may have been the name of something else
             if node.op_type == "Constant" and (tensor := held(node)) is not None:
                 self.constants[node.output[0]] = tensor
             reads = [facts.get(name) for name in node.input]
-            if bodies := bodies_of(node):
+            bodies = bodies_of(node)
+            if bodies and node.op_type in STANDARD_BODIES:
                 made = self._bodies(node, bodies, reads)
             elif (function := self._called(node)) is not None:
                 made = self._call(function, node, reads)
             else:
                 made = self.transfer(node, reads)
+                for body in bodies:
+                    self._body(node, body, self.entering(node, body, reads))
             self._set(node.output, made)
 
     def _bodies(
@@ -119,7 +115,7 @@ class Forward(_Walk[Fact]):
     ) -> Sequence[Fact | None]:
         made: list[Fact | None] | None = None
         for body in bodies:
-            found = self._body(node, body, self.entering(node, reads))
+            found = self._body(node, body, self.entering(node, body, reads))
             made = found if made is None else [self.either(a, b) for a, b in zip(made, found)]
         if node.op_type != "Loop":
             return made or []
@@ -129,6 +125,8 @@ class Forward(_Walk[Fact]):
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
         formals, outputs = [i.name for i in body.input], [o.name for o in body.output]
         carried = dict(zip(formals[1:] if node.op_type == "Loop" else formals[: _states(node)], outputs))
+        for name in formals:
+            self.constants.pop(name, None)
         self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
         for k in range(self.PASSES + len(carried) * self.MUST):
             self.walk(body)
@@ -169,7 +167,7 @@ class Backward(_Walk[Fact]):
         self.follow(graph.node)
 
     def follow(self, nodes: Sequence[NodeProto]) -> None:
-        for node in reversed([*ordered(nodes)]):
+        for node in reversed(ordered(nodes)):
             wanted = functools.reduce(self.either, map(self.facts.get, node.output), None)
             for body in bodies_of(node):
                 self._set((o.name for o in body.output), [wanted] * len(body.output))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.element_types import TYPES
 from onnxopt.verification.model.constants import constants, single
+from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
+from onnxopt.verification.model.leave_out import forget_claims, forget_defaults
 from onnxopt.verification.model.operators import DECIDING, GIVE_OTHERS, MEASURING, STEPPED, WITH_BODIES
-from onnxopt.verification.model.order import bodies_of, first_of, operator_names, reads_of
+from onnxopt.verification.model.order import first_of, operator_names, reads_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 _AS_IT_IS: Final = ("Identity", "Cast")
+_FLOAT: Final = 1
+_OPEN: Final = 2
 _FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 
 
@@ -25,90 +31,74 @@ def is_decision(node: NodeProto) -> bool:
     return node.op_type in DECIDING
 
 
-def decides(proto: ModelProto) -> bool:
-    """Does something float that the inputs change get decided upon?
+class Deciding(Forward[int]):
+    """What decides upon floats that inputs change. What becomes of sizes does not count: it is integers, or the same in
+    every result. `nodes`: those of the main graph that decide, or in whose bodies or function something may. A fact: is
+    a value `_FLOAT`, and does it change (`_OPEN`)?"""
 
-    What becomes of sizes does not count: it is integers, or the same in every result.
-    """
-    return any(True for _ in _deciding(proto))
+    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+        super().__init__()
+        self.nodes: list[NodeProto] = []
+        self._within = {f.name: operator_names(f.node) for f in functions}
+        self.facts.update((i.name, _OPEN | _FLOAT * _may_be_floats(i.type)) for i in graph.input)
+        for tensor in graph.initializer:
+            self.facts[tensor.name] = self.facts.get(tensor.name, 0) | _FLOAT * (tensor.data_type in _FLOATS)
+        self.follow(graph.node)
 
+    @property
+    def others(self) -> list[str]:
+        """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest."""
+        found = [n.output[0] for n in self.nodes if n.op_type in GIVE_OTHERS]
+        return found + [n.output[1] for n in self.nodes if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
 
-def decisions(proto: ModelProto) -> tuple[list[str], list[str], list[str]]:
-    """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; where
-    it is steps; and what nodes make first in whose bodies, or function, it may be either."""
-    found = list(_deciding(proto))
-    others = [n.output[0] for n in found if n.op_type in GIVE_OTHERS]
-    others += [n.output[1] for n in found if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
-    within = [first_of(n) for n in found if not is_decision(n) and n.op_type != "Cast"]
-    return others, [n.output[0] for n in found if n.op_type in STEPPED], within
+    @property
+    def steps(self) -> list[str]:
+        return [n.output[0] for n in self.nodes if n.op_type in STEPPED]
 
+    @property
+    def within(self) -> list[str]:
+        """What nodes make first in whose bodies, or function, it may be either."""
+        return [first_of(n) for n in self.nodes if not is_decision(n) and n.op_type != "Cast"]
 
-def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
-    """The nodes of the main graph that decide upon floats, or in whose bodies or function something may."""
-    from onnx import TensorProto
+    def join(self, a: int, b: int) -> int:
+        return a | b
 
-    graph = proto.graph
-    called = {f.name: operator_names(f.node) for f in proto.functions}
-    deciding = [n for n in graph.node if _may_decide(n, called)]
-    if not deciding:
-        return
-    floats = {
-        i.name for i in graph.input if i.type.tensor_type.elem_type in _FLOATS or i.type.HasField("sequence_type")
-    }
-    floats |= {t.name for t in graph.initializer if t.data_type in _FLOATS}
-    changing = {i.name for i in graph.input}
-    for node in _leading_to(deciding, graph):
-        reads = _reads(node)
-        is_float = any(r in floats for r in reads)
-        changes = node.op_type not in MEASURING and any(r in changing for r in reads)
-        decided = changes and is_float
-        if node.op_type == "Cast":
-            target = next((a.i for a in node.attribute if a.name == "to"), TensorProto.FLOAT)
-            if decided and target not in _FLOATS:
-                yield node
-            is_float = target in _FLOATS
-        elif node.op_type == "Constant":
-            is_float = any(
-                a.t.data_type in _FLOATS or a.name in ("value_float", "value_floats") for a in node.attribute
-            )
-        elif node.op_type in DECIDING or DECIDING & called.get(node.op_type, frozenset()):
-            if decided:
-                yield node
-            is_float = node.op_type not in GIVE_OTHERS
-        elif decided and node.op_type in WITH_BODIES and DECIDING & operator_names([node]):
-            yield node
-        for output in node.output:
-            if is_float and node.op_type not in MEASURING:
-                floats.add(output)
-            if changes:
-                changing.add(output)
+    def _bodies(self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[int | None]) -> Sequence[int]:
+        return self.transfer(node, [self.facts.get(name) for name in reads_of(node)])
 
+    def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
+        kind = node.op_type
+        every = functools.reduce(operator.or_, filter(None, reads), 0)
+        if kind in MEASURING:
+            return [0] * len(node.output)
+        gives_floats = bool(every & _FLOAT)
+        decides = self._decides(node)
+        if every == _FLOAT | _OPEN and decides:
+            self.nodes.append(node)
+        if kind == "Cast":
+            gives_floats = _target(node) in _FLOATS
+        elif kind == "Constant":
+            gives_floats = any(a.t.data_type in _FLOATS or a.name.startswith("value_float") for a in node.attribute)
+        elif decides and kind not in WITH_BODIES:
+            gives_floats = kind not in GIVE_OTHERS
+        return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
 
-def _may_decide(node: NodeProto, called: Mapping[str, frozenset[str]]) -> bool:
-    if node.op_type == "Cast":
-        return any(a.name == "to" and a.i not in _FLOATS for a in node.attribute)
-    if node.op_type in DECIDING or DECIDING & called.get(node.op_type, frozenset()):
-        return True
-    return node.op_type in WITH_BODIES and bool(DECIDING & operator_names([node]))
+    def _decides(self, node: NodeProto) -> bool:
+        """Does it, or may something in its bodies or function?"""
+        kind = node.op_type
+        if kind == "Cast":
+            return _target(node) not in _FLOATS
+        if kind in DECIDING or DECIDING & self._within.get(kind, frozenset()):
+            return True
+        return kind in WITH_BODIES and bool(DECIDING & operator_names([node]))
 
 
-def _leading_to(nodes: Sequence[NodeProto], graph: GraphProto) -> Iterator[NodeProto]:
-    """These nodes and those that make what they read, in the graph's order; what becomes of a size leads nowhere."""
-    every = list(graph.node)
-    made = {o: i for i, n in enumerate(every) for o in n.output}
-    stack = [made[o] for n in nodes for o in n.output if o]
-    found = set(stack)
-    while stack:
-        node = every[stack.pop()]
-        if node.op_type not in MEASURING:
-            new = {made[r] for r in _reads(node) if r in made} - found
-            found |= new
-            stack += new
-    return (every[i] for i in sorted(found))
+def _target(node: NodeProto) -> int:
+    return next((a.i for a in node.attribute if a.name == "to"), 1)
 
 
-def _reads(node: NodeProto) -> Sequence[str]:
-    return list(reads_of(node)) if node.op_type in WITH_BODIES else list(node.input)
+def _may_be_floats(kind: TypeProto) -> bool:
+    return kind.tensor_type.elem_type in _FLOATS or kind.HasField("sequence_type")
 
 
 def open_conditions(path: Path) -> set[str]:
@@ -165,34 +155,11 @@ def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]
     from onnxopt.inferring import infer_shapes, inferable
 
     forget_defaults(proto)
-    _forget_claims(proto.graph)
+    forget_claims(proto.graph)
     model = infer_shapes(inferable(proto), values=True)
     graph = model.graph
     infos = (*graph.input, *graph.value_info, *graph.output)
     return model, {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
-
-
-def forget_defaults(proto: ModelProto) -> None:
-    """What initializers hold that callers may override is no proof either: onnx takes a default for a constant."""
-    if proto.ir_version < 4:  # before, every initializer is listed as input, and is what it is
-        return
-    graph = proto.graph
-    given = {i.name for i in graph.input}
-    names = [t.name for t in graph.initializer], [t.values.name for t in graph.sparse_initializer]
-    for tensors, its in zip((graph.initializer, graph.sparse_initializer), names):
-        for k in reversed([k for k, name in enumerate(its) if name in given]):
-            del tensors[k]
-
-
-def _forget_claims(graph: GraphProto) -> None:
-    """What the file says of the shapes of its own results is no proof."""
-    del graph.value_info[:]
-    for output in graph.output:
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
-    for node in graph.node:
-        for body in bodies_of(node):
-            _forget_claims(body)
 
 
 def conditions(graph: GraphProto, found: Changing) -> list[str]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import functools
+import itertools
+import operator as operator_module
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from onnxopt.verification.model.constants import constants, few
+from onnxopt.verification.model.constants import few
+from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward
+from onnxopt.verification.model.functions import Functions, Name, holds
 from onnxopt.verification.model.operators import DRAWING, MEASURING, OPENING, STANDARD, having, operator
-from onnxopt.verification.model.order import bodies_of, in_order, inside, reads_of
+from onnxopt.verification.model.order import first_of, inside, operator_names, reads_of
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
+ELEMENTS: Final = 1
+SIZES: Final = 2
+RANK: Final = 4
 NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
 _INTEGERS: Final = (6, 7)  # of TensorProto.DataType
 _FEW: Final = 4
-_DEEPEST: Final = 20  # functions that call each other
-_PASSES: Final = 20  # through a loop whose turns hand something on
 _OF_ELEMENTS: Final = having("drawing")
 
 
@@ -37,6 +43,38 @@ def may_draw(operators: Collection[str]) -> bool:
     return not DRAWING.isdisjoint(operators)
 
 
+def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
+    """Does it make some, or what it holds, or calls of these `functions`?"""
+    return holds(node, draws, functions)
+
+
+def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
+    """How often these nodes make some, if they are run once: each call counts."""
+    known: dict[int, int] = {}
+
+    def count(nodes: Iterable[NodeProto]) -> int:
+        return sum(draws(n) or called(functions.of(n)) for n in inside(nodes))
+
+    def called(function: FunctionProto | None) -> int:
+        if function is None:
+            return 0
+        if id(function) not in known:
+            known[id(function)] = 0  # nothing calls itself
+            known[id(function)] = count(function.node)
+        return known[id(function)]
+
+    return count(nodes)
+
+
+def is_random_model(model: ModelProto) -> bool:
+    """Does any of its nodes make some?"""
+    bodies = (f.node for f in model.functions)
+    if not may_draw(operator_names(itertools.chain(model.graph.node, *bodies))):
+        return False
+    functions = Functions(model).holding(draws)
+    return any(is_random(node, functions) for node in model.graph.node)
+
+
 def changing(
     graph: GraphProto,
     dims: Mapping[str, Sequence[int | None]] = NOTHING,
@@ -46,150 +84,114 @@ def changing(
     and these are given by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes
     of values; a number among them, picked out of a Shape, does not change. `functions`: of the model, whose calls are
     followed."""
-    found = Changing(dims, _few_integers({t.name: t for t in graph.initializer}) if dims else {})
-    found.functions = {(f.domain, f.name): f for f in functions}
-    found.values = {i.name for i in graph.input}
-    found.shapes = {
-        i.name for i in graph.input if not _has_shape(i) or not all(map(is_fixed, i.type.tensor_type.shape.dim))
-    }
-    found.ranks = {i.name for i in graph.input if not _has_shape(i)}
+    found = Changing(dims, functions)
+    found.constants.update((t.name, t) for t in graph.initializer)
+    for i in graph.input:
+        is_sized = _has_shape(i) and all(map(is_fixed, i.type.tensor_type.shape.dim))
+        found.facts[i.name] = ELEMENTS | (0 if is_sized else SIZES) | (0 if _has_shape(i) else RANK)
     found.follow(graph.node)
     return found
 
 
-class Changing:
-    """What can change: the elements of `values`, the sizes of `shapes`, the number of dims of `ranks`.
+class Changing(Forward[int]):
+    """What can change of values: `ELEMENTS`, `SIZES`, `RANK`.
 
     `open`: what decides, at every depth, and can change: a branch of an If, or whether a Loop runs at all; each by the
     first value that the node makes. `turning`: Loops that data decide when to end.
     """
 
-    def __init__(self, dims: Mapping[str, Sequence[int | None]], numbers: dict[str, list[int]]) -> None:
-        self.values, self.shapes, self.ranks = set[str](), set[str](), set[str]()
+    PASSES: ClassVar = 20
+
+    def __init__(
+        self, dims: Mapping[str, Sequence[int | None]] = NOTHING, functions: Iterable[FunctionProto] = ()
+    ) -> None:
+        super().__init__(functions)
         self.open, self.turning = set[str](), set[str]()
-        self.functions: dict[tuple[str, str], FunctionProto] = {}
-        self._dims, self._numbers = dims, numbers
+        self._dims = dims
         self._measured: dict[str, str] = {}  # what a Shape is of
-        self._seen: dict[Hashable, list[bool]] = {}  # which outputs, of functions and what of their operands can change
 
-    def follow(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
-        """What these nodes make of what can change. `depth`: of calls."""
-        reads = [list(reads_of(n)) for n in nodes]
-        for i in in_order(nodes, reads):
-            node = nodes[i]
-            for output in node.output:  # in another body it may have been the name of something else
-                self._measured.pop(output, None)
-                self._numbers.pop(output, None)
-            if node.op_type == "If" and node.input[0] not in self.values:  # it gives what one branch always does
-                self._inside(node, depth)
-                for a in node.attribute:
-                    self._carry([o.name for o in a.g.output], node.output)
-            else:
-                self._node(node, set(reads[i]))
-                self._inside(node, depth)
+    @property
+    def values(self) -> set[str]:
+        return {name for name, fact in self.facts.items() if fact & ELEMENTS}
 
-    def _node(self, node: NodeProto, read: set[str]) -> None:
-        values, shapes, ranks = self.values, self.shapes, self.ranks
-        if node.op_type == "Constant" and self._dims:
-            self._numbers.update(_few_integers(dict(constants([node]))))
+    def join(self, a: int, b: int) -> int:
+        return a | b
+
+    def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
+        for output in node.output:  # in another body it may have been the name of something else
+            self._measured.pop(output, None)
+        found = None if self._is_known_size(node) else self._after(node, reads) or None
+        return [found] * len(node.output)
+
+    def _after(self, node: NodeProto, reads: Sequence[int | None]) -> int:
+        every = _all_of(reads)
+        if draws(node):
+            return every | ELEMENTS
+        if not _is_known(node):
+            return every | (SIZES | RANK if every else 0)
+        if node.op_type in MEASURING:
+            return (ELEMENTS if every & SIZES else 0) | (SIZES if every & RANK else 0)
+        told = _all_of(reads[k] for k in OPENING.get(node.op_type, ()) if k < len(reads))
+        every |= (SIZES if told & ELEMENTS else 0) | (RANK if told & SIZES else 0)
+        if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:  # another element has another shape
+            every |= SIZES | RANK
+        return every
+
+    def _is_known_size(self, node: NodeProto) -> bool:
+        """Does it give sizes that are known, or pick such out of a Shape?"""
         if node.op_type == "Shape" and not node.attribute:
             self._measured[node.output[0]] = node.input[0]
         elif node.op_type == "Shape":
             ends = {a.name: a.i for a in node.attribute}
             some = self._dims.get(node.input[0], ())[ends.get("start", 0) : ends.get("end")]
-            if some and None not in some:
-                return
+            return bool(some) and None not in some
         elif node.op_type == "Gather" and node.input[0] in self._measured:
-            places = self._numbers.get(node.input[1], ())
-            known_dims = self._dims.get(self._measured[node.input[0]], ())
-            if places and all(-len(known_dims) <= p < len(known_dims) and known_dims[p] is not None for p in places):
-                return
-        changed, sized, ranked = (not known.isdisjoint(read) for known in (values, shapes, ranks))
-        told = [node.input[i] for i in OPENING.get(node.op_type, ()) if i < len(node.input)]
-        if draws(node):
-            changed = True
-        elif not _is_known(node):
-            sized = ranked = changed or sized or ranked
-        elif node.op_type in MEASURING:
-            changed, sized, ranked = sized, ranked, False
-        else:
-            sized |= not values.isdisjoint(told)
-            ranked |= not shapes.isdisjoint(told)
-            if node.op_type == "SequenceAt" and node.input[1] in values:  # another element has another shape
-                sized = ranked = True
-        for known, is_so in ((values, changed), (shapes, sized), (ranks, ranked)):
-            if is_so:
-                known.update(node.output)
+            known = self._dims.get(self._measured[node.input[0]], ())
+            places = self._places(node.input[1]) if known else []
+            return bool(places) and all(-len(known) <= p < len(known) and known[p] is not None for p in places)
+        return False
+
+    def _places(self, name: str) -> list[int]:
+        return few(self.constants[name], _FEW, _INTEGERS) if name in self.constants else []
 
     # -- bodies and calls --------------------------------------------------------------------------------
 
-    def _inside(self, node: NodeProto, depth: int) -> None:
-        if (node.domain, node.op_type) in self.functions and depth < _DEEPEST:
-            return self._call(self.functions[node.domain, node.op_type], node, depth + 1)
-        bodies = bodies_of(node)
-        if not bodies:
-            return None
-        deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]
-        if not self.values.isdisjoint(deciding):
-            self.open.add(next((o for o in node.output if o), ""))
-        for body in bodies:
-            self._hold(body)
-            given, made = [i.name for i in body.input], [o.name for o in body.output]
-            if node.op_type == "Loop":
-                self.values.update(given[:1])  # it counts: what is asked of that is answered otherwise in some turn
-                given = given[1:]
-            self._carry(list(node.input[node.op_type == "Loop" :]), given)
-            self.follow(body.node, depth)
-            if given:
-                self._turn(body.node, made[: len(given)], given[: len(made)], depth)
-            if node.op_type == "Loop" and made and made[0] in self.values:
-                self.turning.add(next((o for o in node.output if o), ""))
-        return None
+    def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[int | None]) -> Sequence[int | None]:
+        """A Loop counts: what is asked of that is answered otherwise in some turn. An operator that nothing is known of
+        may give its bodies whatever it makes of what it reads."""
+        found = super().entering(node, body, reads)
+        if node.op_type not in STANDARD_BODIES:
+            return [(_all_of(reads) and ELEMENTS | SIZES | RANK) or None] * len(body.input)
+        return [ELEMENTS, *found[1:]] if node.op_type == "Loop" else found
 
-    def _hold(self, body: GraphProto) -> None:
-        """What its initializers are, and no more what its names may have been in another body."""
-        held = {t.name: t for t in body.initializer}
-        for name in (*held, *(i.name for i in body.input)):
-            self._numbers.pop(name, None)
-        self._numbers.update(_few_integers(held) if self._dims else {})
+    def _bodies(
+        self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[int | None]
+    ) -> Sequence[int | None]:
+        deciding = reads[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]
+        if _all_of(deciding) & ELEMENTS:
+            self.open.add(first_of(node))
+        captured = _all_of(self.facts.get(name) for name in reads_of(node))
+        found = super()._bodies(node, bodies, reads)
+        if node.op_type == "If" and not _all_of(deciding) & ELEMENTS:  # it gives what one branch always does
+            return found
+        return [captured | (SIZES | RANK) if captured else None] * len(node.output)
 
-    def _turn(self, nodes: Sequence[NodeProto], made: Sequence[str], given: Sequence[str], depth: int) -> None:
-        """Until what turns hand on says no more."""
-        for k in range(_PASSES):
-            before = self._sizes
-            self._carry(made, given)
-            if self._sizes == before:
-                return
-            if k == _PASSES - 1:  # nobody writes such a loop: anything may change
-                self.values.update(o for n in inside(nodes) for o in n.output)
-            self.follow(nodes, depth)
+    def leaving(self, node: NodeProto, body: GraphProto) -> None:
+        if node.op_type == "Loop" and body.output and self.facts.get(body.output[0].name, 0) & ELEMENTS:
+            self.turning.add(first_of(node))
 
-    @property
-    def _sizes(self) -> list[int]:
-        return [len(known) for known in (self.values, self.shapes, self.ranks)]
+    def exhausted(self, body: GraphProto) -> None:
+        """Nobody writes such a loop: anything may change."""
+        self.facts.update((o, self.facts.get(o, 0) | ELEMENTS) for n in inside(body.node) for o in n.output)
 
-    def _carry(self, sources: Sequence[str], targets: Sequence[str]) -> None:
-        for known in (self.values, self.shapes, self.ranks):
-            known.update([t for s, t in zip(sources, targets) if s in known])
-
-    def _call(self, function: FunctionProto, node: NodeProto, depth: int) -> None:
-        inner = Changing(NOTHING, {})
-        inner.functions, inner._seen = self.functions, self._seen
-        inner.open, inner.turning = self.open, self.turning
-        for theirs, known in zip((inner.values, inner.shapes, inner.ranks), (self.values, self.shapes, self.ranks)):
-            theirs.update(formal for formal, name in zip(function.input, node.input) if name in known)
-        key = function.domain, function.name, *(frozenset(known) for known in (inner.values, inner.shapes, inner.ranks))
-        if key not in self._seen:
-            self._seen[key] = []
-            inner.follow(function.node, depth)
-            self._seen[key] = [name in inner.values for name in function.output]
-        self.values.update(name for name, is_so in zip(node.output, self._seen[key]) if is_so)
+    def _inside(self) -> Changing:
+        inner: Changing = super()._inside()
+        inner._dims, inner._measured = NOTHING, {}
+        return inner
 
 
-def _few_integers(tensors: Mapping[str, TensorProto]) -> dict[str, list[int]]:
-    """The elements of constants that may pick dims."""
-    found = {name: few(t, _FEW, _INTEGERS) for name, t in tensors.items()}
-    return {name: elements for name, elements in found.items() if elements}
+def _all_of(facts: Iterable[int | None]) -> int:
+    return functools.reduce(operator_module.or_, filter(None, facts), 0)
 
 
 def _is_known(node: NodeProto) -> bool:

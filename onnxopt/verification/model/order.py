@@ -3,12 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from onnxopt.verification.model.operators import WITH_BODIES
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, NodeProto
+
+
+class _Node:
+    """A node whose fields are read once, for those who look at it again and again."""
+
+    __slots__ = ("attribute", "bodies", "domain", "input", "op_type", "output", "overload")
+
+    def __init__(self, node: NodeProto) -> None:
+        self.op_type, self.domain, self.overload = node.op_type, node.domain, node.overload
+        self.input, self.output, self.attribute = node.input[:], node.output[:], node.attribute[:]
+        self.bodies = [read(body) for body in bodies_of(node)]
+
+
+class _Graph:
+    """A graph of such nodes, in an order in which they can be run."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self.name, self.value_info = graph.name, graph.value_info
+        self.input, self.output = graph.input[:], graph.output[:]
+        self.initializer, self.sparse_initializer = graph.initializer[:], graph.sparse_initializer[:]
+        self.node = ordered([cast("NodeProto", _Node(n)) for n in graph.node])
+
+
+class _Ordered(list["NodeProto"]):
+    pass
+
+
+def read(graph: GraphProto) -> GraphProto:
+    """The same graph for several questions: its fields, and those of its nodes and bodies, are read from the message
+    once. Nothing of it may be changed."""
+    return cast("GraphProto", _Graph(graph))
+
+
+def ordered(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
+    """The nodes in an order in which they can be run: as they stand, if that is one."""
+    if isinstance(nodes, _Ordered):
+        return nodes
+    later = {o for node in nodes for o in node.output[:] if o}
+    for node in nodes:
+        if not later.isdisjoint(node.input[:]):
+            return _Ordered(nodes[i] for i in in_order(nodes, [list(reads_of(n)) for n in nodes]))
+        later.difference_update(node.output[:])
+    return _Ordered(nodes)
 
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
@@ -52,17 +95,9 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
     not looked through."""
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
+    if isinstance(node, _Node):
+        return node.bodies
     return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]
-
-
-def leave_out_inputs(model: ModelProto) -> None:
-    """Take the inputs from branches of Ifs. By the standard a branch has none, and nobody gives it any: what is called
-    so around it is read."""
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for node in inside(nodes):
-            if node.op_type == "If" and node.domain in ("", "ai.onnx"):
-                for branch in bodies_of(node):
-                    del branch.input[:]
 
 
 def first_of(node: NodeProto) -> str:
