@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -39,6 +38,8 @@ def not_for_target(options: OptimizeOptions) -> list[str]:
 def _rolled_back(rolled_back: Sequence[RolledBack]) -> Iterator[str]:
     if not rolled_back:
         return
+    import shlex
+
     from onnxopt.reporting.plain import left_out
 
     for line in left_out([asdict(r) for r in rolled_back], matched=True):

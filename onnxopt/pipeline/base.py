@@ -67,8 +67,14 @@ class PassInfo:
         what = f"the target is {targets[0]}" if len(targets) == 1 else f"the targets are {' and '.join(targets)}"
         return f"is for {any_of(self.targets)}, {what}"
 
+    def suits(self, model: Model, targets: Sequence[str]) -> bool:
+        """Is the pass for one of `targets`, and does the model have an operator that it works on?"""
+        if self.ops and model.operators().isdisjoint(self.ops):
+            return False
+        return "any" in self.targets or not self.not_for(targets)
+
     def obstacle(self, model: Model, targets: Sequence[str]) -> str:
-        """Why `targets` or the model's operators speak against the pass; empty if nothing does."""
+        """Why `targets` or the model's operators speak against the pass; empty if it suits them."""
         if why := self.not_for(targets):
             return why
         if self.ops and model.operators().isdisjoint(self.ops):
@@ -135,7 +141,7 @@ class Pass:
     def should_run(self, model: Model, ctx: PassContext) -> bool:
         """Does the model have anything for this pass, and is it for one of the context's targets? Not asked of a pass
         called directly."""
-        return not self.info.obstacle(model, ctx.targets)
+        return self.info.suits(model, ctx.targets)
 
     def requires(self, model: Model) -> None:
         """Raise if the model is not one that this pass can work on."""

@@ -123,13 +123,14 @@ class PassContext:
 
     def obstacle(self, p: Pass, model: Model) -> str:
         """Why `p` does not run as part of a pipeline; empty if it does."""
-        if p.name in self.disabled_pass:
+        info = p.info
+        if info.name in self.disabled_pass:
             return "disabled"
-        if p.info.opt_level > self.opt_level and p.name not in self.required_pass:
-            return f"runs from -O{p.info.opt_level} on"
+        if info.opt_level > self.opt_level and info.name not in self.required_pass:
+            return f"runs from -O{info.opt_level} on"
         if not p.should_run(model, self):
-            return p.info.obstacle(model, self.targets) or "finds nothing for it in the model"
-        if p.info.required and self.disabled_pass and (missing := disabled_requirement(p.info, self.disabled_pass)):
+            return info.obstacle(model, self.targets) or "finds nothing for it in the model"
+        if info.required and self.disabled_pass and (missing := disabled_requirement(info, self.disabled_pass)):
             return f"requires {missing}, which is disabled"
         for instrument in self.instruments:
             name = type(instrument).__name__

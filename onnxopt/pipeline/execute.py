@@ -130,7 +130,7 @@ def _trace(p: Pass, model: Model, ctx: PassContext, is_before: bool) -> None:
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     """Is the model as `p`, with these options and settings, left it?"""
     if isinstance(p, Later):
-        if p.info.obstacle(model, ctx.targets):
+        if not p.is_imported:
             return False
         p = p.imported
     left = model.left_by.get(_key(ctx.configured(p), ctx))

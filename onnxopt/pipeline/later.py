@@ -21,6 +21,11 @@ class Later(Pass):
         keys."""
         return get_pass(self.name)()
 
+    @property
+    def is_imported(self) -> bool:
+        """Was the pass needed before?"""
+        return "imported" in vars(self)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Later) and other.name == self.name
 
