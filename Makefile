@@ -67,7 +67,7 @@ browser: ## find Chromium, which tests open the report page in, or install it (D
 test: $(READY) ## run the test suite (JOBS=2)
 	@$(MAKE) --no-print-directory --silent browser || true
 	@$(BIN)/python -m compileall -q onnxopt  # once, and not at each start of a command where Python may not write it
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal  # tests are rewritten once
 
 docs: $(READY) ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html

@@ -26,12 +26,31 @@ for name in (
 ):
     os.environ.pop(name, None)
 Model.debug = True  # the use of a value that no longer is raises
-# Byte code of a plugin is left beside it, and is taken for that of one of the same size that replaces it in a second.
-os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """Byte code of tests is kept, and of nothing else: a plugin's is left beside it, and would be taken for that of one
+    of the same size that replaces the plugin in a second."""
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+
 
 # How long an example takes says how busy the machine is: the first imports what it needs.
 settings.register_profile("onnxopt", deadline=None)
 settings.load_profile("onnxopt")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers_are_forked() -> Iterator[None]:
+    """The start of a worker is most of what the verdict on a small model costs."""
+    if sys.platform != "linux":
+        yield
+        return
+    from tests import worker_server
+
+    worker_server.fork_workers()
+    yield
+    worker_server.end_server()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -35,6 +35,7 @@ from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_
 PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.rglob("*.py"))
 SHARED: Final = Path(guards.__file__)
 GUARDS: Final = ("ctx.decline", "m.require", "m.skip", "self.ctx.decline")
+_NAMES: Final = frozenset(guard.rpartition(".")[2] for guard in GUARDS)
 
 
 @dataclass(frozen=True, order=True)
@@ -49,13 +50,23 @@ class Guard:
 
 def guards_of(file: Path) -> list[Guard]:
     """Those of a pass, and the shared ones that it calls."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    shared = [f for f in ast.parse(SHARED.read_text(encoding="utf-8")).body if getattr(f, "name", "") in called]
-    places = [(file, n) for n in ast.walk(tree)] + [(SHARED, n) for f in shared for n in ast.walk(f)]
-    return sorted(
-        Guard(path, n.lineno) for path, n in places if isinstance(n, ast.Call) and ast.unparse(n.func) in GUARDS
-    )
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    called = {n.id for n in nodes if isinstance(n, ast.Name)}
+    shared = [Guard(SHARED, line) for name, lines in _shared().items() if name in called for line in lines]
+    return sorted([*(Guard(file, line) for line in _lines(nodes)), *shared])
+
+
+@cache
+def _shared() -> dict[str, list[int]]:
+    """The lines of guards in each function of `rewriting/guards.py`."""
+    tree = ast.parse(SHARED.read_text(encoding="utf-8"))
+    return {f.name: _lines(ast.walk(f)) for f in tree.body if isinstance(f, ast.FunctionDef)}
+
+
+def _lines(nodes: Iterable[ast.AST]) -> list[int]:
+    calls = (n.func for n in nodes if isinstance(n, ast.Call))
+    named = (f for f in calls if isinstance(f, ast.Attribute) and f.attr in _NAMES)
+    return [f.lineno for f in named if ast.unparse(f) in GUARDS]
 
 
 def cases_of(file: Path) -> list[Case]:

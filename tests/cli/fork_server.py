@@ -26,7 +26,7 @@ from typing import NoReturn
 import onnx
 import onnx.parser
 
-from tests.cli.forked_worker import fork_workers
+from tests.forked_worker import fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 # The command's own beginning comes before anything else is imported: it postpones what it can.
@@ -39,7 +39,7 @@ from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve
-from tests.cli.forked_worker import import_runtime
+from tests.forked_worker import import_runtime
 import_what_runs_do({SMALL!r})
 import_runtime()
 serve(int(sys.argv[1]))

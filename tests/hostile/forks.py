@@ -21,7 +21,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
-from tests.cli.forked_worker import fork_workers
+from tests.forked_worker import fork_workers
 
 MEMORY = 3 << 30  # bytes that a process of a run gets, so that a fault does not take the machine down
 GRACE = 10.0  # seconds in which what a run started has to be gone

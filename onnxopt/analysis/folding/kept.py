@@ -54,6 +54,4 @@ def is_second_layout(node: Node, gone: Container[Node], stays: Container[Node]) 
 
 
 def _is_equal(a: Node, b: Node) -> bool:
-    return a is b or (
-        a.op == b.op and a.inputs == b.inputs and attribute_bytes(a.proto) == attribute_bytes(b.proto)
-    )
+    return a is b or (a.op == b.op and a.inputs == b.inputs and attribute_bytes(a.proto) == attribute_bytes(b.proto))

@@ -39,7 +39,7 @@ class ForkedWorker:
         self._lock = threading.Lock()  # nobody may end a process that has ended, and whose number is another's
         self.pid = os.fork()
         if self.pid == 0:
-            _become_a_worker(program, source, target)
+            become_a_worker(program, source, target)
         os.close(source)
         os.close(target)
         self.stdin, self.stdout = os.fdopen(to_it, "wb"), os.fdopen(from_it, "rb")
@@ -68,11 +68,15 @@ def fork_workers() -> None:
 
 def _started(command: Any, *args: Any, **given: Any) -> Any:
     """A process: forked if it is a worker, any other as ever."""
-    is_worker = command[:-1] == [sys.executable, "-P", "-c"] and given == _OF_WORKERS | {"start_new_session": True}
-    return ForkedWorker(command[-1]) if is_worker and not args else _POPEN(command, *args, **given)
+    return ForkedWorker(command[-1]) if is_worker(command, given) and not args else _POPEN(command, *args, **given)
 
 
-def _become_a_worker(program: str, source: int, target: int) -> NoReturn:
+def is_worker(command: Any, given: dict[str, Any]) -> bool:
+    """Is the process that is to be started a worker, as `onnxopt.worker.process` starts one?"""
+    return command[:-1] == [sys.executable, "-P", "-c"] and given == _OF_WORKERS | {"start_new_session": True}
+
+
+def become_a_worker(program: str, source: int, target: int) -> NoReturn:
     """What a new process has: a session, its pipes and nothing else that is open, signals that mean what they did."""
     code = 1
     try:

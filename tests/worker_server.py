@@ -1,0 +1,165 @@
+"""The workers of tests that call Python, forked from a process that has onnxruntime loaded: see `forked_worker.py`.
+
+The tests' own process is no place to fork from: it has run models, and a fork has none of a runtime's threads. So a
+server forks. A worker's parent is then a process of the server that waits for it, and tells its exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from onnxopt.worker import process
+from tests.forked_worker import become_a_worker, is_worker
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+import onnxopt.verification.original, onnxopt.verification.judge, onnxopt.worker.heap
+from tests.forked_worker import import_runtime
+from tests.worker_server import serve
+import_runtime()
+serve(int(sys.argv[1]))
+"""
+STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+
+
+def _surroundings() -> tuple[object, ...]:
+    """What a new process takes from this one, and the server took when it started."""
+    env = {name: value for name, value in os.environ.items() if name.startswith(STARTS)}
+    return env, sys.executable, [resource.getrlimit(kind) for kind in _LIMITS]
+
+
+class WorkerServer:
+    """Forks workers, one at a time, until this process ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.surroundings = _surroundings()
+        with other:
+            command = [sys.executable, "-P", "-c", PROGRAM, str(other.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+
+    def ask(self, program: str, *ends: int) -> None:
+        """Have a process begin that runs `program`. `ends`: its stdin, its stdout, and where its end is told."""
+        request = {"program": program, "parent": os.getpid(), "cwd": os.getcwd(), "env": dict(os.environ)}
+        data = json.dumps(request).encode()
+        with self._lock:
+            socket.send_fds(self._socket, [len(data).to_bytes(8, "little")], ends)
+            self._socket.sendall(data)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+class ServedWorker:
+    """As much of a Popen as `onnxopt.worker.process` uses."""
+
+    def __init__(self, server: WorkerServer, program: str) -> None:
+        (source, to_it), (from_it, target), (status, told) = os.pipe(), os.pipe(), os.pipe()
+        server.ask(program, source, target, told)
+        for end in (source, target, told):
+            os.close(end)
+        self._status = os.fdopen(status, "rb", buffering=0)
+        self.pid = int.from_bytes(self._status.read(4), "little")
+        self.returncode: int | None = None
+        self._lock = threading.Lock()  # nobody may end a process that has ended, and whose number is another's
+        self.stdin, self.stdout = os.fdopen(to_it, "wb"), os.fdopen(from_it, "rb")
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+                self.returncode = int.from_bytes(self._status.read(4), "little", signed=True)
+                self._status.close()
+            return self.returncode
+
+    def wait(self) -> int | None:
+        with contextlib.suppress(ValueError, OSError):  # another thread was told, and has closed it
+            select.select([self._status], [], [])
+        return self.poll()
+
+    def kill(self) -> None:
+        with self._lock:
+            if self.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+
+
+@cache
+def _server() -> WorkerServer:
+    return WorkerServer()
+
+
+def fork_workers() -> None:
+    """From now on, workers of this process are forked; a server starts with the first."""
+    process.subprocess = _Starting()  # type: ignore[assignment]
+
+
+def end_server() -> None:
+    if _server.cache_info().currsize:
+        _server().close()
+
+
+class _Starting:
+    """The module `subprocess`, but for how processes are started."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, command: Any, *args: Any, **given: Any) -> Any:
+        if args or not is_worker(command, given) or _server().surroundings != _surroundings():
+            return subprocess.Popen(command, *args, **given)
+        return ServedWorker(_server(), command[-1])
+
+
+def serve(descriptor: int) -> None:
+    """Fork a worker for each request until the other side closes. A request is 8 bytes of its length, with which come
+    three descriptors, and JSON; what is told is 4 bytes of the worker's number, and at its end 4 of its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for workers ends by itself
+    with socket.socket(fileno=descriptor) as asked:
+        while True:
+            size, ends, _, _ = socket.recv_fds(asked, 8, 3)
+            if not size:
+                return
+            data = b""
+            while len(data) < int.from_bytes(size, "little"):
+                data += asked.recv(1 << 16)
+            if os.fork() == 0:
+                asked.close()
+                _wait_for_a_worker(json.loads(data), *ends)
+            for end in ends:
+                os.close(end)
+
+
+def _wait_for_a_worker(request: dict[str, Any], source: int, target: int, told: int) -> NoReturn:
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.chdir(request["cwd"])
+            os.environ.clear()
+            os.environ.update(request["env"])
+            theirs = f"confine({request['parent']}, "  # of whom a worker does not outlive
+            become_a_worker(request["program"].replace(theirs, f"confine({parent}, "), source, target)
+        os.close(source)
+        os.close(target)
+        os.write(told, pid.to_bytes(4, "little"))
+        os.write(told, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]).to_bytes(4, "little", signed=True))
+    finally:
+        os._exit(0)
