@@ -136,9 +136,10 @@ def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
     if theirs not in walk.agreed or theirs not in walk.pairs.of:
         return None
     every = range(len(walk.original.values))
-    both = [(holds(walk, mine, k), holds(walk, walk.pairs.of[theirs], k)) for k in every]
-    found = {a is b for a, b in both}
-    return found.pop() if len(found) == 1 and not any(None in pair for pair in both) else None
+    a, b = ([holds(walk, name, k) for k in every] for name in (mine, walk.pairs.of[theirs]))
+    if None in a or None in b:
+        return None
+    return True if a == b else False if a == [not truth for truth in b] else None
 
 
 def _is_captured(program: Program, name: str) -> bool:

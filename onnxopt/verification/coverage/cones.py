@@ -66,7 +66,7 @@ class Cone:
         entries = a.entries(nodes, fed_of_a.difference(asked))
         if len(nodes) > MAX_NODES or not a.random.isdisjoint(nodes) or not asked <= a.maker.keys():
             return None
-        if not all(isinstance(known.get(e), np.ndarray) for known in walk.original.values for e in entries):
+        if not _are_tensors(walk, entries):
             return None
         return cls(walk, value, fed, fed_of_a, nodes, entries, frozenset(read - asked), sorted(asked))
 
@@ -101,6 +101,11 @@ class Cone:
         """A's values of the entries in this case, by name."""
         values = self.walk.original.values[case]
         return {e: values[e] for e in self.entries}
+
+
+def _are_tensors(walk: Walk, names: Sequence[str]) -> bool:
+    """Are these of A tensors that are kept, in each case?"""
+    return all(isinstance(known.get(name), np.ndarray) for known in walk.original.values for name in names)
 
 
 def made_of(

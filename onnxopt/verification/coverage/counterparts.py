@@ -55,10 +55,12 @@ def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
     asks, is_sure = _asks(outer, nodes) if theirs else (None, False)
     branches = [taken(outer, x, k) for k in every]
     for name, other in zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES)):
+        if name not in mine:
+            continue
         cases = [k for k in every if branches[k] == name]
-        if name in mine and cases and not is_sure:
+        if cases and not is_sure:
             yield from _in_place(outer, nodes, name, cases)
-        if name in mine and other in theirs and asks is not None:
+        if other in theirs and asks is not None:
             enclosing = Enclosing(outer, nodes, name, other, cases or every, is_sure)
             yield Counterpart(enclosing, mine[name], theirs[other], assumed=_NOTHING if cases else _assumed(enclosing))
 

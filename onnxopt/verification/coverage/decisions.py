@@ -45,12 +45,12 @@ def decided_otherwise(walk: Walk, sameness: Sameness) -> dict[str, bool]:
     changing = changing_values(walk.a)
     names = itertools.islice((name for name in _decisions(walk.a) if name in changing), _MAX_DECISIONS)
     every = {name: _Decision(walk, name) for name in names}
-    cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}
+    cuts = {v for v, theirs in walk.pairs.by_original.items() if theirs in walk.cuts}
     handed, values = made_of(walk.a, every, cuts, HANDS_ON)
-    theirs = {*walk.pairs.made_from([*handed])} & walk.cuts
+    behind = {*walk.pairs.made_from([*handed])} & walk.cuts
     made = dict.fromkeys(walk.pairs.made_from(values))
     open_ = itertools.islice((v for v in made if not sameness.is_made_alike(v)), _MAX_VALUES)
-    asked = ((v, _differs(Cone.of(walk, v, theirs - {v}), every)) for v in open_)
+    asked = ((v, _differs(Cone.of(walk, v, behind - {v}), every)) for v in open_)
     return {value: found for value, found in asked if found is not None}
 
 
@@ -67,8 +67,8 @@ def _differs(cone: Cone | None, every: dict[str, _Decision]) -> bool | None:
     if cone is None:
         return False
     walk = cone.walk
-    read = (every[e] for e in cone.entries if e in every and walk.pairs.by_original.get(e) in walk.fed)
-    open_ = [decision for decision in read if not decision.is_seen]
+    read = (every[e] for e in cone.entries if e in every)
+    open_ = [decision for decision in read if decision.is_fed and not decision.is_seen]
     inside = [walk.a.nodes[i].op_type for i in cone.nodes if not every.keys().isdisjoint(walk.a.nodes[i].output)]
     if not open_ and not inside:
         return None
@@ -93,6 +93,10 @@ class _Decision:
     def _behind(self) -> set[str]:
         a = self._walk.a
         return a.behind({self._name}, (), len(a.nodes) - 1)
+
+    @property
+    def is_fed(self) -> bool:
+        return self._walk.pairs.by_original.get(self._name) in self._walk.fed
 
     @functools.cached_property
     def is_seen(self) -> bool:

@@ -168,10 +168,9 @@ def _says_little(walk: Walk, value: str) -> bool:
     known = [v for v in _known(walk, value) if v.size] if kind in _DECISIONS else []
     if not known:
         return False
-    first = known[0].item(0)
-    others = sum(int(np.count_nonzero(v != first)) for v in known)
-    most = _ODD if kind == "tensor(bool)" else 0
-    return others <= most or sum(v.size for v in known) - others <= most
+    every = np.concatenate([v.reshape(-1) for v in known])
+    others, most = int(np.count_nonzero(every != every[0])), _ODD if kind == "tensor(bool)" else 0
+    return min(others, every.size - others) <= most
 
 
 # -- breakpoints -----------------------------------------------------------------------------------------
@@ -309,8 +308,13 @@ def _steps(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
             elif is_behind and output in of and _hides(walk, output) and not sameness.is_made_alike(output):
-                inside = walk.b.made(walk.b.cone([output], walk.fed))
-                yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
+                yield output, _differing(walk, output)
+
+
+def _differing(walk: Walk, value: str) -> list[str]:
+    """What differs in the cone of a cut of B."""
+    inside = walk.b.made(walk.b.cone([value], walk.fed))
+    return [v for v in inside if v in walk.latest and v not in walk.cuts]
 
 
 def _hides(walk: Walk, value: str) -> bool:

@@ -49,7 +49,7 @@ class Beyond:
     `flips`: booleans are turned round as well, if both programs read all of them.
     """
 
-    def __init__(self, points: Sequence[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:
+    def __init__(self, points: list[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:
         self._points, self._factors, self._flips = points, factors, flips
 
     def __call__(self, cone: Cone, known: Known) -> Iterator[Known]:
@@ -67,7 +67,7 @@ class Beyond:
         with np.errstate(all="ignore"):
             for factor in self._factors:
                 yield {n: np.asarray(v * v.dtype.type(_signed(factor, v))) for n, v in known.items()}
-            for bound, sign in ((self._points[-1], 1), (self._points[0], -1)) if self._points else ():
+            for bound, sign in zip(self._points[-1:] + self._points[:1], (1, -1)):
                 yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
         for epsilon in (p for p in self._points if 0 < p < EPSILON):  # beside others nothing would be seen of it
             yield from _as_small(known, epsilon)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -83,45 +84,61 @@ def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list
 
 def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] | None:
     """The trace with its next Ifs opened, by what cases take; None if other data may take what none of them does."""
-    pairs = Pairs(trace.a.program, trace.b.program)
-    apart = changed(pairs, Sameness.of_files(pairs))
-    mine, theirs = (_conditions(r, ifs, feeds, types, trace.cases) for r, ifs in zip((trace.a, trace.b), apart))
-    if not mine and not theirs:
+    asked = _Questions(trace, feeds, types)
+    if not asked.mine and not asked.theirs:
         return []
-    same = dict(_same(pairs, mine, theirs))
-    only = [c for c in theirs if c.name not in same]
-    if not _are_answered([*mine, *only], len(trace.cases)):
+    if not asked.are_answered:
         return None
-    unanswered = (
-        trace.unanswered[0] | {c.name for c in mine if not c.is_open and not _is_proven(trace.a.program, c)},
-        trace.unanswered[1] | {c.name for c in only if not c.is_open},
-    )
-    both = [(x, y) for y, x in same.items() if x in pairs.a.maker and y in pairs.b.maker]
-    kept = [x for x, _ in both], [y for _, y in both]
-    groups = _alike([*mine, *theirs], len(trace.cases))
-    found = [_opened(trace, places, (mine, theirs), kept, unanswered) for places in groups]
+    found = [asked.opened(places) for places in asked.alike()]
     return [one for one in found if one is not None] if None not in found else []
 
 
-def _opened(
-    trace: Trace,
-    places: Sequence[int],
-    conditions: tuple[Sequence[_Condition], Sequence[_Condition]],
-    kept: tuple[Sequence[str], Sequence[str]],
-    unanswered: tuple[frozenset[str], frozenset[str]],
-) -> Trace | None:
-    """The trace of the cases at these places, with the branches that they take; `kept` values are given out."""
-    a = _with_branches(trace.a, _branches(conditions[0], places[0]), kept[0])
-    b = _with_branches(trace.b, _branches(conditions[1], places[0]), kept[1])
-    return None if a is None or b is None else Trace(a, b, [trace.cases[k] for k in places], unanswered)
+class _Questions:
+    """What decides upon the Ifs that the models of a trace have not alike: of A, of B, and of B only."""
 
+    def __init__(self, trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> None:
+        self._trace = trace
+        self._pairs = pairs = Pairs(trace.a.program, trace.b.program)
+        apart = changed(pairs, Sameness.of_files(pairs))
+        self.mine = _conditions(trace.a, apart[0], feeds, types, trace.cases)
+        self.theirs = _conditions(trace.b, apart[1], feeds, types, trace.cases)
+        self._same = dict(self._called_alike())
+        self._only = [c for c in self.theirs if c.name not in self._same]
 
-def _alike(conditions: Sequence[_Condition], cases: int) -> list[list[int]]:
-    """The places of cases in which all conditions are the same."""
-    found: dict[tuple[bool, ...], list[int]] = {}
-    for k in range(cases):
-        found.setdefault(tuple(c.truths[k] for c in conditions), []).append(k)
-    return [*found.values()]
+    def _called_alike(self) -> Iterator[tuple[str, str]]:
+        """(name in B, name in A) of what is called so and is the same in all cases."""
+        known = {c.name: c.truths for c in self.mine}
+        for c in self.theirs:
+            name = self._pairs.of.get(c.name, c.name if c.name in self._pairs.a.given else "")
+            if known.get(name) == c.truths:
+                yield c.name, name
+
+    @property
+    def are_answered(self) -> bool:
+        """Are those that are not the same in all cases answered in each way in which they may be answered together?"""
+        open_ = [c for c in (*self.mine, *self._only) if c.is_open]
+        return len({tuple(c.truths[k] for c in open_) for k in range(len(self._trace.cases))}) == 1 << len(open_)
+
+    def alike(self) -> list[list[int]]:
+        """The places of cases in which all conditions are the same."""
+        found: dict[tuple[bool, ...], list[int]] = {}
+        for k in range(len(self._trace.cases)):
+            found.setdefault(tuple(c.truths[k] for c in (*self.mine, *self.theirs)), []).append(k)
+        return [*found.values()]
+
+    @functools.cached_property
+    def _unanswered(self) -> tuple[frozenset[str], frozenset[str]]:
+        a, (mine, theirs) = self._trace.a.program, self._trace.unanswered
+        open_ = {c.name for c in self.mine if not c.is_open and not _is_proven(a, c)}
+        return mine | open_, theirs | {c.name for c in self._only if not c.is_open}
+
+    def opened(self, places: Sequence[int]) -> Trace | None:
+        """The trace of the cases at these places. Conditions of both become outputs, to be compared."""
+        trace, pairs = self._trace, self._pairs
+        both = [(x, y) for y, x in self._same.items() if x in pairs.a.maker and y in pairs.b.maker]
+        a = _with_branches(trace.a, _branches(self.mine, places[0]), [x for x, _ in both])
+        b = _with_branches(trace.b, _branches(self.theirs, places[0]), [y for _, y in both])
+        return None if a is None or b is None else Trace(a, b, [trace.cases[k] for k in places], self._unanswered)
 
 
 def _branches(conditions: Sequence[_Condition], k: int) -> dict[int, str]:
@@ -152,21 +169,6 @@ def _values(runner: Runner, names: Collection[str], feeds: Feeds, types: Mapping
     known = [{**fed, **(part.run(fed) if part is not None else {})} for fed in feeds]
     defaults = {name: program.constant(name) for name in names if name in program.constants}
     return {name: [values.get(name, defaults.get(name)) for values in known] for name in names}
-
-
-def _same(pairs: Pairs, mine: Sequence[_Condition], theirs: Sequence[_Condition]) -> Iterator[tuple[str, str]]:
-    """(name in B, name in A) of what is called so and is the same in all cases."""
-    known = {c.name: c.truths for c in mine}
-    for c in theirs:
-        name = pairs.of.get(c.name, c.name if c.name in pairs.a.given else "")
-        if known.get(name) == c.truths:
-            yield c.name, name
-
-
-def _are_answered(conditions: Sequence[_Condition], cases: int) -> bool:
-    """Are those that are not the same in all cases answered in each way in which they may be answered together?"""
-    open_ = [c for c in conditions if c.is_open]
-    return len({tuple(c.truths[k] for c in open_) for k in range(cases)}) == 1 << len(open_)
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:

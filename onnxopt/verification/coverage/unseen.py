@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from onnxopt.verification.pieces.outcome import Fault
-    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
@@ -62,6 +61,10 @@ class _Asked:
     scope: str
     is_wrong: bool
 
+    def has_taken(self, node: NodeProto) -> bool:
+        """Have other cases taken both branches of an If?"""
+        return node.op_type == "If" and node.input[0] in self.taken
+
     def within(self, scope: str) -> _Asked:
         return replace(self, taken=(), scope=scope)
 
@@ -80,7 +83,7 @@ def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
     yield from _hidden(walk, asked)
     if asked.is_wrong:
         return
-    for value, other in _indistinct(walk, walk.sameness, asked.is_open, asked.taken):
+    for value, other in _indistinct(walk, asked):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for gap in gaps(walk, walk.sameness):
         why = f"{gap.part}{AND}{gap.how}" if gap.differs else gap.part
@@ -93,9 +96,8 @@ def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
     known, others = set[int | None](counterparts.values()), set(new)
     for i in sorted({*apart, *(i for i, j in counterparts.items() if j in others)}):
-        node = walk.a.nodes[i]
-        all_taken = node.op_type == "If" and node.input[0] in asked.taken
-        if not all_taken or _is_deep(walk.a, node):
+        all_taken = asked.has_taken(walk.a.nodes[i])
+        if not all_taken or _is_deep(walk.a, walk.a.nodes[i]):
             found = _Node(walk, i, asked)
             known |= found.covered
             yield from found.unseen(all_taken=all_taken)
@@ -280,29 +282,20 @@ class _Node:
 # -- values that no case tells apart ----------------------------------------------------------------------
 
 
-def _indistinct(
-    walk: Walk, sameness: Sameness, is_open: Callable[[str], bool], taken: Collection[str]
-) -> Iterator[tuple[str, str]]:
+def _indistinct(walk: Walk, asked: _Asked) -> Iterator[tuple[str, str]]:
     """(value, one of the results that only one of both reads). Two Ifs of which a branch never runs may give the same
-    wherever it does not: what reads the one in A and the other in B agrees, and says nothing. `taken`: conditions of
-    which other cases took both."""
-    half = [i for i in walk.a.hiding if _is_half_seen(walk, i, taken)]
+    wherever it does not: what reads the one in A and the other in B agrees, and says nothing."""
+    half = [i for i in walk.a.hiding if not asked.has_taken(walk.a.nodes[i]) and _is_half_seen(walk, walk.a.nodes[i])]
     if not half:
         return
-    numbers, of = sameness.numbers(half), walk.pairs.of
-    fed = {name for name in walk.fed if of.get(name, name) in numbers}
-    for value in (v for v in walk.b.maker if v in walk.cuts and v in of and not walk.pairs.is_same(v)):
-        mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
-        theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed) & fed}
-        other = _read_by_one(numbers, mine, theirs) if mine or theirs else []
-        if any(is_open(first_of(walk.a.nodes[walk.a.maker[name]])) for name in other):
+    numbers, a = walk.sameness.numbers(half), walk.a
+    for value in (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of and not walk.pairs.is_same(v)):
+        other = _read_by_one(walk, numbers, value)
+        if any(asked.is_open(first_of(a.nodes[a.maker[name]])) for name in other):
             yield value, other[0]
 
 
-def _is_half_seen(walk: Walk, i: int, taken: Collection[str]) -> bool:
-    node = walk.a.nodes[i]
-    if node.op_type == "If" and node.input[0] in taken:
-        return False
+def _is_half_seen(walk: Walk, node: NodeProto) -> bool:
     return not bodies(node) or not all(runs(walk, node, name) for name in bodies(node))
 
 
@@ -312,7 +305,10 @@ def _read(program: Program, value: str, fed: set[str]) -> set[str]:
     return {r for i in nodes for r in program.reads[i] if r in fed}
 
 
-def _read_by_one(numbers: Mapping[str, int], mine: Collection[str], theirs: Collection[str]) -> list[str]:
-    """One name for each number that only one of the two reads."""
+def _read_by_one(walk: Walk, numbers: Mapping[str, int], value: str) -> list[str]:
+    """One name for each number that only one of the two reads to make a value."""
+    of = walk.pairs.of
+    mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
+    theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed)} & numbers.keys()
     x, y = ({numbers[name]: name for name in names} for names in (mine, theirs))
     return [x[n] for n in x.keys() - y.keys()] + [y[n] for n in y.keys() - x.keys()]

@@ -30,9 +30,9 @@ _SEED: Final = 47
 
 def draw_alike(a: Skeleton, b: Skeleton) -> None:
     """Change both, in place."""
-    drawing = [{n.output[0]: n for n in s.proto.graph.node if n.output and draws(n)} for s in (a, b)]
-    pairs = {name: (n, drawing[1][name]) for name, n in drawing[0].items() if name and name in drawing[1]}
-    both = {name: max(len(x.output), len(y.output)) for name, (x, y) in pairs.items() if x.op_type == y.op_type}
+    mine, theirs = ({n.output[0]: n for n in s.proto.graph.node if n.output and draws(n)} for s in (a, b))
+    alike = [name for name in mine.keys() & theirs.keys() if name and mine[name].op_type == theirs[name].op_type]
+    both = {name: max(len(mine[name].output), len(theirs[name].output)) for name in alike}
     for skeleton in (a, b):
         model = skeleton.proto
         skeleton.operands = _name_alike(model.graph, both)
@@ -91,8 +91,14 @@ def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
     for node in nodes:
         for body in bodies_of(node):
             _seed(body.node, ())
-        if draws(node) and first_of(node) not in but and not any(a.name == "seed" for a in node.attribute):
-            seed = node.attribute.add(name="seed", type=1, f=_SEED)
-            if node.op_type == "Dropout":  # an integer, that of all others is a float
-                seed.type, seed.i = seed.INT, _SEED
-                seed.ClearField("f")
+        if draws(node) and first_of(node) not in but:
+            _add_seed(node)
+
+
+def _add_seed(node: NodeProto) -> None:
+    if any(a.name == "seed" for a in node.attribute):
+        return
+    if node.op_type == "Dropout":  # an integer, that of all others is a float
+        node.attribute.add(name="seed", type=2, i=_SEED)
+    else:
+        node.attribute.add(name="seed", type=1, f=_SEED)

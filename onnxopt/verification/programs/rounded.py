@@ -89,7 +89,7 @@ def _makes(node: NodeProto, code: int) -> bool:
 
 
 def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Collection[tuple[str, str]]) -> None:
-    known = outer | {t.name for t in graph.initializer if t.data_type == code}
+    known = outer.union(t.name for t in graph.initializer if t.data_type == code)
     nodes = list(graph.node)
     del graph.node[:]
     wide: dict[str, str] = {}  # what is read, by name
@@ -99,7 +99,7 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
         if node.op_type in _AS_IT_IS or (node.domain, node.op_type) in calls:
             graph.node.append(node)
             continue
-        for name in (n for n in dict.fromkeys(node.input) if n in known and n not in wide):
+        for name in sorted(known.intersection(node.input).difference(wide)):
             wide[name] = f"{name}{_WIDE}{depth}"
             _cast(graph, name, wide[name], _FLOAT)
         node.input[:] = [wide.get(name, name) for name in node.input]
