@@ -13,8 +13,8 @@ import pytest
 from hypothesis import settings
 
 from onnxopt.graph import Model
-from onnxopt.verification import session
-from onnxopt.verification.session import Session
+from onnxopt.verification import verifier
+from onnxopt.verification.verifier import Verifier
 from onnxopt.worker import room
 from onnxopt.worker.room import Room
 from onnxopt.worker.service import Spare
@@ -54,13 +54,13 @@ def workers_are_forked() -> Iterator[None]:
 
 
 @contextmanager
-def _keeping(module: ModuleType, owner: type[Room] | type[Session]) -> Iterator[None]:
+def _keeping(module: ModuleType, owner: type[Room] | type[Verifier]) -> Iterator[None]:
     """As a batch does with its small models: what `owner` closes is kept for the next one, which begins where its start
     would end. One of another program, or with another limit, is a new one; so is one that died, or has had much memory.
     """
     spare = Spare()
 
-    def close(self: Room | Session) -> None:
+    def close(self: Room | Verifier) -> None:
         if self._service is not None:
             spare.keep(self._service)
             self._service = None
@@ -78,7 +78,7 @@ def keeping_worker() -> AbstractContextManager[None]:
 
 
 def keeping_judge() -> AbstractContextManager[None]:
-    return _keeping(session, Session)
+    return _keeping(verifier, Verifier)
 
 
 @pytest.fixture(scope="module")

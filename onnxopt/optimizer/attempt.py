@@ -146,6 +146,7 @@ def attempt(
             if verifier is not None and changed:
                 verifier.submit(staged.path, model.tolerances)
                 progress("verifying")
+                verifier.progress = lambda done: progress(f"verifying {done:.0%}")
             if changed and report.bytes_after - report.bytes_before >= _GROWN:
                 from onnxopt.optimizer.growth import growth
 

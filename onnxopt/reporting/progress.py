@@ -67,17 +67,19 @@ class Progress:
 
 
 def optimization_steps(phase: str) -> str:
-    """`load › passes: dead-code › write › verify` in rich's markup, with the present step in bold and the past ones
-    green. What is no step, such as bisecting, stands for itself; what else has a name is a pass."""
+    """`load › passes: dead-code › write › verify` in rich's markup, with the present step in bold, and how much of that
+    is done where a share stands behind its name, the past ones green. What is no step, such as bisecting, stands for
+    itself; what else has a name is a pass."""
     from rich.markup import escape
 
-    if not phase or " " in phase:
+    name, _, share = phase.partition(" ")
+    if not phase or (share and not share.endswith("%")):
         return escape(phase)
-    now = _NAMED.get(phase, "passes")
+    now = _NAMED.get(name, "passes")
     parts = []
     for step in _STEPS:
         if step == now:
-            parts.append(f"[bold]{step if phase in _NAMED else f'{step}: {escape(phase)}'}[/]")
+            parts.append(f"[bold]{f'{step} {share}'.rstrip() if name in _NAMED else f'{step}: {escape(name)}'}[/]")
         else:
             parts.append(f"[{'green' if _STEPS.index(step) < _STEPS.index(now) else 'dim'}]{step}[/]")
     return " › ".join(parts)

@@ -16,9 +16,9 @@ from onnxopt.verification.inputs.limits import of_both
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, fix_dims, read
-from onnxopt.verification.options import UNVERIFIED, VerifyOptions
+from onnxopt.verification.job import Read
+from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import Comparison, JudgedCase
-from onnxopt.verification.session import Read
 from onnxopt.verification.verifier import Verifier
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         check_interface(*models, options.dtype)
         plan = of_both(make_plan(models[0], skeletons[0].values), *skeletons)
         fix_dims(plan, options.dims)
-        result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []
         requests = list(_requests(models, plan, options, skipped))
         if not requests and skipped:
@@ -47,8 +46,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
             raise UsageError(f"{a} has {why}", "name other cases, or leave --cases out")
         verifier.prepare(plan, requests)
         verifier.submit(b)
-        verifier.finish(result)
-        result.provider = verifier.provider
+        result = Comparison(**vars(verifier.finish()), a=str(a), b=str(b), provider=verifier.provider)
         result.cases = [*(c for c in skipped if c.name in (options.cases or ())), *result.cases]
     result.seconds = time.monotonic() - began
     return result
@@ -69,11 +67,11 @@ def _requests(
         if recipe.override and not why:
             why = "".join(f"B does not take `{n}`" for n in list(plan.overridable)[:1] if n not in others)
         if not why:
-            yield recipe, lambda: Data(given)
+            yield recipe, functools.partial(Data, given)
         else:
             skipped.append(JudgedCase(recipe.name, {}, status="skipped", note=why))
     if given and not sets and options.cases is None:
-        yield Recipe("given"), lambda: Data(given)
+        yield Recipe("given"), functools.partial(Data, given)
     for found in sets:
         yield Recipe(found.name), functools.partial(_read, found, given)
 

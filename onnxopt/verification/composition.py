@@ -13,16 +13,16 @@ from onnxopt.verification.inputs.cases import OWN, missing
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.job import Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.options import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
-from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import OnnxRuntime, Reference, is_starved, reason
 from onnxopt.verification.verdict import conclude, word
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Service
-from onnxopt.worker.serving import Refused, Tell, serve
+from onnxopt.worker.service import Service
+from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 _START: Final = "from onnxopt.verification.composition import main; main()"
 _STEPS: Final = "running the parts"

@@ -389,5 +389,7 @@ class Judge(Original):
 
 
 def main() -> None:
+    from onnxopt.verification.job_runner import JobRunner
+
     keep_little()
-    serve(Judge)
+    serve(lambda tell: JobRunner(Judge(tell), tell))

@@ -23,8 +23,8 @@ from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.profiling import OperatorTime, Profile, profiles, side_by_side
 from onnxopt.verification.run import find_provider, reason
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Service
-from onnxopt.worker.serving import Refused, Tell, serve
+from onnxopt.worker.service import Service
+from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 LEVELS: Final = {
     "none": "ORT_DISABLE_ALL",

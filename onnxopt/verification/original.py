@@ -17,11 +17,11 @@ from onnxopt.verification.inputs.feeding import Search, feed
 from onnxopt.verification.inputs.footprint import products
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.job import Answer, Opened, Request
 from onnxopt.verification.model.glance import glance
 from onnxopt.verification.numbers.compare import differ, evidence, is_dull
 from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.options import VerifyOptions
-from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, find_provider, is_starved, open_original, reason
 from onnxopt.wire import stands_alone

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.job import Answer
 from onnxopt.verification.model.decisions import always_empty, open_conditions
 from onnxopt.verification.options import DIFFERENT
-from onnxopt.verification.protocol import Answer
 from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.verdict import untaken_branches, weak_outputs
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from onnxopt.errors import OnnxOptError
 from onnxopt.verification.inputs.muted import are_few, have_few_rows
+from onnxopt.verification.job import LOOK, UNSHOWN
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
-from onnxopt.verification.proof import together
+from onnxopt.verification.proof import Proof, together
 from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
-from onnxopt.verification.session import Session
+from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.verdict import could_jump, differences, largest, settle
-from onnxopt.worker.service import Died
-from onnxopt.worker.serving import Refused
+from onnxopt.worker.serving import Died, Refused
 
 if TYPE_CHECKING:
-    from onnxopt.verification.inputs.plan import Plan
-    from onnxopt.verification.protocol import Answer
+    from onnxopt.verification.job import Answer
+    from onnxopt.verification.job_runner import JobRunner
 
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _HELD: Final = 12  # held against each other with branches in place
@@ -30,88 +33,120 @@ _STARVED: Final = "takes more memory than it may (--memory)"
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
 
 
+class _Seen(NamedTuple):
+    pieces: Pieces
+    places: list[Place]
+    noise: dict[str, dict[str, float]]  # by case
+
+
+def _wrong(verdict: Verification) -> set[str]:
+    """The cases in which an output differs, or a channel of one."""
+    return {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
+
+
 class SecondLook:
     """At one result."""
 
-    def __init__(self, session: Session, options: VerifyOptions, *, foreign: bool) -> None:
-        """`foreign`: the result was made elsewhere, and may have parts that the original has not."""
-        assert session.plan is not None
-        self._session = session
-        self._plan: Plan = session.plan
-        self._options = options
-        self._foreign = foreign
+    def __init__(self, runner: JobRunner, options: VerifyOptions) -> None:
+        self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
         self.is_alike = False  # do both make outputs by the same operators, of the same constants?
         self.cut_short = ""  # why pieces were not looked into to the end, if they took too long, or too much
 
-    def look(
+    def look(self, verdict: Verification, answers: Sequence[Answer], failed: JudgedCase | None, found: Proof) -> bool:
+        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen. What
+        was looked into before is not again, but for what others add to it."""
+        try:
+            self._runner.begin(LOOK)
+            is_rough = verdict.status == DIFFERENT or failed is not None
+            is_asked = self._is_asked(verdict, answers, found, is_rough=is_rough)
+            seen = self._seen(verdict, answers, failed, found, is_asked=is_asked) if not self.is_alike else None
+        except (Refused, OnnxOptError):
+            raise
+        except Exception as e:
+            self._cut_short(verdict, e)
+            return False
+        if seen is None:
+            return False
+        if self._options.by_tolerance or failed is not None:
+            verdict.pieces, verdict.places, verdict.noise = seen.pieces, seen.places, largest(seen.noise)
+            return True
+        status = verdict.status
+        settle(verdict, seen.pieces, seen.places, seen.noise)
+        if not is_asked and verdict.status == IN_PIECES:
+            verdict.status = status
+        return True
+
+    def _cut_short(self, verdict: Verification, error: Exception) -> None:
+        """Note why pieces were not looked into to the end: for want of time or memory, or for a fault of the judge.
+        Raises Refused where outputs differ by what may be rounding: nobody is accused."""
+        is_fault = not isinstance(error, Died) and not is_starved(error)
+        if is_fault and os.environ.get("ONNXOPT_DEBUG"):
+            raise error
+        why = str(error) if isinstance(error, Died) else _STARVED
+        if is_fault:
+            command = f"ONNXOPT_DEBUG=1 onnxopt verify {self._runner.opening.original} RESULT"
+            why = f"ended in an internal error ({type(error).__name__}: {reason(error)}), which `{command}` shows"
+        if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:
+            raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
+        self.cut_short = "" if isinstance(error, Died) and not error.late else why
+
+    def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
+        """Do outputs leave something open? Of what is much work to look into, files are asked first."""
+        by_caller = bool(self._options.pieces or self._options.dtype)
+        is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none or found.untaken)
+        is_sound = not is_rough and not by_caller and self._runner.is_steady
+        self.is_alike = is_sound and (is_open or self._asks_files(answers)) and self._judge.alike()
+        return by_caller or is_rough or is_open or bool(_wrong(verdict)) or not self._runner.is_steady
+
+    def _seen(
         self,
         verdict: Verification,
         answers: Sequence[Answer],
         failed: JudgedCase | None,
-        untaken: Mapping[str, str],
-        taken: Sequence[str],
+        found: Proof,
         *,
-        weak: bool,
-    ) -> bool:
-        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen. What
-        was looked into before is not again, but for what others add to it."""
-        rough = verdict.status == DIFFERENT or failed is not None
-        hidden = self._plan.decides and not verdict.exact
-        asked = self._options.pieces or self._options.dtype
-        if not rough and not asked and self._session.alive and self._session.is_steady:
-            is_open = hidden or weak or bool(untaken) or self._asks_files(answers)
-            self.is_alike = is_open and bool(self._session.call("alike"))
-            if self.is_alike:
-                return False
-        wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
-        open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
-        deep = bool(answers) and self._hides(taken, untaken)
-        pieces, places, status = verdict.pieces, [], verdict.status
-        all_ = pieces is not None or deep or self._redecides(answers)
-        if not open_ and not all_:
-            return False
-        wrong |= {failed.name} if failed else set()
-        new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
+        is_asked: bool,
+    ) -> _Seen | None:
+        """What pieces and noise say; None where nothing asks for that, or no case can be looked into."""
+        is_deep = bool(answers) and self._hides(found)
+        all_ = verdict.pieces is not None or is_deep or self._redecides(answers)
+        wrong = _wrong(verdict) | ({failed.name} if failed else set())
+        known = verdict.pieces.cases if verdict.pieces is not None else ()
+        new = [a for a in answers if a.case.name not in known]
         groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
-        try:
-            with self._session.limited():
-                for group, proves in groups:
-                    self._session.hold(group)
-                    found, places = self._session.call("pieces", group, taken)
-                    pieces = found if pieces is None else pieces.joined(found, proves=proves)
-                    if places:
-                        break
-                if pieces is None:
-                    return False
-                if deep and not pieces.complete and not places:
-                    why = f"parts that may not have run were not compared ({pieces.note})"
-                    pieces.unseen = [*untaken.values(), why]
-                if pieces.complete and pieces.unseen and not places and (self._plan.conditions or self._plan.hides):
-                    pieces = self._as_taken(answers) or pieces
-                told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
-                noise = {}
-                if told or (rough and not pieces.complete):
-                    names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
-                    noise = self._noise(verdict, names, decides=not pieces.complete)
-                if noise and not places and self._has_lost_digits(verdict, largest(noise)):
-                    lost, places = self._closer(verdict, taken, digits=True)
-                    pieces = lost if places else pieces
-                elif noise and not places and self._is_far(verdict, largest(noise)):
-                    near, places = self._closer(verdict, taken)
-                    pieces = near if places else pieces
-        except (Died, MemoryError) as e:
-            why = str(e) if isinstance(e, Died) else _STARVED
-            if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
-                raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
-            self.cut_short = why if isinstance(e, MemoryError) or e.late else ""
-            return False
-        if self._options.by_tolerance or failed is not None:
-            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
-        else:
-            settle(verdict, pieces, places, noise)
-            if not open_ and verdict.status == IN_PIECES:
-                verdict.status = status
-        return True
+        if not (is_asked or all_) or not (groups or verdict.pieces):
+            return None
+        pieces, places = self._in_groups(verdict.pieces, groups, found)
+        if is_deep and not pieces.complete and not places:
+            why = f"parts that may not have run were not compared ({pieces.note})"
+            pieces.unseen = [*found.untaken.values(), why]
+        if pieces.complete and pieces.unseen and not places and (self._plan.conditions or self._plan.hides):
+            pieces = self._as_taken(answers) or pieces
+        is_rough = verdict.status == DIFFERENT or failed is not None
+        noise = {}
+        if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
+            names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
+            noise = self._noise(verdict, names, decides=not pieces.complete)
+        if noise and not places:
+            has_lost = self._has_lost_digits(verdict, largest(noise))
+            if has_lost or self._is_far(verdict, largest(noise)):
+                near, places = self._closer(verdict, found.taken, digits=has_lost)
+                pieces = near if places else pieces
+        return _Seen(pieces, places, noise)
+
+    def _in_groups(
+        self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]], found: Proof
+    ) -> tuple[Pieces, list[Place]]:
+        """What pieces of these cases say beside what is known, until something differs."""
+        places: list[Place] = []
+        for group, proves in groups:
+            self._runner.hold(group)
+            other, places = self._judge.pieces(group, found.taken)
+            pieces = other if pieces is None else pieces.joined(other, proves=proves)
+            if places:
+                break
+        assert pieces is not None
+        return pieces, places
 
     def _has_lost_digits(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
         """Does the whole differ by more than roundings of a narrower type do, whose pieces agree as it holds them? No
@@ -136,39 +171,35 @@ class SecondLook:
             names = [c.name for c in sorted(cases, key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))][
                 :_AT_ONCE
             ]
-        self._session.hold(names)
-        found: tuple[Pieces, list[Place]] = self._session.call("pieces", names, taken, digits, not digits)
-        return found
+        self._runner.hold(names)
+        return self._judge.pieces(names, taken, digits, not digits)
 
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
         """What pieces say with branches in place of Ifs; None unless that leaves nothing open."""
         names = [a.case.name for a in answers if a.proves][:_HELD]
         if not names:
             return None
-        self._session.hold(names)
-        found: Pieces | None = self._session.call("as_taken", names, _AT_ONCE)
-        return found
+        self._runner.hold(names)
+        return self._judge.as_taken(names, _AT_ONCE)
 
     def _asks_files(self, answers: Sequence[Answer]) -> bool:
         """Would files be asked for parts that differ and that no case shows?"""
         p = self._plan
         return bool(answers and (p.hides or p.conditions or p.decisions or p.steps or p.within or p.muted))
 
-    def _hides(self, taken: Sequence[str], untaken: Mapping[str, str]) -> bool:
+    def _hides(self, found: Proof) -> bool:
         """May there be parts that differ and that no case ran, but for branches of which that is known?"""
-        is_seen = not self._plan.hides and {*taken, *untaken}.issuperset(self._plan.conditions)
-        if is_seen and not self._foreign:
-            return False
-        return bool(self._session.alive and self._session.call("hides"))
+        is_seen = not self._plan.hides and {*found.taken, *found.untaken}.issuperset(self._plan.conditions)
+        return (not is_seen or self._runner.opening.foreign) and self._judge.hides()
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
         """May there be decisions that agree, and say nothing of what they were made of, or what few rows hide?"""
         plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
         hides = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
-        if not (answers and (plan.decisions or plan.steps or plan.within or hides) and self._session.alive):
+        if not (answers and (plan.decisions or plan.steps or plan.within or hides)):
             return False
-        found: bool | list[str] = self._session.call("redecides")
-        return found if isinstance(found, bool) else have_few_rows(self._session.original, found, sizes)
+        found = self._judge.redecides()
+        return found if isinstance(found, bool) else have_few_rows(Path(self._runner.opening.original), found, sizes)
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does
@@ -176,20 +207,17 @@ class SecondLook:
         differ, told = differences(verdict.cases), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
-        self._session.hold(names)
+        self._runner.hold(names)
         of_result = not decides and could_jump(self._plan) and not self._options.dtype
-        found: dict[str, dict[str, float]] = self._session.call(
-            "noise", names, differ, told if not decides and names[0] in most else "", of_result
-        )
-        return found
+        return self._judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
 
-    def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
+    def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
         """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
         that this runtime leaves out."""
-        found: list[str] = []
-        if self._foreign and verdict.agrees and answers and self._session.alive and not self._options.by_tolerance:
+        if self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance:
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
-            with contextlib.suppress(Died, MemoryError), self._session.limited():  # nothing is known of it then
-                self._session.hold(names)
-                found = self._session.call("unshown", names)
-        return {why: why for why in found}
+            with contextlib.suppress(Died, MemoryError):  # nothing is known of it then
+                self._runner.begin(UNSHOWN)
+                self._runner.hold(names)
+                return self._judge.unshown(names)
+        return []

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from onnxopt.errors import StartError
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Service
+from onnxopt.worker.service import Service
+from onnxopt.worker.serving import Died
 
 _START: Final = "from onnxopt.worker.native import main; main()"
 

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
 from onnxopt.worker.process import Gone, Worker
-from onnxopt.worker.serving import RENEW, STARTING
+from onnxopt.worker.serving import RENEW, STARTING, Died
 
 LARGE: Final = 1 << 30  # bytes: a process that has had so much is not kept, a large model leaves a heap with holes
 _GRACE: Final = 2.0  # seconds for what nobody waits for any more
 _TO_START: Final = 60.0  # seconds at least, on a machine that does other things; what is asked then has its own
 
 
-class Died(Exception):
-    """The worker ended, or hung (`late`); `state` is what it was doing."""
-
-    def __init__(self, state: str, gone: Gone) -> None:
-        super().__init__(f"onnxruntime {gone} {state}")
-        self.how = str(gone)
-        self.state = state
-        self.late = gone.late
-
-    def is_about(self, label: str) -> bool:
-        """Was it busy with the one that is called so? A name of a value may hold the label too."""
-        return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
+def _ignore(event: Any) -> None:
+    pass
 
 
 class Service:
@@ -49,11 +39,16 @@ class Service:
         self._state = STARTING
         self._has_started = False
         self.heard = 0.0  # of it first, on the monotonic clock
+        self.hear: Callable[[Any], None] = _ignore  # is called with each event
         self._is_new = True  # nothing was asked of it
 
     @property
     def alive(self) -> bool:
         return self._worker is not None
+
+    def is_asked(self, method: str) -> bool:
+        """Was a call posted, and not waited for yet?"""
+        return method in self._posted
 
     def post(self, method: str, *args: Any) -> None:
         """Ask for a call without waiting for it: the next `call` of this method gets its result."""
@@ -65,9 +60,10 @@ class Service:
 
     def call(self, method: str, *args: Any) -> Any:
         """The method's result; what it raises is raised here. Raises Died."""
-        if not self._posted:
+        if not self.is_asked(method):
             self.post(method, *args)
-        assert self._posted[0] == method, f"{self._posted[0]} was asked for first"
+        while self._posted[0] != method:
+            self.call(self._posted[0])
         assert self._worker is not None
         try:
             while True:
@@ -78,12 +74,15 @@ class Service:
                 kind, value = self._worker.receive(deadline, timeout)
                 self.heard = self.heard or time.monotonic()
                 self._has_started = True
-                if kind != "state":
+                if kind not in ("state", "event"):
                     break
-                self._state = value
+                if kind == "event":
+                    self.hear(value)
+                else:
+                    self._state = value
         except Gone as e:
             self.close()
-            raise Died(self._state, e) from None
+            raise Died(self._state, str(e), e.late) from None
         self._posted.popleft()
         if kind == "raised":
             raise value
@@ -99,7 +98,7 @@ class Service:
         """Forget all that was said and asked, for another caller; False, and closed, where that cannot be, or has no
         point."""
         if self._worker is not None and (start, memory) == (self._start, self._memory):
-            self._timeout, self.deadline, self.heard = timeout, None, 0.0
+            self._timeout, self.deadline, self.heard, self.hear = timeout, None, 0.0, _ignore
             if self._is_new:  # it may still be starting
                 return True
             self.deadline = time.monotonic() + _GRACE

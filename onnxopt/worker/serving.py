@@ -1,12 +1,14 @@
 """The worker's side of a service: it knows nothing of processes, and imports little.
 
 The worker says what it begins (a state) before each step that may crash or hang; each state has the whole timeout.
+Whatever else it tells, plain data, is an event for whoever listens.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,11 +21,25 @@ from onnxopt.worker.limits import peak_memory
 
 RENEW: Final = "renew"
 STARTING: Final = "at its start"
-Tell = Callable[[str], None]
+Tell = Callable[[Any], None]  # a state, or an event that the parent is told
 
 
 class Refused(Exception):
     """The original cannot be run here; says why."""
+
+
+class Died(Exception):
+    """A worker ended, or hung (`late`); `state` is what it was doing, `how` it ended."""
+
+    def __init__(self, state: str, how: str, late: bool = False) -> None:
+        super().__init__(f"onnxruntime {how} {state}")
+        self.state = state
+        self.how = how
+        self.late = late
+
+    def is_about(self, label: str) -> bool:
+        """Was it busy with the one that is called so? A name of a value may hold the label too."""
+        return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
 @with_room
@@ -36,8 +52,8 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
             with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
                 onnxruntime()
 
-        def tell(state: str) -> None:
-            send(target, ("state", state))
+        def tell(said: Any) -> None:
+            send(target, ("state" if isinstance(said, str) else "event", said))
 
         tell(STARTING)  # which ends here
         served = make(tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_where_the_original_dies_at_such_sizes_it_is_given_others(stepwise: bool
         if stepwise:
             plan = make_plan(onnx.load(path))
             recipes = [RECIPES[name] for name in ("random", "extremes")]
-            verifier.prepare(plan, [(recipe, lambda: Data({})) for recipe in recipes])
+            verifier.prepare(plan, [(recipe, partial(Data, {})) for recipe in recipes])
         verifier.submit(path)
         found = verifier.finish()
     assert found.status == EQUAL, found.message

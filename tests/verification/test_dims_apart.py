@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.verification import Verifier, VerifyOptions, verify
 from onnxopt.verification.inputs.sizes import strides
-from onnxopt.verification.session import START
+from onnxopt.verification.verifier import START
 from tests.samples import parsed
 
 TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2] rows = {-1, 4}, int64[1] none = {0}> {

@@ -104,7 +104,7 @@ import pickle, sys
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.protocol import Request
+from onnxopt.verification.job import Request
 from onnxopt.verification.options import VerifyOptions
 judge = Judge()
 judge.open({str(tmp_path / "a.onnx")!r}, VerifyOptions(), ("a", "b"))

@@ -15,9 +15,9 @@ from onnxopt.verification import VerifyOptions, original
 from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.job import Request
 from onnxopt.verification.model.glance import Glance, glance
 from onnxopt.verification.original import Original
-from onnxopt.verification.protocol import Request
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g '
 X = "(float[2] x) => (float[M] y) "

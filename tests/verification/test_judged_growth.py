@@ -14,13 +14,13 @@ from onnxopt.verification.coverage.changes import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.job import Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.options import EQUAL, VerifyOptions
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.protocol import Request
 from tests.steps import lines_executed
 
 SMALL, LARGE = 20, 100  # a quadratic algorithm takes 25 times as many steps

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from onnx import parser
 
-from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.protocol import Answer
-from onnxopt.verification.session import Session
+from onnxopt.verification import Verifier
 from tests.verification.test_decided import own
 
 HEAD = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, T] x) => (float[N, K] y)
@@ -38,14 +36,17 @@ def test_images_do_not_become_large(tmp_path: Path) -> None:
     assert all(c.dims["T"] * c.dims["U"] < 1 << 17 for c in found.cases)
 
 
-def test_an_original_that_dies_of_them_is_compared_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(session: Session, recipes: Sequence[Recipe]) -> list[Answer]:
-        assert session._service is not None
-        session._service.close()
-        return []
-
-    monkeypatch.setattr(Session, "further", dies)
+def test_an_original_that_dies_of_them_is_compared_as_before(tmp_path: Path) -> None:
     one, two = (MADE.replace("AXIS", a).replace("START", "start") for a in ("axis", "last"))
-    found = own(tmp_path, "", one, two, HEAD)
+    for name, body in (("a", one), ("b", two)):
+        (tmp_path / name).write_bytes(parser.parse_model(f"{HEAD} {{ {body} }}").SerializeToString())
+    start = (
+        "import os, signal\nfrom onnxopt.verification import judge\nmethod = judge.Judge.original\n"
+        "def die(self, request):\n    if request.recipe.longer: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    return method(self, request)\njudge.Judge.original = die\njudge.main()"
+    )
+    with Verifier(tmp_path / "a", start=start) as verifier:
+        verifier.submit(tmp_path / "b")
+        found = verifier.finish()
     assert found.status == "inconclusive", found.message
     assert "output `y` is all zero" in found.message

@@ -12,8 +12,8 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.job import Request
 from onnxopt.verification.judge import Judge
-from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import CaseRecord, OutputRecord
 from onnxopt.verification.verdict import differences
 

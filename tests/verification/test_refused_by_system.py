@@ -13,9 +13,8 @@ from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions, judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.protocol import Request
+from onnxopt.verification.job import Request
 from onnxopt.verification.run import OnnxRuntime
-from onnxopt.verification.session import Session
 from onnxopt.worker.serving import Refused
 
 NO_THREAD = (
@@ -166,21 +165,18 @@ def test_memory_that_neither_can_be_loaded_in(opened: judge.Judge, path: str, mo
 
 
 @pytest.mark.parametrize("asked", ["original", "result", "optimized"])
-def test_memory_that_a_worker_is_refused(asked: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_a_worker_is_refused(asked: str, path: str) -> None:
     """Is no error of the command's: what could not be looked at is not verified."""
-    call = Session.call
-
-    def starved(self: Session, method: str, *args: Any) -> Any:
-        found = call(self, method, *args)
-        if method == asked:
-            raise MemoryError
-        return found
-
-    monkeypatch.setattr(Session, "call", starved)
-    with Verifier(path) as verifier:
+    once = path + ".once"
+    start = (
+        f"from onnxopt.verification import judge\nfrom pathlib import Path\n"
+        f"once, method = Path({once!r}), judge.Judge.{asked}\n"
+        "def starved(*given):\n    if once.exists(): return method(*given)\n    once.touch(); raise MemoryError\n"
+        f"judge.Judge.{asked} = starved\njudge.main()"
+    )
+    with Verifier(path, start=start) as verifier:
         verifier.submit(path)
         found = verifier.finish()
         assert (found.status, "takes more memory than it may" in found.message) == (UNVERIFIED, True)
-        monkeypatch.undo()
         verifier.submit(path)
         assert verifier.finish().agrees == (asked != "original"), "another result is judged"

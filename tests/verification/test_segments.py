@@ -19,7 +19,6 @@ from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
 from onnxopt.verification.programs.runner import Failed, Runner
 from onnxopt.verification.programs.stream import Stream
-from onnxopt.worker.process import Gone
 from onnxopt.worker.service import Died
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'
@@ -130,8 +129,8 @@ def test_the_next_segment_is_loaded_meanwhile_and_who_dies_then_may_have_died_of
         "loading a piece of B as far as `y`",
         "running a piece of B as far as `y`",
     ]
-    assert [Died(state, Gone("died")).is_about("B") for state in told if "B as far as `y`" in state] == [True, True]
-    assert not any(Died(state, Gone("died")).is_about("B") for state in told if "B as far as `v1`" in state)
+    assert [Died(state, "died").is_about("B") for state in told if "B as far as `y`" in state] == [True, True]
+    assert not any(Died(state, "died").is_about("B") for state in told if "B as far as `v1`" in state)
 
 
 @pytest.mark.usefixtures("tight")

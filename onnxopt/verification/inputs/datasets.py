@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,18 +53,18 @@ def find_data_sets(places: Sequence[str], model: ModelProto, plan: Plan) -> list
 
 def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[DataSet]:
     if path.is_file() and path.suffix == ".npz":
-        return [DataSet(path.name, lambda: Data(_npz(path, plan)))]
+        return [DataSet(path.name, partial(_from_npz, path, plan))]
     if not path.is_dir():
         what = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
         raise UsageError(f"--inputs {path}: {what}", _FORMS)
     name = path.resolve().name
     if any(path.glob("input_*.pb")) or any(path.glob("output_*.pb")):
-        return [DataSet(name, lambda: _onnx(path, model, plan))]
+        return [DataSet(name, partial(_onnx, path, model, plan))]
     sets = sorted(path.glob("test_data_set_*"), key=_number)
     if sets:
         return [found for folder in sets for found in _in_place(folder, model, plan)]
     if any(path.rglob("*.npy")):
-        return [DataSet(name, lambda: Data(_npy(path, plan)))]
+        return [DataSet(name, partial(_from_npy, path, plan))]
     raise UsageError(f"--inputs {path}: there are no .npy and no input_*.pb files in it", _FORMS)
 
 
@@ -106,6 +107,14 @@ def _unreadable(file: Path, error: Exception) -> UsageError:
         is_array = str(error).startswith("Object arrays")
         why = "holds Python objects, which are not read" if is_array else "is no .npy file, and no .npz file"
     return UsageError(f"{file} {why}", "write it with numpy.save or numpy.savez")
+
+
+def _from_npy(folder: Path, plan: Plan) -> Data:
+    return Data(_npy(folder, plan))
+
+
+def _from_npz(file: Path, plan: Plan) -> Data:
+    return Data(_npz(file, plan))
 
 
 def _npy(folder: Path, plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,505 @@
+"""The worker's side of a verification: runs the cases, looks into pieces, and gives out the verdict.
+
+The worker says each step before it begins the step. A worker that dies is followed by another, which is told of that
+death and of the cases that are known: it raises `Died` where it would begin that step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.errors import OnnxOptError
+from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.job import (
+    COMPARE,
+    JUST_LOAD,
+    LOAD,
+    OPEN,
+    OPTIMIZED,
+    ORIGINAL,
+    RELEASE,
+    Answer,
+    Begun,
+    Compared,
+    Concluded,
+    Death,
+    Opened,
+    Opening,
+    Preparation,
+    Read,
+    Request,
+    Submission,
+)
+from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED, VerifyOptions
+from onnxopt.verification.proof import Proof, proof, telling
+from onnxopt.verification.records import LEFT_OUT, JudgedCase, Verification
+from onnxopt.verification.run import is_starved, reason
+from onnxopt.verification.second_look import SecondLook
+from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
+from onnxopt.worker.serving import Died, Refused, Tell
+
+if TYPE_CHECKING:
+    from onnxopt.verification.judge import Judge
+
+_OF_A_CHANNEL: Final = 16  # numbers, of which the noise is a bound
+_REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt verify {} {}` shows where"
+_REAL: Final = "give real data with --input NAME=FILE.npy"
+_PLAN: Final = "raise --verify-memory"
+_OTHER_STEPS: Final = 5  # than those of single cases
+_UNFINISHED: Final = "not run: an earlier case did not finish"
+
+
+class JobRunner:
+    """Verifies results of one original, by a `judge` of one case at a time."""
+
+    def __init__(self, judge: Judge, tell: Tell) -> None:
+        self.judge = judge
+        self.opened = Opened()
+        self.is_steady = True  # does the original give the same twice?
+        self.left_out = 0  # cases that were not begun, for want of time
+        self._tell = tell
+        self._failure: Exception | None = None  # of the original: nothing can be compared with it
+        self._answers: list[Answer] | None = None
+        self._requests: list[tuple[Recipe, Read]] = []
+        self._more: list[tuple[Recipe, Read]] = []  # cases of one result only
+        self._last: Death | None = None  # of the original
+        self._submission = Submission("", VerifyOptions())
+        self._count = 0  # of steps
+        self.has_loaded = False  # is it known that the result can be loaded?
+        self._has_asked = False  # for more cases than there are at first
+        self._was_told = False  # was it said why the original cannot be run?
+
+    # -- what it is told ---------------------------------------------------------------------------------
+
+    def open(self, opening: Opening) -> None:
+        """Load the original, unless its plan is waited for."""
+        self.opening = opening
+        self._tell(Begun(OPEN))
+        if opening.ended:
+            return
+        try:
+            self.judge.open(opening.original, opening.options, opening.labels, opening.stepwise)
+        except Exception as e:
+            self._failure = e
+
+    def prepare(self, preparation: Preparation) -> None:
+        """Learn what the original asks for, and run it unless that is done step by step, or the cases are known."""
+        if self._failure is not None:
+            return
+        try:
+            self._prepare(preparation)
+        except Exception as e:
+            self._failure = e
+
+    def _prepare(self, preparation: Preparation) -> None:
+        self.plan, self._requests = preparation.plan, list(preparation.requests)
+        for death in preparation.deaths:
+            if death.step == OPEN or (not self.opening.stepwise and self._is_of_all(death.step)):
+                self._recover(death)
+        if self.opening.ended:
+            return
+        self.opened = self.judge.plan(self.plan)
+        self._tell(self.opened)
+        if not self.opening.stepwise and preparation.eager:
+            try:
+                self._answers = self._originals()
+            except Refused:
+                if self._last is None or not self.plan.least:
+                    raise
+                raise _died(self._last) from None  # it has no longer sizes
+
+    # -- the verdict -------------------------------------------------------------------------------------
+
+    def verify(self, submission: Submission) -> Verification:
+        """The verdict on a result. Raises what is wrong with files and data that the user named."""
+        self._submission = submission
+        verdict = submission.verdict or Verification(UNVERIFIED, "")
+        a, b = self.opening.labels
+        try:
+            self._verify(verdict)
+        except Refused as e:
+            _stop(verdict, UNVERIFIED, str(e), f"{b} was not compared with {a}")
+        except Died as e:
+            self._blame(verdict, e)
+        except (OnnxOptError, FileNotFoundError):  # a file that was removed meanwhile is for who named it
+            raise
+        except Exception as e:  # of the system, which had no memory, or a fault of ours: neither says that it is wrong
+            starved = is_starved(e)
+            if not starved and os.environ.get("ONNXOPT_DEBUG"):
+                raise
+            what = reason(e) if starved else f"internal error: {type(e).__name__}: {reason(e)}"
+            report = _REPORT.format(self.opening.original, submission.path)
+            hint = "raise --memory, or leave it out" if starved else report
+            if e is self._failure:
+                hint = f"{b} was not compared with {a}" if self._was_told else hint
+                self._was_told = True
+            _stop(verdict, UNVERIFIED, f"comparing {b} with {a}: {what}", hint)
+        if verdict.status == UNVERIFIED:
+            self._refuse_unloaded(verdict)
+        return verdict
+
+    def _verify(self, verdict: Verification) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._more, self._has_asked, self.has_loaded = [], False, False
+        is_used = self._submission.verdict is not None or self._conclude(verdict)
+        if is_used:
+            self._tell(Concluded(verdict))
+            why, original = self._optimized()
+            told_optimized(verdict, why, self.opening.labels, original=original)
+        with contextlib.suppress(Died):
+            self.begin(RELEASE)
+            self.judge.release()
+
+    def _conclude(self, verdict: Verification) -> bool:
+        """The verdict without onnxruntime's optimizations; False where there is no more to ask."""
+        for death in self._submission.deaths:
+            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.opening.stepwise):
+                raise _died(death)
+        if why := self._load():
+            _stop(verdict, DIFFERENT, why)
+            return False
+        if self.opening.stepwise:
+            answers, cases = self._step_by_step()
+        else:
+            if self._answers is None:
+                known = [k.answer for name, k in self._known.items() if name in self._names]
+                self._answers = known or self._originals()
+            cases = [self._compare(answer) for answer in self._answers]
+            answers, cases = telling(self._answers, cases)
+            for recipe in self._others(self._proof(answers), cases):
+                more = self._further([recipe]) if self.is_steady and not _differ(cases) else []
+                answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
+        verdict.engine = self.opened.engine
+        return self._judge(verdict, answers, cases)
+
+    def _judge(self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> bool:
+        """The verdict on these cases, and more of them where something inside was not seen."""
+        verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
+        compared = [c for c in verdict.cases if c.outputs]
+        failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
+        conclude(verdict, compared)
+        second, found = SecondLook(self, self._submission.options), self._proof(answers)
+        is_looked = second.look(verdict, answers, failed, found)
+        if failed is None and not self._has_asked and (more := self._for_gaps(verdict)):
+            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)])  # which are no proof
+        if failed is not None:
+            name = f"case {failed.name}: " if self.opening.stepwise else ""
+            where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
+            _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
+        elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
+            self._refuse(verdict, cases)
+        else:
+            self._word(verdict, second, self._little(verdict, second, found, answers))
+            return verdict.status != DIFFERENT
+        return False
+
+    def _refuse(self, verdict: Verification, cases: Sequence[JudgedCase]) -> None:
+        """Nothing could be compared."""
+        if not self.is_steady:
+            why = "the model is not deterministic: two runs of the original differ"
+            note = verdict.pieces.note if verdict.pieces is not None else ""
+            raise Refused(f"{why}, and {note or 'not everything could be compared in pieces'}")
+        notes = [c.note for c in cases if c.note]
+        _stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
+        verdict.hint = _PLAN if "(--verify-memory)" in verdict.message else _REAL
+
+    def _little(self, verdict: Verification, second: SecondLook, found: Proof, answers: Sequence[Answer]) -> list[str]:
+        """Why the cases prove little."""
+        weak, untaken, _, none = found
+        pieces = verdict.pieces
+        if second.is_alike:
+            weak, untaken, none = {}, {}, ""
+        if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
+            weak = {name: why for name, why in weak.items() if name in pieces.dead}  # values inside say more
+        if pieces is not None and (pieces.complete or pieces.unseen):
+            pieces.branches = [name for name, why in untaken.items() if why not in pieces.unseen]
+            untaken = {why: why for why in pieces.unseen}
+        little = [*filter(None, [none]), *weak.values()]
+        if verdict.status == IN_PIECES and is_unexplained(
+            verdict, self.plan, narrow=bool(self._submission.options.dtype)
+        ):
+            little.append("each piece agrees, but the whole differs by far more than rounding explains")
+        little += dict.fromkeys([*untaken.values(), *second.unshown(verdict, answers)])
+        if second.cut_short:
+            little.append(f"looking into pieces {second.cut_short}")
+        if self.left_out:
+            little.append(f"{self.left_out} more could not be run, for these took all of --timeout")
+        return little
+
+    def _word(self, verdict: Verification, second: SecondLook, little: Sequence[str]) -> None:
+        if self.opened.around and not self.opening.ended:
+            self.opened = self.opened._replace(around=self.judge.around())
+        word(verdict, little, opened=self.opened, declared=self._submission.declared)
+        compared = [c for c in verdict.cases if c.outputs]
+        if verdict.status == DIFFERENT:
+            worst = worst_of(compared)
+            if self.opening.stepwise and worst is not None:
+                verdict.message = f"case {worst[0].name}: {verdict.message}"
+            return
+        if verdict.status == INCONCLUSIVE:
+            verdict.hint = _REAL
+        reached = max((n for c in compared for n in c.dims.values()), default=0)
+        if self.plan.symbols and (beyond := [n for n in self.plan.other_sizes if n > reached]):
+            verdict.message += f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
+
+    def _proof(self, answers: Sequence[Answer]) -> Proof:
+        files = Path(self.opening.original), Path(self._submission.path)
+        return proof(files, self.plan, answers, fixed=self.plan.gives_all(self._submission.options.inputs))
+
+    # -- cases -------------------------------------------------------------------------------------------
+
+    @property
+    def _known(self) -> dict[str, Compared]:
+        return self._submission.known
+
+    @property
+    def _names(self) -> list[str]:
+        return [recipe.name for recipe, _ in self._requests]
+
+    def _originals(self) -> list[Answer]:
+        """What came of running the original. Raises Refused where that is nothing."""
+        found = [self._original(recipe, read()) for recipe, read in self._requests]
+        for answer, (recipe, _) in zip(found, self._requests):
+            if answer.case.status == "skipped" and recipe.override:
+                raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
+        if self.plan.random:
+            self.is_steady = self.judge.deterministic()
+        self._tell(Begun(LOAD, self._done))
+        taken = [a for a in found if a.case.status != "skipped"]
+        if not taken:
+            why = found[0].case.note if found else "there is no input to try"
+            runs, refused = "the original", self.opened.refused
+            if refused:
+                runs = f"onnxruntime cannot load the original ({refused}), and in the reference evaluator it"
+            raise Refused(why.replace("the original does not take it: ", f"{runs} fails on every input tried: "))
+        return taken
+
+    def _original(self, recipe: Recipe, data: Data) -> Answer:
+        self.begin(ORIGINAL + recipe.name)
+        return self.judge.original(Request(recipe, data, self._base))
+
+    @property
+    def _base(self) -> dict[str, int] | None:
+        """The sizes of the first case, where a worker before this one ran that."""
+        known = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
+        return next(known, None)
+
+    def _load(self) -> str:
+        """Load the result: why it cannot take the place of the original, else empty. Known to be loaded where a case
+        was compared, if there is no time for it any more."""
+        if self.opening.ended and self._known:
+            return ""
+        self.begin(LOAD)
+        why = self.judge.result(self._submission.path, self._submission.options)
+        self.has_loaded = not why
+        return why
+
+    def _compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
+        """Run the result on a case; the case of the original as it is, where that gives something else each time."""
+        name = answer.case.name
+        if name in self._known:
+            return self._known[name].case
+        if not self.is_steady:
+            return answer.case
+        self.begin(COMPARE + name)
+        if data is None:
+            self.hold([name])
+        found = self.judge.compare(name, data.expected if data is not None else {})
+        if found.status != DIFFERENT and any(not o.ok for o in found.outputs):
+            found.status = DIFFERENT
+        self._tell(Compared(answer, found))
+        return found
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Run the original again where a case is not remembered."""
+        for recipe, read in [*self._requests, *self._more]:
+            if recipe.name in names:
+                self.judge.hold(Request(recipe, read(), self._base))
+
+    def _others(self, found: Proof, cases: Sequence[JudgedCase]) -> Iterator[Recipe]:
+        """Cases that say more: of longer inputs, where outputs say nothing; of more rows, where a channel differs by
+        much of its own range that has few numbers, which last bits may move as far."""
+        if found.weak:
+            yield LONGER
+        uneven = [o.shape for c in cases for o in c.outputs if o.uneven]
+        if any(math.prod(shape) < _OF_A_CHANNEL * max(shape) for shape in uneven):
+            yield ROWS
+        if not _differ(cases) and not self.opening.ended:
+            yield from self.judge.of_both([*self._submission.options.inputs])
+
+    def _for_gaps(self, verdict: Verification) -> list[Answer]:
+        """Where the result agrees, and something inside was not seen: more cases that the original takes, once."""
+        is_seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
+        if is_seen or self.opening.stepwise or not self.is_steady:
+            return []
+        self._has_asked = True
+        return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
+
+    def _further(self, recipes: Sequence[Recipe]) -> list[Answer]:
+        """Run the original on more cases, for the result that is there: what came of these. What kills the original is
+        no case."""
+        found: list[Answer] = []
+        for recipe in recipes if self._requests else ():
+            if recipe.name in self._known:
+                found.append(self._known[recipe.name].answer)
+                continue
+            try:
+                answer = self._original(recipe, self._requests[0][1]())
+            except Died:
+                continue
+            if answer.case.status != "skipped":
+                found.append(answer)
+                self._more.append((recipe, self._requests[0][1]))
+        return found
+
+    def _step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
+        """Each case on its own: a death in one is its verdict. No more is begun once those before took the timeout
+        together."""
+        answers: list[Answer] = []
+        cases: list[JudgedCase] = []
+        end = time.monotonic() + self._submission.options.timeout - self._submission.spent
+        self.left_out = 0
+        for i, (recipe, read) in enumerate(self._requests):
+            if answers and time.monotonic() > end:
+                self.left_out = len(self._requests) - i
+                return answers, [*cases, *self._skipped(i, LEFT_OUT)]
+            answer, case = self._alone(recipe, read, bool(answers))
+            cases.append(case)
+            answers += [answer] if answer is not None else []
+            if self.opening.ended and recipe.name not in self._known:
+                return answers, [*cases, *self._skipped(i + 1, _UNFINISHED)]
+        return answers, cases
+
+    def _skipped(self, first: int, note: str) -> list[JudgedCase]:
+        return [JudgedCase(name, {}, status="skipped", note=note) for name in self._names[first:]]
+
+    def _alone(self, recipe: Recipe, read: Read, has_others: bool) -> tuple[Answer | None, JudgedCase]:
+        if (known := self._known.get(recipe.name)) is not None:
+            return known.answer, known.case
+        for death in self._submission.deaths:
+            if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
+                continue
+            died = _died(death)
+            status = DIFFERENT if died.is_about(self.opening.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
+            if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
+                recipe = replace(recipe, tame=True)
+            elif status != UNVERIFIED or has_others or not self._lengthen(death):
+                return None, JudgedCase(recipe.name, {}, status=status, note=str(died))
+        data = read()
+        answer = self._original(recipe, data)
+        if answer.case.status == "skipped":
+            return None, answer.case
+        if not has_others and self.plan.random:
+            self.is_steady = self.judge.deterministic()
+        return answer, self._compare(answer, data)
+
+    # -- deaths ------------------------------------------------------------------------------------------
+
+    def begin(self, step: str) -> None:
+        """Say that a step begins. Raises Died where a worker died of that step, or there is no time any more."""
+        for death in self._submission.deaths:
+            is_tried_again = self.opening.stepwise and step.startswith((ORIGINAL, COMPARE))
+            is_tried_again |= self._is_of_all(step)
+            if (death.step == step and not is_tried_again) or (death.late and not step.startswith(JUST_LOAD)):
+                raise _died(death)
+        self._count += 1
+        self._tell(Begun(step, self._done))
+
+    @property
+    def _done(self) -> float:
+        """The share of the steps that are behind."""
+        steps = 2 * len(self._requests) + _OTHER_STEPS
+        return min(self._count, steps - 1) / steps
+
+    def _is_of_all(self, step: str) -> bool:
+        """Is it a run of the original on a case that there is for all results?"""
+        return step.startswith(ORIGINAL) and step.removeprefix(ORIGINAL) in self._names
+
+    def _recover(self, death: Death) -> None:
+        """What kills the original is no case: again without what is only tried, then with longer inputs. Raises Died
+        where that was done."""
+        died = _died(death)
+        is_final = death.step == OPEN or death.late or died.is_about(self.opening.labels[1])
+        if is_final or not (self._tame() or self._lengthen(death)):
+            raise died
+        self._last = death
+
+    def _tame(self) -> bool:
+        """Leave out the cases that are only tried, and what is only tried in others; False where that was done."""
+        is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags > 0 for recipe, _ in self._requests}
+        bold = any(is_tried[recipe.name] or recipe.is_bold(self.plan) for recipe, _ in self._requests)
+        self._requests = [
+            (replace(recipe, tame=True), read) for recipe, read in self._requests if not is_tried[recipe.name]
+        ]
+        return bold
+
+    def _lengthen(self, death: Death) -> bool:
+        """Have longer inputs, where the original may have died of too short ones; False where that was done, or it is
+        not what it died of: then longer ones would only take longer."""
+        is_running = death.state == f"running {self.opening.labels[0]}"
+        return is_running and not death.late and "SIGKILL" not in death.how and self.plan.lengthen()
+
+    def _blame(self, verdict: Verification, died: Died) -> None:
+        if died.late and self._submission.is_rushed:
+            _stop(verdict, UNVERIFIED, str(died), f"{self.opening.labels[0]} took most of that: raise --timeout")
+        elif died.is_about(self.opening.labels[1]):
+            _stop(verdict, DIFFERENT, str(died), "it ran with the original; report it")
+        else:
+            _stop(verdict, UNVERIFIED, str(died), "give it data that the model is made for")
+
+    # -- loads -------------------------------------------------------------------------------------------
+
+    def _optimized(self) -> tuple[str, bool]:
+        """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and whether the original can:
+        there are models of float16 that onnxruntime's optimizer crashes on, whatever became of them here."""
+        death = next((d for d in self._submission.deaths if d.step == OPTIMIZED), None)
+        if death is None and self.opening.ended:
+            return "", True
+        if death is None:
+            self.begin(OPTIMIZED)
+            return self.judge.optimized()
+        died = _died(death)
+        return str(died), died.is_about(self.opening.labels[1]) and not self._unloaded(0, optimize=True)
+
+    def _refuse_unloaded(self, verdict: Verification) -> None:
+        """A result that could not be compared, and that onnxruntime does not load where it loads the original, cannot
+        take its place."""
+        options = self._submission.options
+        if self.has_loaded or options.without or options.dtype == "bfloat16":  # which the CPU lacks
+            return
+        if (why := self._unloaded(1)) and not self._unloaded(0):
+            verdict.cases = []
+            _stop(verdict, DIFFERENT, f"{self.opening.labels[1]}{UNLOADED}: {why}")
+
+    def _unloaded(self, which: int, *, optimize: bool = False) -> str:
+        """Why onnxruntime does not load one of the files; empty where it does, or that is not known."""
+        label = self.opening.labels[which]
+        try:
+            self.begin(f"{JUST_LOAD}{label}")
+            path = (self.opening.original, self._submission.path)[which]
+            return self.judge.unloaded(path, label, self.opened.provider, optimize)
+        except Refused:
+            return ""
+        except Died as e:
+            return str(e) if which == 0 or not e.late else ""
+
+
+def _differ(cases: Sequence[JudgedCase]) -> bool:
+    return any(c.status == DIFFERENT for c in cases)
+
+
+def _died(death: Death) -> Died:
+    return Died(death.state, death.how, death.late)
+
+
+def _stop(verdict: Verification, status: str, message: str, hint: str = "") -> None:
+    verdict.status, verdict.message, verdict.hint = status, message, hint

@@ -1,0 +1,107 @@
+"""A verification as a job: plain data in, events and a verdict out; a worker that dies is followed by another."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from pathlib import Path
+
+import pytest
+from onnx import parser
+
+from onnxopt.verification import Verifier, VerifyOptions
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.job import Death, Opening, Preparation, Submission
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) '
+A = HEAD + "{ a = Tanh (x) y = Relu (a) }"
+B = HEAD + "{ y = Relu (x) }"
+# Each call of these methods of the judge is written down.
+COUNTED = """
+import os, signal
+from onnxopt.verification import judge
+def counted(name):
+    method = getattr(judge.Judge, name)
+    def call(self, *given):
+        with open({log!r}, "a") as f:
+            f.write(name + chr(10))
+        return method(self, *given)
+    setattr(judge.Judge, name, call)
+for name in ("original", "compare", "pieces", "optimized"):
+    counted(name)
+def die(self, *given):
+    os.kill(os.getpid(), signal.SIGSEGV)
+def fail(self, *given):
+    raise KeyError("z")
+{more}
+judge.main()
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, text in {"a": A, "b": A, "c": B}.items():
+        (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
+    return tmp_path
+
+
+def verifier(files: Path, more: str = "", options: VerifyOptions | None = None) -> Verifier:
+    return Verifier(files / "a", options, start=COUNTED.format(log=str(files / "log"), more=more))
+
+
+def test_a_job_is_data() -> None:
+    plan = make_plan(parser.parse_model(A))
+    for message in (
+        Opening("m.onnx", VerifyOptions(), ("A", "B")),
+        Preparation(plan, [(OWN[0], partial(Data, {}))], [Death("look", "running", "crashed", False)]),
+        Submission("n.onnx", VerifyOptions()),
+    ):
+        assert pickle.loads(pickle.dumps(message)).__class__ is message.__class__
+
+
+def test_the_share_that_is_done_grows(files: Path) -> None:
+    shares: list[float] = []
+    with verifier(files) as judged:
+        judged.progress = shares.append
+        judged.submit(files / "b")
+        assert judged.finish().status == "equal"
+    assert len(shares) >= 5 and shares == sorted(shares) and 0 <= shares[0] < shares[-1] < 1
+
+
+@pytest.mark.parametrize("result", ["b", "c"])
+def test_where_a_look_into_pieces_dies_outputs_decide_and_nothing_is_run_again(result: str, files: Path) -> None:
+    with verifier(files, "judge.Judge.pieces = die", VerifyOptions(pieces=True)) as judged:
+        judged.submit(files / result)
+        found = judged.finish()
+    calls = (files / "log").read_text().split()
+    assert found.status == ("equal" if result == "b" else "different"), found.message
+    assert calls.count("original") == calls.count("compare") == 3
+    assert calls.count("optimized") == (result == "b")
+
+
+def test_a_fault_in_a_look_into_pieces_is_no_verdict_on_outputs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with verifier(files, "judge.Judge.pieces = fail", VerifyOptions(pieces=True)) as judged:
+        judged.submit(files / "b")
+        found = judged.finish()
+    assert found.status == "inconclusive"
+    assert "internal error (KeyError: 'z'), which `ONNXOPT_DEBUG=1 onnxopt verify" in found.message
+    monkeypatch.setenv("ONNXOPT_DEBUG", "1")
+    with verifier(files, "judge.Judge.pieces = fail  # loudly", VerifyOptions(pieces=True)) as judged:
+        judged.submit(files / "b")
+        with pytest.raises(KeyError):
+            judged.finish()
+
+
+def test_another_worker_is_told_what_was_done_when_one_dies_at_the_end(files: Path) -> None:
+    """The load with optimizations is the last step: whoever comes next runs nothing."""
+    more = "judge.Judge.optimized = lambda self: (self.tell('loading the original with optimizations'), die(self))"
+    with verifier(files, more) as judged:
+        judged.submit(files / "b")
+        found = judged.finish()
+        assert found.agrees, found.message
+        judged.submit(files / "c")
+        assert judged.finish().status == "different"
+    calls = (files / "log").read_text().split()
+    assert calls.count("compare") == 2 * 3
