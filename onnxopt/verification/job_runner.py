@@ -294,9 +294,9 @@ class JobRunner:
         return next(known, None)
 
     def _load(self) -> str:
-        """Load the result: why it cannot take the place of the original, else empty. Known to be loaded where a case
-        was compared, if there is no time for it any more."""
-        if self.opening.ended and self._known:
+        """Load the result: why it cannot take the place of the original, else empty, as where nothing is run any
+        more."""
+        if self.opening.ended:
             return ""
         self.begin(LOAD)
         why = self.judge.result(self._submission.path, self._submission.options)

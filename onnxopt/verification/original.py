@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -171,7 +171,7 @@ class Original:
         except Refused as e:
             record.status, record.note = "skipped", str(e)
             return Answer(record, request.recipe.proves)
-        if not self.kept and sum(np.size(v) for v in case.feeds.values()) >= _PICTURE:
+        if not self.kept and _numbers(case.feeds.values()) >= _PICTURE:
             self.work = products(self.paths[0], case.feeds)
         if request.recipe.drawn and not request.recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
@@ -266,7 +266,7 @@ class Original:
         if not self.kept:
             return True
         case, first = next(iter(self.kept.values()))
-        times = _DRAWS if sum(np.size(v) for v in first) < _TELLING else 1
+        times = _DRAWS if _numbers(first) < _TELLING else 1
         return not any(differ(first, self._run_original(case.feeds)[: len(first)]) for _ in range(times))
 
     @property
@@ -292,6 +292,11 @@ class Original:
         early = self._read_early if which == 0 and not self.unknown else None
         keep = 2 * self.planned.bytes <= self.options.memory
         return Streamed(early or self._read(which), self.options.memory, keep=keep)
+
+
+def _numbers(values: Iterable[Any]) -> int:
+    """How many numbers are in tensors, and in sequences of these."""
+    return sum(v.size if isinstance(v, np.ndarray) else _numbers(v) if isinstance(v, list) else 1 for v in values)
 
 
 def _may_be_large(path: Path, memory: int) -> bool:
