@@ -42,7 +42,7 @@ class Search:
 
     def slow_down(self) -> None:
         """What runs the original is slow, and takes nothing that a runtime refused for most reasons."""
-        self.seconds, self.step = min(self.seconds, 4 * _SHORT), _FEW
+        self.seconds, self.step = min(self.seconds, 2 * _SHORT), _FEW
 
     @property
     def ended(self) -> bool:
