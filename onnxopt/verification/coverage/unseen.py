@@ -134,6 +134,10 @@ def _is_settled(walk: Walk) -> bool:
     return not (walk.outcome.faults or walk.outcome.unsettled)
 
 
+# The counterpart of a node, the node of B that it is held against, and what comes of its bodies there.
+_Held = tuple["int | None", "int | None", "Iterable[tuple[str, Walk]]"]
+
+
 class _Node:
     """One that holds parts, or calls what does. `counterpart`: the node of B that is this one of A."""
 
@@ -143,36 +147,34 @@ class _Node:
         self._first = first_of(node)
         self._bodies = held(walk.a, node)
         made = next(walk.pairs.made_from(list(node.output)), "")  # a value of B that stands for one that it makes
-        self.counterpart = j = self._maker(made) if made else self._found()
+        self.counterpart, place, walks = self._held_against(made) if made else self._found()
+        reads_fault = place is None or not (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place])
         self._inner: dict[str, list[Walk]] = {}  # by body: what it was held against
-        for name, inner in self._held_against(walk.b.maker[made] if made else j):
+        for name, inner in walks if not reads_fault else ():
             self._inner.setdefault(name, []).append(inner)
+        j = self.counterpart
         self._alike = walk.sameness.alike(i, j) if j is not None and bodies(node) else {}
 
-    def _maker(self, made: str) -> int | None:
-        b = self._walk.b
-        return b.maker[made] if b.nodes[b.maker[made]].op_type == self._node.op_type else None
+    def _held_against(self, made: str) -> _Held:
+        """What makes this value in B, which may be another operator."""
+        b, place = self._walk.b, self._walk.b.maker[made]
+        is_one = b.nodes[place].op_type == self._node.op_type
+        return place if is_one else None, place, walk_bodies(self._walk, self._i, place)
 
-    def _found(self) -> int | None:
+    def _found(self) -> _Held:
         """The node of B, of another name, whose bodies are the same: this may have become one with another."""
         walk, i = self._walk, self._i
         for j in [*walk.sameness.reading_alike(i)[:_MAX_OTHERS], *self._near()]:
-            inner = [_is_settled(w) for _, w in walk_bodies(walk, i, j)]
-            if len(inner) == len(self._bodies) and all(inner):
-                return j
-        return None
+            inner = list(walk_bodies(walk, i, j))
+            if len(inner) == len(self._bodies) and all(_is_settled(w) for _, w in inner):
+                return j, j, inner
+        return None, None, ()
 
     def _near(self) -> list[int]:
         """The nodes of B that are the same operator, and not far from where this one stands among A's."""
         mine, theirs = (p.places.get(self._node.op_type, []) for p in (self._walk.a, self._walk.b))
         rank = min(bisect_left(mine, self._i), len(theirs))
         return theirs[max(rank - _MAX_OTHERS, 0) : rank + _MAX_OTHERS]
-
-    def _held_against(self, place: int | None) -> Iterator[tuple[str, Walk]]:
-        """The bodies, held against those of a node of B, if that reads no fault."""
-        walk = self._walk
-        if place is not None and (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place]):
-            yield from walk_bodies(walk, self._i, place)
 
     @property
     def covered(self) -> set[int | None]:
