@@ -104,8 +104,7 @@ class _Rows(Reshaped):
         inside, self.lead = set(found.nodes), found.kind
         # Several unknown dims are listed, as a Shape says; one of them may be 0, which before opset 14 copies another.
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
-        # Two results that are read elsewhere alone would need a Reshape each, what they are made of one.
-        nodes = [n for n in found.nodes if n.op != "TopK" or _is_read_by(n, inside)]
+        nodes = [n for n in found.nodes if not _is_cheaper_outside(n, found.passing[n].seen, inside)]
         super().__init__(graph, nodes, Rows(self.lead), found.passing)
         self.look()
         self.listed = list(dict.fromkeys(e.target for e in self.all_ends if isinstance(e.target, tuple)))
@@ -215,5 +214,12 @@ def _only_reader(node: Node | None) -> Node | None:
     return node.output.only_user if node is not None and len(node.outputs) == 1 else None
 
 
-def _is_read_by(node: Node, nodes: set[Node]) -> bool:
-    return any(u in nodes for v in node.outputs if v is not None for u in v.users)
+def _is_cheaper_outside(node: Node, operands: Sequence[Value], inside: set[Node]) -> bool:
+    """Would results that are read outside alone, not by a Reshape, each need a Reshape, where what they are made of
+    needs one, or needs it anyway for others?"""
+    readers = {u for v in node.outputs if v is not None for u in v.users}
+    if not inside.isdisjoint(readers) or any(u.op in SAME_ORDER for u in readers):
+        return False
+    if len(node.outputs) > len(operands):
+        return True
+    return all(v.producer not in inside and any(u in inside and u is not node for u in v.users) for v in operands)
