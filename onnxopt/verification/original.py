@@ -149,53 +149,59 @@ class Original:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""
         if self.engine is None:  # asked for before anybody knew
             raise Refused(f"{self.labels[0]} is not open")
-        record = JudgedCase(request.recipe.name, {})
-        does_more = self.planned.symbols or self.planned.cuts or self.planned.decides
-        if self.work > _ONCE and request.recipe == OWN[1] and not does_more:
-            record.status, record.note = "skipped", "one case of so much work is enough"
-            return Answer(record, request.recipe.proves)
-        plan = fitted(self.planned, request.data.inputs)
-        known = request.base or self.base or {}
-        base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
+        recipe = request.recipe
         try:
-            case, values = feed(
-                self._runs(request.recipe, plan),
-                plan,
-                request.recipe,
-                request.data,
-                sizes(plan, request.recipe, base, is_heavy=self.work > _HEAVY),
-                self.options.seed,
-                self.labels[0],
-                self.search,
-            )
+            if self._is_enough(recipe):
+                raise Refused("one case of so much work is enough")
+            case, values = self._fed(request)
         except Refused as e:
-            record.status, record.note = "skipped", str(e)
-            return Answer(record, request.recipe.proves)
+            return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
         if not self.kept and _numbers(case.feeds.values()) >= _PICTURE:
             self.work = products(self.paths[0], case.feeds)
-        if request.recipe.drawn and not request.recipe.single and any(map(is_dull, values)):
+        if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
-        record.dims = case.dims = plan.fixed | case.dims
         self.base = self.base or case.dims
-        count = len(self.outputs)
-        answer = Answer(record, request.recipe.proves)
-        deciding = zip(self.given_out, values[count:], strict=True)
-        answer.branches = {name: bool(v.any()) for name, v in deciding if name in plan.conditions}
-        answer.evidence = {n: evidence(v) for n, v in zip(self.outputs, values) if n not in case.feeds}
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
-        self.kept[request.recipe.name] = case, values[:count]
-        return answer
+        self.kept[recipe.name] = case, values[: len(self.outputs)]
+        return self._answer(recipe, case, values)
+
+    def _is_enough(self, recipe: Recipe) -> bool:
+        """Whether a second case is left out: the first is much work, sizes are fixed, and nothing is decided."""
+        p = self.planned
+        says_more = p.symbols or p.cuts or p.decides or p.steps or p.within or p.conditions or p.hides
+        return self.work > _ONCE and recipe == OWN[1] and not says_more
+
+    def _fed(self, request: Request) -> tuple[Case, list[Any]]:
+        """The first inputs of a case that the original takes, and what it makes of them. Raises Refused."""
+        recipe, plan = request.recipe, fitted(self.planned, request.data.inputs)
+        known = request.base or self.base or {}
+        base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
+        choices = sizes(plan, recipe, base, is_heavy=self.work > _HEAVY)
+        run, seed = self._runs(recipe, plan), self.options.seed
+        case, values = feed(run, plan, recipe, request.data, choices, seed, self.labels[0], self.search)
+        case.dims = plan.fixed | case.dims
+        return case, values
+
+    def _answer(self, recipe: Recipe, case: Case, values: Sequence[Any]) -> Answer:
+        """What the original made, in a few bytes."""
+        given_out = zip(self.given_out, values[len(self.outputs) :], strict=True)
+        return Answer(
+            JudgedCase(recipe.name, case.dims),
+            recipe.proves,
+            {name: evidence(v) for name, v in zip(self.outputs, values) if name not in case.feeds},
+            {name: bool(v.any()) for name, v in given_out if name in self.planned.conditions},
+        )
 
     def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
         """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
         made = (i.name for i in self.planned.inputs if i.name not in given)
         free = [n for n in made if is_float(case.feeds[n])]
-        least, chosen, most = sum(map(is_dull, values)), 1.0, _TRIES / (self.work or 1)
-        for factor in (self.factor,) if self.factor else _FACTORS:
-            if factor == 1 or not free or self.search.ended or most < 1:
+        least, chosen, most = sum(map(is_dull, values)), 1.0, int(_TRIES / (self.work or 1))
+        factors = (self.factor,) if self.factor else _FACTORS[:most]
+        for factor in factors if free and self.factor != 1 else ():
+            if self.search.ended or not least:
                 break
-            most -= 1
             began = self.search.begin()
             with contextlib.suppress(Exception):  # it does not take them
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
@@ -205,8 +211,6 @@ class Original:
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
             self.search.spend(began)
-            if not least:
-                break
         self.factor = self.factor or chosen
         return case, values
 
