@@ -169,28 +169,33 @@ class JobRunner:
             return False
         if self.opening.stepwise:
             answers, cases = self._step_by_step()
+            found = self._proof(answers)
         else:
             if self._answers is None:
                 known = [k.answer for name, k in self._known.items() if name in self._names]
                 self._answers = known or self._originals()
             cases = [self._compare(answer) for answer in self._answers]
             answers, cases = telling(self._answers, cases)
-            for recipe in self._others(self._proof(answers), cases):
-                more = self._further([recipe]) if self.is_steady and not _differ(cases) else []
-                answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
+            found = self._proof(answers)
+            for recipe in self._others(found, cases):
+                if more := self._further([recipe]) if self.is_steady and not _differ(cases) else []:
+                    answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
+                    found = self._proof(answers)
         verdict.engine = self.opened.engine
-        return self._judge(verdict, answers, cases)
+        return self._judge(verdict, answers, cases, found)
 
-    def _judge(self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> bool:
+    def _judge(
+        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], found: Proof
+    ) -> bool:
         """The verdict on these cases, and more of them where something inside was not seen."""
         verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
         compared = [c for c in verdict.cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
-        second, found = SecondLook(self, self._submission.options), self._proof(answers)
+        second = SecondLook(self, self._submission.options)
         is_looked = second.look(verdict, answers, failed, found)
         if failed is None and not self._has_asked and (more := self._for_gaps(verdict)):
-            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)])  # which are no proof
+            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)], found)  # no proof
         if failed is not None:
             name = f"case {failed.name}: " if self.opening.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""

@@ -127,12 +127,17 @@ class SecondLook:
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
             names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
             noise = self._noise(verdict, names, decides=not pieces.complete)
-        if noise and not places:
-            has_lost = self._has_lost_digits(verdict, largest(noise))
-            if has_lost or self._is_far(verdict, largest(noise)):
-                near, places = self._closer(verdict, found.taken, digits=has_lost)
-                pieces = near if places else pieces
-        return _Seen(pieces, places, noise)
+        seen = _Seen(pieces, places, noise)
+        return self._beside(verdict, seen, found) if noise and not places else seen
+
+    def _beside(self, verdict: Verification, seen: _Seen, found: Proof) -> _Seen:
+        """The same, or what a closer look says, where the whole differs by far more than its noise and pieces agree."""
+        noise = largest(seen.noise)
+        has_lost = self._has_lost_digits(verdict, noise)
+        if has_lost or self._is_far(verdict, noise):
+            pieces, places = self._closer(verdict, found.taken, digits=has_lost)
+            return _Seen(pieces, places, seen.noise) if places else seen
+        return seen
 
     def _in_groups(
         self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]], found: Proof
