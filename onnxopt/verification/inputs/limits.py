@@ -4,11 +4,14 @@ them or cut off at them, and rows of tables."""
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from onnxopt.verification.inputs.sizes import UNKNOWN, Shape, shapes_of
 from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.constants import numbers
 from onnxopt.verification.model.dataflow import Forward
@@ -47,34 +50,61 @@ def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK) -> tuple[int
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 
 
-class Limits(Forward[int]):
-    """What a model does with sizes. A fact: how far below a size a value is that is computed of sizes. `numbers`: the
-    largest sizes for which the model does the one thing. `positions`: constants that are cut off, or picked of, by what
-    is computed, and along which axis."""
+class _Sized(NamedTuple):
+    """A value that is computed of sizes: how far `below` one, and of which dims of inputs, as far as is known."""
+
+    below: int
+    dims: frozenset[str]
+
+
+class Limits(Forward[_Sized]):
+    """What a model does with sizes. `numbers`: the largest sizes for which the model does the one thing, with the dims
+    of inputs that are meant, and in how many places. `positions`: constants that are cut off, or picked of, by what is
+    computed, and along which axis."""
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__(functions)
-        self.numbers: set[int] = set()
+        self.numbers: Counter[tuple[int, frozenset[str]]] = Counter()
         self.positions: list[tuple[TensorProto, int]] = []
         self._given = {i.name for i in graph.input}
+        self._shapes = shapes_of(graph, functions)
+        self._measured: dict[str, Shape] = {}  # the shape that a value holds
         self.walk(graph)
 
-    def join(self, a: int, b: int) -> int:
-        return max(a, b)
+    def join(self, a: _Sized, b: _Sized) -> _Sized:
+        return _Sized(max(a.below, b.below), a.dims | b.dims)
 
-    def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
+    def transfer(self, node: NodeProto, reads: Sequence[_Sized | None]) -> Sequence[_Sized | None]:
         kind = node.op_type
         if node.domain not in STANDARD:
             return []
         row = operator(kind)
-        sized = [n for k, n in enumerate(reads) if n is not None and (kind == "Range" or row.role(k) == DATA)]
-        if (sized and kind in _LIMITING) or (kind in ("Slice", "Trilu") and not sized):
-            found = (n + max(sized, default=0) for n in self._limits(node))
-            self.numbers.update(n for n in found if _LEAST < n <= _LARGEST)
+        sized = [s for k, s in enumerate(reads) if s is not None and (kind == "Range" or row.role(k) == DATA)]
+        known = functools.reduce(self.join, sized) if sized else None
+        is_cut = kind in ("Slice", "Trilu") and known is None and node.input[0] not in self.constants
+        if is_cut or (known is not None and kind in _LIMITING):
+            below, dims = known or _Sized(0, self._dims(node.input[0]))
+            self.numbers.update((n + below, dims) for n in self._limits(node) if _LEAST < n + below <= _LARGEST)
         if kind in ("Gather", "Slice"):
             self._read_table(node)
-        fact = 0 if kind in MEASURING else max(*sized, int(kind == "Range")) if sized and kind in _SIZED else None
-        return [fact] * len(node.output)
+        return [self._made(node, known)] * len(node.output)
+
+    def _made(self, node: NodeProto, known: _Sized | None) -> _Sized | None:
+        kind = node.op_type
+        if kind in MEASURING:
+            if (shape := self._shapes.get(node.input[0])) is not None and not node.attribute:
+                self._measured[node.output[0]] = shape
+            return _Sized(0, self._dims(node.input[0]))
+        if known is None or kind not in _SIZED:
+            return None
+        if kind == "Gather" and (shape := self._measured.get(node.input[0])) is not None:
+            places = numbers(self.constants[node.input[1]]) if node.input[1] in self.constants else []
+            picked = [shape[int(n)] for n in places if -len(shape) <= n < len(shape)]
+            return _Sized(0, _symbols(picked) if picked else known.dims)
+        return known._replace(below=max(known.below, int(kind == "Range")))
+
+    def _dims(self, name: str) -> frozenset[str]:
+        return _symbols(self._shapes.get(name, (UNKNOWN,)))
 
     def _limits(self, node: NodeProto) -> Iterator[int]:
         kind = node.op_type
@@ -93,6 +123,11 @@ class Limits(Forward[int]):
         self.positions.append((table, next(iter(axes), 0)))
 
 
+def _symbols(shape: Iterable[int | str]) -> frozenset[str]:
+    """The symbols among sizes, and one for those that nothing is known of."""
+    return frozenset("?" if d == UNKNOWN else str(d) for d in shape if isinstance(d, str) or d == UNKNOWN)
+
+
 def _is_beyond(kind: str, k: int) -> bool:
     """Is a size of that number itself, the operand k, what it does the other thing for?"""
     return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]
@@ -100,8 +135,11 @@ def _is_beyond(kind: str, k: int) -> bool:
 
 def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
     """Sizes that are on one side of a number in one model, and on the other in the other, or this `size`, from which on
-    they differ; none where there is no number that only one has."""
-    only = a.numbers ^ b.numbers | ({size - 1} if _LEAST < size <= _LARGEST + 1 else set())
+    they differ; none where there is no number that only one has, or the second in more places."""
+    only = {n for n, _ in a.numbers.keys() - b.numbers.keys()}
+    only.update(n for (n, dims), count in b.numbers.items() if count > a.numbers[n, dims])
+    if _LEAST < size <= _LARGEST + 1:
+        only.add(size - 1)
     return sorted(n + 1 for n in only if n > _USUAL) or [n + 1 for n in [max(only, default=0)] if n]
 
 

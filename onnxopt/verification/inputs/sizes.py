@@ -104,6 +104,19 @@ def demanded(
     return {symbol: size for symbol, size in found.sizes.items() if isinstance(symbol, str)}
 
 
+def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Shape]:
+    """The shapes of values, as far as they have sizes of inputs, or numbers."""
+    found = _Demands(functions)
+    for i in graph.input:
+        dims = i.type.tensor_type.shape.dim
+        if i.type.tensor_type.HasField("shape"):
+            found.facts[i.name] = tuple(
+                d.dim_param or (d.dim_value if d.HasField("dim_value") else UNKNOWN) for d in dims
+            )
+    found.walk(graph)
+    return found.facts
+
+
 class _Demands(Forward[Shape]):
     """The shapes of values, and the `sizes` that are asked of them."""
 
@@ -261,6 +274,22 @@ def _squeeze(call: Call) -> Shape | None:
     return tuple(d for a, d in enumerate(call.first) if a not in axes) if axes else None
 
 
+def _matmul(call: Call) -> Shape | None:
+    """By a matrix; of a stack of them nothing is known."""
+    weight = call.shapes[1]
+    if weight is None or len(weight) != 2 or len(call.first) < 2:
+        return None
+    return (*call.first[:-1], weight[1])
+
+
+def _gather(call: Call) -> Shape | None:
+    indices, axis = call.shapes[1], call.number("axis") or 0
+    if indices is None or not -len(call.first) <= axis < len(call.first):
+        return None
+    axis %= len(call.first)
+    return (*call.first[:axis], *indices, *call.first[axis + 1 :])
+
+
 def _concat(call: Call) -> Shape | None:
     shapes = [s for s in call.shapes if s is not None]
     axis = call.number("axis")
@@ -301,6 +330,8 @@ _RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Slice": _slice,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
+    "MatMul": _matmul,
+    "Gather": _gather,
     **dict.fromkeys(_BROADCAST, _broadcast),
     "Concat": _concat,
 }
