@@ -242,58 +242,74 @@ def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Itera
 
 def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     if recipe.size and plan.symbols:
-        yield from plan.size_choices((recipe.size,))
-        counts = {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
-        if base is not None:  # images and windows have a smallest size, a batch has not
-            yield from _ragged(plan, recipe, base | counts, 0)
-            yield base | counts
-        elif plan.windows:
-            yield from (choice | counts for choice in plan.size_choices())
+        yield from _of_size(plan, recipe, base, recipe.size)
+    elif recipe.beyond:
+        yield from _beyond(plan, recipe, base, plan.limits[recipe.beyond - 1])
+    elif recipe.longer:
+        yield from _longer(plan, base) if base is not None else ()
+    elif recipe.single:
+        batches = {s: 1 for s in plan.batch if base is not None and base[s] > 1}
+        yield from [base | dict.fromkeys(plan.batch, 1)] if base is not None and batches else []
+    else:
+        yield from _others(plan, recipe, base) if recipe.other and base is not None else ()
+        yield from _usual(plan, recipe, base)
+
+
+def _of_size(plan: Plan, recipe: Recipe, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:
+    yield from plan.size_choices((size,))
+    counts = dict.fromkeys(plan.batch, size)
+    if base is not None:  # images and windows have a smallest size, a batch has not
+        yield from _ragged(plan, recipe, base | counts, 0)
+        yield base | counts
+    elif plan.windows:
+        yield from (choice | counts for choice in plan.size_choices())
+
+
+def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int) -> Iterator[dict[str, int]]:
+    if recipe.batch:
+        yield from (c | dict.fromkeys(plan.batch, limit) for c in ([base] if base else plan.size_choices()))
         return
-    if recipe.beyond:
-        limit = plan.limits[recipe.beyond - 1]
-        if recipe.batch:
-            yield from (c | dict.fromkeys(plan.batch, limit) for c in ([base] if base else plan.size_choices()))
-            return
-        if _is_light(plan, limit):
-            yield dict.fromkeys(plan.symbols, limit)
-        if not plan.windows or plan.bytes * limit**2 <= _WORK:
-            yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
-        return
-    batches = [s for s in plan.symbols if plan.is_batch(s)]
-    if recipe.longer:
-        for factor in _FACTORS if base is not None else ():
-            choice = {s: n if s in batches else n * factor for s, n in (base or {}).items()}
-            if choice != base and plan.elements(choice) <= _BRIEF:
-                yield choice
-        return
-    if recipe.single:
-        if base is not None and any(base[s] > 1 for s in batches):
-            yield base | dict.fromkeys(batches, 1)
-        return
-    if recipe.other and base is not None:
-        changing = [s for s in plan.symbols if s not in batches and s not in plan.demanded]
-        later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
-        most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
-        fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
-        another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
-        for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
-            choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
-            yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # little is lost if it is refused
-            yield from _apart(plan, recipe, choice)
+    if _is_light(plan, limit):
+        yield dict.fromkeys(plan.symbols, limit)
+    if not plan.windows or plan.bytes * limit**2 <= _WORK:
+        yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
+
+
+def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
+    for factor in _FACTORS:
+        choice = {s: n if plan.is_batch(s) else n * factor for s, n in base.items()}
+        if choice != base and plan.elements(choice) <= _BRIEF:
             yield choice
-        yield base | another
+
+
+def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes of which each is another than before, where the model takes such; batches, too."""
+    batches = plan.batch
+    changing = [s for s in plan.symbols if s not in batches and s not in plan.demanded]
+    later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
+    most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
+    fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
+    another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
+    for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
+        choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
+        yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # little is lost if it is refused
+        yield from _apart(plan, recipe, choice)
+        yield choice
+    yield base | another
+
+
+def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     if recipe.wide and base is not None and plan.least <= _MANY and plan.is_small(_MANY):
         yield dict.fromkeys(plan.symbols, _MANY)
     if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
-    if base is not None:
-        if recipe.values == "extremes":
-            yield from _ragged(plan, recipe, base, 0)
-            yield from _apart(plan, recipe, base)
-        yield base
+    if base is None:
+        yield from plan.size_choices()
         return
-    yield from plan.size_choices()
+    if recipe.values == "extremes":
+        yield from _ragged(plan, recipe, base, 0)
+        yield from _apart(plan, recipe, base)
+    yield base
 
 
 def _is_light(plan: Plan, size: int) -> bool:
