@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -160,31 +160,48 @@ def choose(names: Sequence[str]) -> list[Recipe]:
 
 def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     """Why the model has no such case, where these inputs are given; empty where it has."""
-    if recipe.size and not plan.symbols:
-        return "the model has no dynamic dims"
-    if recipe.single and not any(map(plan.is_batch, plan.symbols)):
-        return "the model has no batch that is dynamic"
-    if recipe.beyond and not (plan.symbols and len(plan.limits) >= recipe.beyond):
-        return "there is no size, or no other, at which only one of the models does something else"
-    if recipe.batch and (not plan.batch or _is_light(plan, plan.limits[recipe.beyond - 1])):
-        return "the model has no batch that is dynamic, or all dims are as large in another case"
-    if recipe.mask and not any(i.is_mask for i in plan.inputs):
-        return "the model has no input that looks like a mask"
-    if recipe.override and not plan.overridable:
-        return "the model has no initializers that are also inputs"
-    if (recipe.values != "random" or recipe.other) and not plan.inputs:
-        return "the model has no inputs"
-    if recipe.flags and not turned_flags(recipe, plan, given):
-        return "the model has no two inputs that are one boolean each, or other cases tell all of them apart"
-    if recipe.on_one_side and not plan.asks_sides(given):
-        return "nothing asks for values that are all on one side"
-    if recipe.wide and not recipe.on_one_side and not plan.asks_wide(given):
-        return "nothing asks for wide values"
-    if recipe.values == "edges" and not plan.asks_edges(given):
-        return "nothing asks for other wide values"
+    if why := next((why for lacks, why in _LACKING if lacks(recipe, plan, given)), ""):
+        return why
     if recipe.override or recipe.name == "random" or not plan.gives_all(given):
         return ""
     return "" if recipe == OWN[0] else "all inputs are given"
+
+
+def _has_no_batch_beyond(recipe: Recipe, plan: Plan) -> bool:
+    return recipe.batch and (not plan.batch or _is_light(plan, plan.limits[recipe.beyond - 1]))
+
+
+_LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str], ...]] = (
+    (lambda r, plan, _: bool(r.size) and not plan.symbols, "the model has no dynamic dims"),
+    (lambda r, plan, _: r.single and not plan.batch, "the model has no batch that is dynamic"),
+    (
+        lambda r, plan, _: bool(r.beyond) and not (plan.symbols and len(plan.limits) >= r.beyond),
+        "there is no size, or no other, at which only one of the models does something else",
+    ),
+    (
+        lambda r, plan, _: _has_no_batch_beyond(r, plan),
+        "the model has no batch that is dynamic, or all dims are as large in another case",
+    ),
+    (
+        lambda r, plan, _: bool(r.mask) and not any(i.is_mask for i in plan.inputs),
+        "the model has no input that looks like a mask",
+    ),
+    (lambda r, plan, _: r.override and not plan.overridable, "the model has no initializers that are also inputs"),
+    (lambda r, plan, _: (r.values != "random" or r.other) and not plan.inputs, "the model has no inputs"),
+    (
+        lambda r, plan, given: bool(r.flags) and not turned_flags(r, plan, given),
+        "the model has no two inputs that are one boolean each, or other cases tell all of them apart",
+    ),
+    (
+        lambda r, plan, given: r.on_one_side and not plan.asks_sides(given),
+        "nothing asks for values that are all on one side",
+    ),
+    (
+        lambda r, plan, given: r.wide and not r.on_one_side and not plan.asks_wide(given),
+        "nothing asks for wide values",
+    ),
+    (lambda r, plan, given: r.values == "edges" and not plan.asks_edges(given), "nothing asks for other wide values"),
+)
 
 
 def turned_flags(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,27 +19,17 @@ from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, M
 from onnxopt.verification.model.order import operator_names, read
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto, TypeProto
+    from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
     """Read a plan off the original. `array` reads its initializers, where these are not in `proto`."""
-    from onnxopt.protos import tensor_to_array
-
     graph = read(proto.graph)
-    initializers = {t.name: t for t in graph.initializer}
-    followed = Uses(graph, proto.functions)
-    found = {name: seen.use() for name, seen in followed.found.items()}
-    plan = Plan(names=[i.name for i in graph.input])
-    plan.inputs = [_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers]
-    if proto.ir_version >= 4:  # before, every initializer is listed as input
-        listed = (initializers[i.name] for i in graph.input if i.name in initializers)
-        plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
-    if numbers := followed.compared():
-        plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
+    plan = Plan(names=[i.name for i in graph.input])
+    _add_inputs(plan, proto, graph, array)
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     deciding = Deciding(graph, proto.functions)
@@ -49,14 +39,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.muted = muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
     if plan.symbols:
-        plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
-        plan.stride = strides(graph)
-        plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs}, proto.functions)
-    if plan.symbols and not WINDOWS.isdisjoint(ops):
-        named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
-        *plan.windows, plan.ragged = windowed(
-            graph, {i.name: i.shape for i in plan.inputs if not i.why}, named, proto.functions
-        )
+        _add_sizes(plan, graph, proto.functions, windows=not WINDOWS.isdisjoint(ops))
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
@@ -65,6 +48,29 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         plan.conditions = conditions(graph, can_change)
         plan.hides = hides(graph, can_change, plan.conditions)
     return plan
+
+
+def _add_inputs(plan: Plan, proto: ModelProto, graph: GraphProto, array: Callable[[TensorProto], Any] | None) -> None:
+    from onnxopt.protos import tensor_to_array
+
+    initializers = {t.name: t for t in graph.initializer}
+    followed = Uses(graph, proto.functions)
+    found, numbers = {name: seen.use() for name, seen in followed.found.items()}, followed.compared()
+    specs = (_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers)
+    plan.inputs = [replace(i, compared=numbers[i.name]) if i.name in numbers and "int" in i.kind else i for i in specs]
+    if proto.ir_version >= 4:  # before, every initializer is listed as input
+        listed = (initializers[i.name] for i in graph.input if i.name in initializers)
+        plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
+
+
+def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
+    plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
+    plan.stride = strides(graph)
+    plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs}, functions)
+    if windows:
+        named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
+        shapes = {i.name: i.shape for i in plan.inputs if not i.why}
+        *plan.windows, plan.ragged = windowed(graph, shapes, named, functions)
 
 
 def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:

@@ -236,28 +236,28 @@ class Uses(Forward[_Trace]):
 
     def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
         kind = node.op_type
-        inputs = data[0].inputs if len(data) == 1 else frozenset().union(*(t.inputs for t in data))
-        floating = any(t.floating for t in data)
-        cast = frozenset().union(*(t.cast for t in data))
-        if kind == "Cast":
-            to = next((a.i for a in node.attribute if a.name == "to"), 1)
-            if to == _BOOL:
-                return None
-            floating = to in _FLOATS
-            if floating:
-                for name in inputs:
-                    self._of(name).floats = True
-            elif any(t.floating or not (t.inputs or t.cast) for t in data):
-                cast |= self._make_integers(data, to)
-        roots: tuple[tuple[str, float, float], ...] = ()
         every = data if kind in _JOINING else data[:1]
+        roots: tuple[tuple[str, float, float], ...] = ()
         if kind in AFFINE:
             roots = self._affine(node, reads)
         elif kind in HANDED_ON:
             roots = tuple(dict.fromkeys(r for t in every for r in t.roots))[:_ROOTS]
+        inputs, cast = (frozenset().union(*found) for found in ([t.inputs for t in data], [t.cast for t in data]))
         if not (roots or inputs or cast):
             return None
-        return _Trace(roots, inputs, floating, cast, self._origins(node, reads, every))
+        made = _Trace(roots, inputs, any(t.floating for t in data), cast, self._origins(node, reads, every))
+        to = next((a.i for a in node.attribute if a.name == "to"), 1)
+        return self._cast(made, to) if kind == "Cast" else made
+
+    def _cast(self, trace: _Trace, to: int) -> _Trace | None:
+        if to == _BOOL:
+            return None
+        if to in _FLOATS:
+            for name in trace.inputs:
+                self._of(name).floats = True
+        elif trace.floating or not (trace.inputs or trace.cast):
+            trace = trace._replace(cast=trace.cast | self._make_integers(trace, to))
+        return trace._replace(floating=to in _FLOATS)
 
     def _origins(
         self, node: NodeProto, reads: Sequence[_Trace | None], every: Sequence[_Trace]
@@ -274,12 +274,12 @@ class Uses(Forward[_Trace]):
         sign = 1 if node.op_type == "Add" else -1
         return tuple((name, term + sign * shift[0]) for name, term in trace.origins)
 
-    def _make_integers(self, data: Sequence[_Trace], to: int) -> frozenset[str]:
+    def _make_integers(self, trace: _Trace, to: int) -> frozenset[str]:
         """The floats that become integers of this type, of which there are narrower ones."""
-        for name, a, b in (root for t in data for root in t.roots):
+        for name, a, b in trace.roots:
             if abs(a) > _TINY:
                 self._of(name).whole.update(dict.fromkeys((end - b) / a for end in _ENDS.get(to, ())))
-        return frozenset(name for t in data for name, *_ in t.roots)
+        return frozenset(name for name, *_ in trace.roots)
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> tuple[tuple[str, float, float], ...]:
         if node.op_type == "Neg":
@@ -373,22 +373,26 @@ class Uses(Forward[_Trace]):
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Of what it indexes, each row: the last one too."""
-        at = AXIS.get((node.op_type, k))
-        shape = self._shape(node.input[0]) if at is not None else ()
-        if at is None or not shape:
-            return
-        axis = next((a.i for a in node.attribute if a.name == at[1]), at[0])
-        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
-        if isinstance(rows, int) and rows:
-            rows += operator(node.op_type).role(k) == LENGTH
+        axis, rows = self._rows(node, k)
         for name, a, b in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
                 self._of(name).rows[rows] = None
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._of(name).rows[rows - int(b)] = None
-        if node.op_type == "Gather" and not axis and node.input[0] in self.constants:
+        if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
             for name, term in trace.origins:
                 self._of(name).tables.append((self.constants[node.input[0]], int(term)))
+
+    def _rows(self, node: NodeProto, k: int) -> tuple[int | None, int | str]:
+        """The axis of the first operand that the operand `k` indexes, and how long it is; 0 where that is not known."""
+        at = AXIS.get((node.op_type, k))
+        if at is None:
+            return None, 0
+        axis, shape = next((a.i for a in node.attribute if a.name == at[1]), at[0]), self._shape(node.input[0])
+        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
+        if isinstance(rows, int) and rows:
+            rows += operator(node.op_type).role(k) == LENGTH
+        return axis, rows
 
     # -- what is known -----------------------------------------------------------------------------------
 
