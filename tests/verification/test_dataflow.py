@@ -1,0 +1,94 @@
+"""One walk for each question: nodes in any order, bodies and functions are part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+from onnxopt.verification.inputs.limits import Limits, other_rows, other_sizes
+from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.inputs.sizes import demanded
+from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses, uses
+from onnxopt.verification.model.decisions import Deciding
+from onnxopt.verification.model.skeleton import Skeleton
+
+OPSETS = '<ir_version: 9, opset_import: ["" : 17, "lab" : 1]>'
+CONSTANTS = """<int64 one = {1}, int64 seven = {7}, int64 twenty = {20}, int64[1] first = {0}, int64[1] some = {30},
+    int64[1] three = {3}, int64 zero = {0}, float high = {9}, float[4] table = {1, 2, 3, 4}, float[64] long = {0}>"""
+FUNCTION = '<domain: "lab", opset_import: ["" : 17]> pick (w, i) => (y) { j = Add (i, i) y = Gather (w, j) }'
+
+
+def model(given: str, body: str, functions: str = "") -> onnx.ModelProto:
+    return parser.parse_model(f"{OPSETS} g ({given}) => (y) {CONSTANTS} {{ {body} }} {functions}")
+
+
+def test_functions_say_what_becomes_of_an_input() -> None:
+    made = model("int64[n] x", "y = lab.pick (table, x)", FUNCTION)
+    assert uses(made.graph, made.functions)["x"].role == INDEX
+    assert uses(made.graph)["x"].role == UNKNOWN, "an operator that nothing is known of"
+
+
+def test_what_is_compared_behind_an_offset() -> None:
+    added, taken = (f"t = {op} (x, one) y = Equal (t, seven)" for op in ("Add", "Sub"))
+    assert Uses(model("int64 x", added).graph).compared() == {"x": (6, 5)}
+    assert Uses(model("int64 x", taken).graph).compared() == {"x": (8, 7)}
+    assert Uses(model("int64 x", "t = Sub (one, x) y = Equal (t, seven)").graph).compared() == {}
+    guessed = model("int64 x, int64 z", "t = Add (x, z) y = Equal (t, seven)")
+    assert Uses(guessed.graph).compared() == {}, "another number is added, which may be any"
+
+
+def test_both_branches_say_what_becomes_of_an_input() -> None:
+    """The last one alone was asked."""
+    text = """i = If (c) <then_branch = t () => (p) { p = Add (x, one) }, else_branch = e () => (q) { q = Abs (k) }>
+        y = Gather (table, i)"""
+    found = uses(model("int64[n] x, int64[n] k, bool c", text).graph)
+    assert (found["x"].role, found["k"].role) == (INDEX, INDEX)
+
+
+def test_a_branch_that_may_not_run_demands_no_size() -> None:
+    text = """y = If (c) <then_branch = t () => (p) { p = Reshape (x, three) },
+        else_branch = e () => (q) { q = Neg (x) }>"""
+    assert demanded(model("float[n] x, bool c", text).graph, {"x": ("n",)}) == {}
+    assert demanded(model("float[n] x", "y = Reshape (x, three)").graph, {"x": ("n",)}) == {"n": 3}
+
+
+def test_nodes_may_stand_in_any_order() -> None:
+    """What is decided of a value that is made further behind was no decision."""
+    made = model("float[n] x", "y = Greater (m, high) m = ReduceMax <keepdims = 0> (x)")
+    assert Deciding(made.graph).others == ["y"]
+    assert make_plan(made).decides
+
+
+MEASURED = "s = Shape (x) b = Gather (s, zero) t = Gather (s, one) c = Greater (t, twenty) "
+
+
+def test_one_number_at_two_dims() -> None:
+    one = model("float[n, t] x", MEASURED + "y = Identity (c)")
+    both = model("float[n, t] x", MEASURED + "d = Greater (b, twenty) y = And (c, d)")
+    assert other_sizes(Limits(one.graph), Limits(both.graph)) == [21]
+    assert other_sizes(Limits(both.graph), Limits(both.graph)) == []
+    twice = model("float[n, t] x", MEASURED + "e = Greater (t, twenty) y = And (c, e)")
+    assert other_sizes(Limits(one.graph), Limits(twice.graph)) == [21], "in more places: of what is not known either"
+    assert other_sizes(Limits(twice.graph), Limits(one.graph)) == [], "in fewer: what is computed twice became one"
+
+
+def test_slices_of_weights_are_no_sizes() -> None:
+    cut = model("float[n] x", "w = Slice (long, first, some) y = Add (x, w)")
+    assert not Limits(cut.graph).numbers
+    assert [n for n, _ in Limits(model("float[n] x", "y = Slice (x, first, some)").graph).numbers] == [30]
+
+
+def test_rows_behind_an_offset(tmp_path: Path) -> None:
+    """As positions that begin at two."""
+    saved = []
+    for name, factor in (("a", 1), ("b", 2)):
+        made = model("int64[n] x", "i = Add (x, seven) y = Gather (words, i)")
+        rows = np.arange(80, dtype=np.float32).reshape(20, 4) + 1
+        rows[12] *= factor
+        made.graph.initializer.append(numpy_helper.from_array(rows, "words"))
+        onnx.save(made, tmp_path / name)
+        saved.append(Skeleton(tmp_path / name))
+    assert other_rows(*saved) == {"x": (5,)}
