@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.record import record
 from onnxopt.verification.model.constants import few
@@ -18,7 +18,7 @@ from onnxopt.verification.model.dataflow import Backward
 from onnxopt.verification.model.operators import MEASURING, WEIGHTS, WINDOWS, having
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 _LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 of a picture, 4 and 6 of a sequence
 _PICTURE: Final = ((0, 1), (2, 0))  # which of them: its height and width differ, so that nobody takes one for the other
@@ -161,36 +161,42 @@ class _Needs(Backward[_Need]):
                 yield name, before
 
 
-def _before(node: NodeProto, need: _Need, constants: Mapping[str, TensorProto]) -> _Need:
+Given = Mapping[str, "AttributeProto"]
+Constants = Mapping[str, "TensorProto"]
+
+
+def _before(node: NodeProto, need: _Need, constants: Constants) -> _Need:
     """What a node asks of its first input."""
-    given = {a.name: a for a in node.attribute}
-    kind = node.op_type
-    if kind == "ConvTranspose":
-        return need.widened(max(given["strides"].ints, default=1) if "strides" in given else 1)
-    if kind in _WINDOWED:
-        return _window(node, need, given, constants)
-    if kind in _GLOBAL:
-        return _Need(windows=True)
-    if kind in ("Resize", "Upsample"):
-        return _resized(node, need, given, constants)
-    if kind in ("DepthToSpace", "SpaceToDepth") and "blocksize" in given:
-        size = max(given["blocksize"].i, 1)
-        return need.widened(size) if kind == "DepthToSpace" else need.behind(size, size - 1)
-    if kind == "Slice" and len(node.input) > 4:
-        step = max(map(abs, _numbers(constants.get(node.input[4]))), default=1)
-        return need.behind(int(step), int(step) - 1) if step > 1 else need
-    if kind == "Pad":
-        return _padded(node, need, given, constants)
-    if kind == "STFT" and len(node.input) > 1:
-        step = next(iter(_numbers(constants.get(node.input[1]))), 0)
-        length = next(iter(_numbers(constants.get(node.input[3]))), 0) if len(node.input) > 3 else 0
-        if not length and len(node.input) > 2 and node.input[2] in constants:
-            length = math.prod(constants[node.input[2]].dims)
-        return need.behind(int(step), max(int(length), int(step)) - 1) if step > 0 else need
-    return need
+    return _ASKING[node.op_type](node, need, {a.name: a for a in node.attribute}, constants)
 
 
-def _window(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
+def _transposed(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
+    return need.widened(max(given["strides"].ints, default=1) if "strides" in given else 1)
+
+
+def _blocks(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
+    size = max(given["blocksize"].i, 1) if "blocksize" in given else 1
+    if node.op_type == "DepthToSpace":
+        return need.widened(size)
+    return need.behind(size, size - 1) if "blocksize" in given else need
+
+
+def _stepped(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
+    names = node.input[4:5]
+    step = max((abs(n) for name in names for n in _numbers(constants.get(name))), default=1)
+    return need.behind(int(step), int(step) - 1) if step > 1 else need
+
+
+def _transformed(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
+    step, length = (
+        next(iter(_numbers(constants.get(name))), 0) for name in ([*node.input, "", "", ""][k] for k in (1, 3))
+    )
+    if not length and len(node.input) > 2 and node.input[2] in constants:
+        length = math.prod(constants[node.input[2]].dims)
+    return need.behind(int(step), max(int(length), int(step)) - 1) if step > 0 else need
+
+
+def _window(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
     kernel = list(given["kernel_shape"].ints) if "kernel_shape" in given else []
     at = WEIGHTS.get(node.op_type, (len(node.input),))[0]
     if not kernel and len(node.input) > at and node.input[at] in constants:
@@ -211,7 +217,7 @@ def _window(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: M
     return need.behind(max(1, *strides), more, reach)
 
 
-def _resized(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
+def _resized(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
     scales = list(given["scales"].floats) if "scales" in given else []
     for name in node.input[1:3]:
         scales = scales or _numbers(constants.get(name))
@@ -224,7 +230,7 @@ def _resized(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: 
     return need.widened(max(round(largest), 1)) if largest > 1 else need.behind(max(round(1 / largest), 1), 0)
 
 
-def _padded(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
+def _padded(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
     pads = list(given["pads"].ints) if "pads" in given else []
     if len(node.input) > 1:
         pads = [int(n) for n in _numbers(constants.get(node.input[1]))]
@@ -240,6 +246,18 @@ def _padded(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: M
         need.windows,
         ((1, -total), *need.steps)[:_STEPS],
     )
+
+
+_ASKING: Final[dict[str, Callable[[NodeProto, _Need, Given, Constants], _Need]]] = {
+    **dict.fromkeys(_WINDOWED, _window),
+    **dict.fromkeys(_GLOBAL, lambda node, need, given, constants: _Need(windows=True)),
+    **dict.fromkeys(("Resize", "Upsample"), _resized),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
+    "ConvTranspose": _transposed,
+    "Slice": _stepped,
+    "Pad": _padded,
+    "STFT": _transformed,
+}
 
 
 def _fixed(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
