@@ -79,13 +79,19 @@ def declines(p: dict[str, Any]) -> bool:
     return any(rule["declined"] for rule in p["rules"].values())
 
 
+_OPERATORS: Final = 2  # verbosity
+
+
 def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
-    """The passes that found nothing, or did not run, and why: one line for each reason."""
+    """The passes that found nothing, or did not run: one line for each reason. The operators that each one misses are
+    told from `-vv` on."""
     found: dict[str, list[str]] = {}
     if verbose:
         idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
         found["found nothing"] = [p["name"] for p in idle]
     for name, why in did_not_run(pipeline, verbose).items():
+        if verbose < _OPERATORS and why.startswith("the model has no"):
+            why = "the model has none of their operators"
         found.setdefault(f"did not run ({why})", []).append(name)
     return [f"{why}: {', '.join(names)}" for why, names in found.items() if names]
 

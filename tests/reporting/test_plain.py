@@ -39,16 +39,18 @@ def test_passes_that_found_nothing_share_a_line() -> None:
     }
     idle = {"nodes": 0, "bytes": 0, "seconds": 0.1, "rules": {}}
     passes = [idle | {"name": "first"}, idle | {"name": "second", "rules": declined}, idle | {"name": "third"}]
-    why = "the model has no If"
-    pipeline = {"passes": passes, "skipped": {"fourth": why, "fifth": why, "sixth": "requires first"}}
+    skipped = {"fourth": "the model has no If", "fifth": "the model has no Loop or Scan", "sixth": "requires first"}
+    pipeline = {"passes": passes, "skipped": skipped}
     done, reason, *rest = plain.details({"pipeline": pipeline}, verbose=1)
     assert done.startswith("  second ")
     assert reason == '    rule declined 2 times: the rank is unknown, for example Add "a" -> y'
     assert rest == [
         "  found nothing: first, third",
-        f"  did not run ({why}): fourth, fifth",
+        "  did not run (the model has none of their operators): fourth, fifth",
         "  did not run (requires first): sixth",
     ]
+    every = [line for line in plain.details({"pipeline": pipeline}, verbose=2) if "the model has no" in line]
+    assert every == [f"  did not run ({why}): {name}" for name, why in skipped.items() if name != "sixth"]
     assert list(plain.details({"pipeline": pipeline})) == rest[2:]
 
 
