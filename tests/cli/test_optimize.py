@@ -260,6 +260,10 @@ def test_passes_lists_them(run: Run) -> None:
         assert name in out
 
 
+# All other nodes stay, and read the same constants.
+ONLY_DROPOUTS = {"light_bvlc_alexnet", "light_inception_v1", "light_squeezenet"}
+
+
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda p: p.stem)
 def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp_path: Path) -> None:
     """ResNet-50, DenseNet-121, … as shipped with onnx, with the outputs it expects of them."""
@@ -267,9 +271,8 @@ def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp
 
     r = run("optimize", path, "out.onnx", "-v")
     assert r.returncode == 0, r.stderr
-    assert "✓ verified in pieces" in r.stdout, (
-        "the output is a constant, for their weights are fills; what is inside is not"
-    )
+    found = "✓ equal" if path.stem in ONLY_DROPOUTS else "✓ verified in pieces"
+    assert found in r.stdout, "their weights are fills: outputs are constant, and say less than pieces and files do"
     options = rt.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL  # fills are made when they are used,
