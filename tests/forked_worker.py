@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
 _POPEN = subprocess.Popen
 _OF_WORKERS = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 _RUNTIME: dict[str, ModuleType] = {}  # modules that workers have from the beginning, and commands import
@@ -28,6 +32,25 @@ def import_runtime() -> None:
     importlib.import_module("onnxruntime")
     for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
         _RUNTIME[name] = sys.modules.pop(name)
+
+
+def ask(server: socket.socket, request: dict[str, object], ends: Sequence[int]) -> None:
+    """Send a request, with copies of descriptors, to a process that forks."""
+    data = json.dumps(request).encode()
+    socket.send_fds(server, [len(data).to_bytes(8, "little")], ends)
+    server.sendall(data)
+
+
+def asked(client: socket.socket, count: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
+    """What is asked, with so many descriptors, which the caller closes; until the other side does."""
+    while True:
+        size, ends, _, _ = socket.recv_fds(client, 8, count)
+        if not size:
+            return
+        data = b""
+        while len(data) < int.from_bytes(size, "little"):
+            data += client.recv(1 << 16)
+        yield json.loads(data), ends
 
 
 class ForkedWorker:

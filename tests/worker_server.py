@@ -7,7 +7,6 @@ server forks. A worker's parent is then a process of the server that waits for i
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import select
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from onnxopt.worker import process
-from tests.forked_worker import become_a_worker, is_worker
+from tests.forked_worker import STARTS, ask, asked, become_a_worker, is_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = f"""
@@ -33,7 +32,6 @@ from tests.worker_server import serve
 import_runtime()
 serve(int(sys.argv[1]))
 """
-STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
 
 
@@ -57,10 +55,8 @@ class WorkerServer:
     def ask(self, program: str, *ends: int) -> None:
         """Have a process begin that runs `program`. `ends`: its stdin, its stdout, and where its end is told."""
         request = {"program": program, "parent": os.getpid(), "cwd": os.getcwd(), "env": dict(os.environ)}
-        data = json.dumps(request).encode()
         with self._lock:
-            socket.send_fds(self._socket, [len(data).to_bytes(8, "little")], ends)
-            self._socket.sendall(data)
+            ask(self._socket, request, ends)
 
     def close(self) -> None:
         self._socket.close()
@@ -131,17 +127,11 @@ def serve(descriptor: int) -> None:
     """Fork a worker for each request until the other side closes. A request is 8 bytes of its length, with which come
     three descriptors, and JSON; what is told is 4 bytes of the worker's number, and at its end 4 of its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for workers ends by itself
-    with socket.socket(fileno=descriptor) as asked:
-        while True:
-            size, ends, _, _ = socket.recv_fds(asked, 8, 3)
-            if not size:
-                return
-            data = b""
-            while len(data) < int.from_bytes(size, "little"):
-                data += asked.recv(1 << 16)
+    with socket.socket(fileno=descriptor) as client:
+        for request, ends in asked(client, 3):
             if os.fork() == 0:
-                asked.close()
-                _wait_for_a_worker(json.loads(data), *ends)
+                client.close()
+                _wait_for_a_worker(request, *ends)
             for end in ends:
                 os.close(end)
 

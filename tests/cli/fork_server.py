@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import selectors
 import signal
@@ -26,7 +25,7 @@ from typing import NoReturn
 import onnx
 import onnx.parser
 
-from tests.forked_worker import fork_workers
+from tests.forked_worker import STARTS, ask, asked, fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 # The command's own beginning comes before anything else is imported: it postpones what it can.
@@ -46,7 +45,6 @@ serve(int(sys.argv[1]))
 """
 OF_WORKERS = ("onnxopt.verification.original", "onnxopt.verification.judge", "onnxopt.worker.heap")
 SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
-STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
 
 
 class ForkServer:
@@ -91,9 +89,7 @@ class ForkServer:
 
     def _start(self, args: Sequence[str], cwd: Path, env: Mapping[str, str], *streams: int) -> None:
         command = [str(self._script), *args]
-        request = json.dumps({"argv": command, "cwd": str(cwd), "env": dict(env)}).encode()
-        socket.send_fds(self._socket, [len(request).to_bytes(8, "little")], streams)
-        self._socket.sendall(request)
+        ask(self._socket, {"argv": command, "cwd": str(cwd), "env": dict(env)}, streams)
 
     def _wait(self) -> int:
         return int.from_bytes(self._socket.recv(4), "little", signed=True)
@@ -177,22 +173,16 @@ def _tell_modules(model: str, target: int) -> NoReturn:
 def serve(descriptor: int) -> None:
     """Until the other side closes. A request is 8 bytes of its length, with which come a stdout and a stderr, and JSON;
     the answer is the exit code, below zero for a signal."""
-    with socket.socket(fileno=descriptor) as asked:
-        while True:
-            size, streams, _, _ = socket.recv_fds(asked, 8, 2)
-            if not size:
-                return
-            request = b""
-            while len(request) < int.from_bytes(size, "little"):
-                request += asked.recv(1 << 16)
+    with socket.socket(fileno=descriptor) as client:
+        for request, streams in asked(client, 2):
             pid = os.fork()
             if pid == 0:
-                asked.close()
-                _become_the_command(json.loads(request), streams)
+                client.close()
+                _become_the_command(request, streams)
             for stream in streams:
                 os.close(stream)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            asked.sendall(code.to_bytes(4, "little", signed=True))
+            client.sendall(code.to_bytes(4, "little", signed=True))
 
 
 def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> None:
