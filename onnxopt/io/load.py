@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
@@ -17,9 +17,6 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData, bring_in_small, data_files, external_tensors, inline_data
 from onnxopt.wire import MappedFile, Stored, skim
-
-if TYPE_CHECKING:
-    from onnxopt.worker.limits import Limits
 
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by the initializer's index
 # A proto; whether it stands alone (see `Model`); the places of weights that stayed in the file.
@@ -36,17 +33,15 @@ def load(
     *,
     freeze_initializers: bool = False,
     inline_functions: bool = False,
-    target_opset: int | Callable[[ModelProto], int] | None = None,
-    limits: Limits | None = None,
+    convert: Callable[[ModelProto, Path], bool] | None = None,
     stored: bool = False,
 ) -> Model:
     """Load a model. External data stays on disk until somebody reads it.
 
     `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
-    their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`), or to
-    the one that the function says, within `limits`. `stored`: large weights stay in the file, too, unless functions are
-    put in place; they are no part of the proto until it is written. External tensors that belong inside (see
-    `belongs_inside`) are brought in.
+    their calls. `convert`: changes the proto before it is indexed, and says whether it did. `stored`: large weights
+    stay in the file, too, unless functions are put in place; they are no part of the proto until it is written.
+    External tensors that belong inside (see `belongs_inside`) are brought in.
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = file_path(path)
@@ -62,11 +57,8 @@ def load(
             proto = read_proto(path)
             bring_in_small(external_tensors(proto), data)
         proto, places, file = inlined(proto, path), {}, None
-    if target_opset is not None:
-        from onnxopt.io.convert import convert_opset
-
-        wanted = target_opset(proto) if callable(target_opset) else target_opset
-        changed = convert_opset(proto, wanted, path, limits) or changed
+    if convert is not None:
+        changed = convert(proto, path) or changed
     model = read_model(proto, path, freeze_initializers=freeze_initializers)
     model.version += changed or brought_in > 0  # it is not the file any more
     model.file, model.stands_alone = file, stands_alone

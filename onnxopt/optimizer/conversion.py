@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from onnxopt.conversion.opset import opset_of
 from onnxopt.io import Staged
-from onnxopt.io.convert import opset_of
 from onnxopt.io.load import read_proto
 from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.optimizer.results import ConversionFault

@@ -154,7 +154,7 @@ class Raise:
 
     def newest(self, proto: ModelProto) -> int:
         """The opset that is wanted: that of the model, or a newer one."""
-        from onnxopt.io.convert import opset_of
+        from onnxopt.conversion.opset import opset_of
 
         current, version = opset_of(proto), self.chosen.version
         if not self.chosen.operators or not current or current >= LOADS[version]:

@@ -125,12 +125,17 @@ class OptimizeOptions:
         and UsageError."""
 
         def read(opset: int | Callable[[ModelProto], int] | None) -> Model:
+            def convert(proto: ModelProto, path: Path) -> bool:
+                from onnxopt.conversion.opset import convert_opset
+
+                assert opset is not None
+                return convert_opset(proto, opset(proto) if callable(opset) else opset, path, self.limits)
+
             return load(
                 source,
                 freeze_initializers=self.freeze_initializers,
                 inline_functions=self.inline_functions,
-                target_opset=opset,
-                limits=self.limits,
+                convert=None if opset is None else convert,
                 stored=stored,
             )
 

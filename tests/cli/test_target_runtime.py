@@ -239,7 +239,7 @@ def test_what_cannot_be_converted_stays(tmp_path: Path, run: Run) -> None:
 
 def test_a_fault_of_the_converter_is_no_rewrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result is made of the model in its own opset."""
-    from onnxopt.io import adapters
+    from onnxopt.conversion import adapters
 
     monkeypatch.setattr(adapters, "HIDDEN", {})
     monkeypatch.setattr(adapters, "_ADAPTERS", {})

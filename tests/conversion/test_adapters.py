@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+from onnxopt.conversion import adapters
+from onnxopt.conversion.opset import convert_opset
 from onnxopt.errors import ModelError
-from onnxopt.io import adapters
-from onnxopt.io.convert import convert_opset
 from onnxopt.optimizer.attempt import attempt
 from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.verification import UNVERIFIED, VerifyOptions

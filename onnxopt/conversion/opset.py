@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxopt.conversion.adapters import Conversion, Unconvertible
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.ir_version import raise_ir_version
-from onnxopt.io.adapters import Conversion, Unconvertible
 from onnxopt.protos import attribute_bytes, body_graphs, is_external, tensor_bytes, tensor_value_info
 
 if TYPE_CHECKING:
