@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "partition": ("onnxopt.cli.partition", "Split a model into parts that a runtime supports."),
     "extract": ("onnxopt.cli.extract", "Write the part of a model between values."),
     "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
+    "demo": ("onnxopt.cli.demo", "Optimize a small model that comes with onnxopt."),
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }

@@ -40,6 +40,7 @@ COMMANDS = [
     ("find", "a.onnx", "Sin(x)"),
     ("passes",),
     ("explain", "elim-identity"),
+    ("demo", "--out-dir", "d"),
     ("completion", "bash"),
     ("reproduce", "nothing"),
 ]
