@@ -15,6 +15,7 @@ import click
 from onnxopt.cli.completing import known_values, names_option
 from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.files import refuse_missing_folder, refuse_models, refuse_unwritable
+from onnxopt.cli.headings import HeadedCommand, heading
 from onnxopt.cli.options import (
     NewFile,
     external_option,
@@ -28,7 +29,6 @@ from onnxopt.cli.options import (
     timeout_option,
     tolerance_options,
 )
-from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import WATCHES, Watch, instrument_options
@@ -37,9 +37,16 @@ from onnxopt.errors import UsageError, WriteError
 if TYPE_CHECKING:
     from onnxopt.batch import Budget
 
+_MAIN = (  # what --help describes
+    *("level", "in_place", "out_dir", "check", "form", "stats", "verbose", "quiet"),
+    *("dims", "shapes", "end", "dtype", "target_opset", "target", "extra", "disable"),
+    *("inputs", "strict", "no_verify"),
+)
+
 
 @click.command(
-    cls=ProjectCommand,
+    cls=HeadedCommand,
+    main=_MAIN,
     epilog="Exit codes: 0 done; 1 a check failed: the result differs from the original or --strict refuses it (nothing "
     "is written), --check would change a model, a budget of --fail-if is exceeded; 2 wrong usage or unreadable input; "
     "3 written without a rewrite that made the result wrong, or unloadable; 4 a bug in a pass. Of several models, the "
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
 @click.argument(
     "models", metavar="IN OUT | MODELS...", nargs=-1, required=True, type=click.Path(path_type=str, readable=False)
 )
+@heading("Many models, and builds")
 @click.option(
     "--out-dir", type=click.Path(path_type=str), metavar="DIR", help="Write the results of all MODELS into this folder."
 )
@@ -67,6 +75,7 @@ if TYPE_CHECKING:
 @click.option("--fail-if", multiple=True, metavar="CONDITION", help="A budget: exit with 1 if 'nodes_after > 500'.")
 @click.option("--junit", type=NewFile(), metavar="FILE", help="Write the outcomes as JUnit's XML.")
 @format_option("text", "json")
+@heading("What the result is")
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @names_option(
     "--inputs", "begin", complete=known_values, help="Of IN OUT: begin at these values instead of the model's inputs."
@@ -79,6 +88,7 @@ if TYPE_CHECKING:
 )
 @external_option
 @pipeline_options
+@heading("Verification")
 @click.option(
     "--strict",
     is_flag=True,
@@ -98,6 +108,7 @@ if TYPE_CHECKING:
 @seed_option
 @timeout_option("verification")
 @memory_option
+@heading("Watching, and faults")
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
 @click.option(
     "--report",

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_passes, known_rules, known_targets, names_option
 from onnxopt.cli.files import named_text, refuse_missing_folder
+from onnxopt.cli.headings import heading
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
@@ -221,6 +222,7 @@ plugin_option = click.option(
 
 
 _PASSES: Final = [  # which run
+    heading("Passes"),
     click.option(
         "-O",
         "--level",
@@ -248,6 +250,7 @@ _PASSES: Final = [  # which run
     plugin_option,
 ]
 _MODEL: Final = [  # what becomes of it besides
+    heading("What the result is"),
     click.option(
         "--freeze-initializers",
         is_flag=True,
@@ -279,6 +282,7 @@ _MODEL: Final = [  # what becomes of it besides
     click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
 ]
 _BOUNDS: Final = [  # what passes may take, and make
+    heading("What passes may take, and make"),
     click.option(
         "--max-constant-bytes", type=_Size(0), help="How much one constant fold may add to the file. [default: 1M]"
     ),

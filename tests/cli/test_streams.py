@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 from onnxopt.verification.inputs.cases import RECIPES
@@ -170,6 +171,21 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
         assert not re.search(r" --\S+ (DIRECTORY|PATH)\b", page.stdout), (
             f"{command}: DIR and FILE are what they are called"
         )
+
+
+def test_the_help_of_optimize_begins_with_its_main_options_and_names_each(run: Run) -> None:
+    from onnxopt.cli.optimize import optimize
+
+    short, whole = (run("optimize", word, COLUMNS="60") for word in ("--help", "--help-all"))
+    assert (short.returncode, whole.returncode, short.stderr + whole.stderr) == (0, 0, "")
+    main = short.stdout.split("\nOptions:\n")[1].split("\n\n")[0]
+    assert main.lstrip().startswith("-O, --level") and "--help-all" in main and "--journal" not in main
+    assert len(short.stdout.splitlines()) < 0.7 * len(whole.stdout.splitlines())
+    listed = whole.stdout.split("\nOptions:\n")[1].partition("Exit codes")[0]
+    for option in (p for p in optimize.params if isinstance(p, click.Option)):
+        name = max(option.opts, key=len)
+        assert re.search(rf"{name}\b(?!-)", short.stdout), f"{name}: in one piece, or described"
+        assert len(re.findall(rf"^  (?:-\w, )?{name}\b(?!-)", listed, re.MULTILINE)) == 1, name
 
 
 def closed(tmp_path: Path, which: str, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
