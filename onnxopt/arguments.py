@@ -37,6 +37,15 @@ def shapes_in(given: Any, setting: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def names_of(given: Any, setting: str) -> dict[str, str]:
+    """The new names that are given by the old, none for None. Raises UsageError for what is no dict of them."""
+    names = dict_in(given, setting, '"OTHER"')
+    for name, other in names.items():
+        if not isinstance(name, str) or not isinstance(other, str) or not other:
+            raise UsageError(f"{setting}[{name!r}] is {_shown(other)}, not a name", f'{setting}={{"OLD": "NEW"}}')
+    return dict(names)
+
+
 def dict_in(given: Any, setting: str, value: str) -> Mapping[str, Any]:
     """What is given by name, nothing for None. `value`: an example. Raises UsageError for what is no dict."""
     given = {} if given is None else given

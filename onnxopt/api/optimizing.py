@@ -52,6 +52,7 @@ def optimize(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     external: str = "auto",
+    rename: Mapping[str, str] | None = None,
     provenance: bool = False,
     verify: bool = True,
     strict: bool = False,
@@ -98,6 +99,7 @@ def optimize(
         dtype: `float16` or `bfloat16` for what is float32; keep_io: but for inputs and outputs.
         inputs, outputs: values at which the model is cut first.
         external: where weights beside the model go: `auto`, `inline`, `copy` or `reuse`.
+        rename: other names for inputs, outputs and symbolic dims, by those of the model.
         provenance: write version, pipeline and the original's hash into the metadata.
 
     How it is verified:

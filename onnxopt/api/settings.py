@@ -42,6 +42,7 @@ class OfAResult(Settings, total=False):
     max_rewrites: int | None
     provenance: bool
     external: str
+    rename: Mapping[str, str] | None
 
 
 def make_options(**settings: Unpack[OfAResult]) -> OptimizeOptions:

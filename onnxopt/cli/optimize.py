@@ -25,6 +25,7 @@ from onnxopt.cli.options import (
     memory_option,
     pipeline_options,
     refuse_ignored,
+    rename_option,
     seed_option,
     timeout_option,
     tolerance_options,
@@ -87,6 +88,7 @@ _MAIN = (  # what --help describes
     help="Of IN OUT: give out these values, and drop the model's other outputs.",
 )
 @external_option
+@rename_option("Call an input, an output or a symbolic dim of the result otherwise.")
 @pipeline_options
 @heading("Verification")
 @click.option(
@@ -144,6 +146,7 @@ def optimize(
     begin: tuple[str, ...],
     end: tuple[str, ...],
     external: str,
+    rename: dict[str, str],
     strict: bool,
     allow_unverified: bool,
     no_verify: bool,
@@ -201,20 +204,19 @@ def optimize(
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
+    of_a_result = {"max_rewrites": max_rewrites, "provenance": provenance, "external": external, "rename": rename}
     allow_unverified |= not telling.to_machines
     if plain:
         single = Single(
             verify_options=verify_options,
             telling=replace(telling, data_on_stdout=models[1] == "-"),
             given=given,
-            provenance=provenance,
             report_file=report_file,
             reproducer=reproducer,
             zero_weights=zero_weights,
             strict=strict,
             allow_unverified=allow_unverified,
-            max_rewrites=max_rewrites,
-            external=external,
+            of_a_result=of_a_result,
             inputs=begin,
             outputs=end,
         )
@@ -229,7 +231,7 @@ def optimize(
             raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
         job = partial(
             Job,
-            options=make_options(given, max_rewrites, provenance, external),
+            options=make_options(given, **of_a_result),
             verify_options=verify_options,
             strict=strict,
             allow_unverified=allow_unverified,

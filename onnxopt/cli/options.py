@@ -102,6 +102,21 @@ def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...
     return sizes
 
 
+def parse_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """`--rename OLD=NEW`, repeatable."""
+    names: dict[str, str] = {}
+    for text in value:
+        old, _, new = text.partition("=")
+        if not old or not new or "=" in new:
+            raise click.BadParameter(f"{text!r} is not OLD=NEW")
+        once(names, old, new, param)
+    return names
+
+
+def rename_option(help: str) -> Callable[[F], F]:
+    return click.option("--rename", callback=parse_names, multiple=True, metavar="OLD=NEW", help=help)
+
+
 def once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
     if given.setdefault(name, value) != value:
         raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
@@ -323,14 +338,12 @@ def refuse_ignored(given: dict[str, Any]) -> None:
         raise UsageError("--no-keep-io is for --dtype", "without it nothing changes its type")
 
 
-def make_options(
-    given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False, external: str = "auto"
-) -> OptimizeOptions:
-    """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
+def make_options(given: dict[str, Any], **of_a_result: Any) -> OptimizeOptions:
+    """The options that `pipeline_options` put into a command's arguments, and those `of_a_result`; loads the
+    plugins."""
     from onnxopt.api import settings
 
-    named = settings_of(given)
-    return settings.make_options(**named, max_rewrites=max_rewrites, provenance=provenance, external=external)
+    return settings.make_options(**settings_of(given), **of_a_result)
 
 
 def settings_of(given: dict[str, Any]) -> Settings:

@@ -26,6 +26,7 @@ CHOOSES: Final = frozenset(
             "inline-functions",
             "target-opset",
             "allow-domain",
+            "rename",
         ),
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
         *("keep-io", "no-keep-io", "stats"),

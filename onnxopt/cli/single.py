@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class Single:
-    """What is asked for. `given`: options of the pipeline; `inputs`, `outputs`: values at which IN is cut."""
+    """What is asked for. `given`: options of the pipeline, `of_a_result`: others of the optimizer; `inputs`, `outputs`:
+    values at which IN is cut."""
 
     verify_options: VerifyOptions | None
     telling: Telling
     given: dict[str, Any]
-    provenance: bool
     report_file: Path | None
     reproducer: Path | None
     zero_weights: bool
     strict: bool
     allow_unverified: bool
-    max_rewrites: int | None
-    external: str
+    of_a_result: dict[str, Any]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -61,7 +60,7 @@ class Single:
         # Not deep inside our own imports: Python's calls are slower where a chunk of its stack ends.
         import onnx  # noqa: F401
 
-        options, watch = make_options(given, self.max_rewrites, self.provenance, self.external), Watch(source, given)
+        options, watch = make_options(given, **self.of_a_result), Watch(source, given)
         if telling.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 

@@ -17,6 +17,7 @@ from onnxopt.cli.options import (
     limit_option,
     memory_option,
     provider_option,
+    rename_option,
     seed_option,
     timeout_option,
     tolerance_options,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
 )
+@rename_option("B calls an input, an output or a symbolic dim of A otherwise.")
 @click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
 @format_option("table", "json")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
@@ -85,6 +87,7 @@ def verify(
     seed: int,
     timeout: float,
     dtype: str | None,
+    rename: dict[str, str],
     strict: bool,
     form: str,
     quiet: bool,
@@ -120,6 +123,7 @@ def verify(
         memory=verify_memory,
         limit=memory,
         dtype=dtype or "",
+        rename=rename,
     )
     with Progress(enabled=not quiet) as progress, blaming_files(a, b):
         progress.phase("comparing")

@@ -38,7 +38,7 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
     model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
     if model.file is not None:
         _leave_stored(model, deferred, fill=at_least is None)
-    _write_types(model.foreign)
+    write_types(model.foreign)
     stored = check_structure(model.proto, model.name, excused(model))
     check_interface(model.proto, model.interface, model.name, stored)
     return model.proto, deferred
@@ -59,7 +59,7 @@ def _leave_stored(model: Model, deferred: dict[int, Array | Stored], fill: bool)
             tensor.raw_data, value.stored = bytes(model.bytes_of(value.stored)), None
 
 
-def _write_types(made: Iterable[Node]) -> None:
+def write_types(made: Iterable[Node]) -> None:
     """What no reader can find out: the types of what operators result in that no standard defines."""
     said: dict[Graph, set[str]] = {}
     for node in made:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.conversion.rename import check_names, rename
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
@@ -49,19 +50,22 @@ def optimize_model(
     exist, and PassError, which leaves the model as far as it came."""
     options = options or OptimizeOptions()
     fixed = specialise(model, options.dims, options.shapes)
+    check_names(model, options.rename)
     report = execute(options.passes(), model, options.context(instruments, trace))
-    _declare(model, options, outputs=bool(fixed))
+    _finish(model, options, outputs=bool(fixed))
     return report
 
 
-def _declare(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
-    """Write the shapes that are known: of `outputs`, where sizes were given; of all values, where that is asked for."""
+def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
+    """Write the shapes that are known: of `outputs`, where sizes were given; of all values, where that is asked for.
+    And rename: until then all that is said of the model, places and matches too, has the names of the file."""
     if outputs or options.infer_shapes:
         from onnxopt.optimizer.declared import declare_outputs, declare_values
 
         declare_outputs(model)
         if options.infer_shapes:
             declare_values(model)
+    rename(model, options.rename)
 
 
 def attempt(
@@ -115,6 +119,7 @@ def attempt(
         model = options.load(source, stored=True)
         data = Watch.data(model)
         fixed = specialise(model, options.dims, options.shapes)
+        check_names(model, options.rename)
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         before_bytes = _bytes_of(source, model)
@@ -123,7 +128,7 @@ def attempt(
             phase("load")
             try:
                 pipeline = execute(passes, model, ctx)
-                _declare(model, options, outputs=bool(fixed))
+                _finish(model, options, outputs=bool(fixed))
                 phase("passes")
                 progress("writing")
                 changed = model.version > 0
@@ -144,7 +149,7 @@ def attempt(
             report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
             verified = verifier is not None and changed
             if verifier is not None and changed:
-                verifier.submit(staged.path, model.tolerances)
+                verifier.submit(staged.path, model.tolerances, options.rename)
                 progress("verifying")
                 verifier.progress = lambda done: progress(f"verifying {done:.0%}")
             if changed and report.bytes_after - report.bytes_before >= _GROWN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,14 +45,15 @@ def judged(
                 own,
             )
 
-        def by_reference(path: Path) -> Verification:
+        def by_reference(path: Path, rename: Mapping[str, str]) -> Verification:
             with Verifier(source, replace(verifier.options, without=lacks)) as judge:
                 judge.describe(model.proto, model.data_of, override=not options.freeze_initializers)
-                judge.submit(path)
+                judge.submit(path, rename=rename)
                 return judge.finish()
 
-        found = by_reference(result)
-        if found.status == UNVERIFIED or (found.status == DIFFERENT and by_reference(converted).status == DIFFERENT):
+        found = by_reference(result, options.rename)
+        lacks_it = found.status == UNVERIFIED
+        if lacks_it or (found.status == DIFFERENT and by_reference(converted, {}).status == DIFFERENT):
             hint = "compare it in a runtime that has it, or choose an older opset"
             asks = "--target" if options.target_opset is None else "--target-opset"
             return Verification(UNVERIFIED, f"{lacks}, which {asks} asks for", hint=hint)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.arguments import check_whole, names_in, shapes_in, sizes_in
+from onnxopt.arguments import check_whole, names_in, names_of, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import specialise
 from onnxopt.io import load
@@ -43,6 +43,7 @@ class OptimizeOptions:
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `infer_shapes`: declare the types and shapes of all values in the result, as far as they are known.
+    `rename`: other names for inputs, outputs and symbolic dims, by those of the file.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain, without it a target may do so; `provenance`: write into the model's
     metadata what made it, from what; `external`: where weights that lie beside the model go: `copy` into a data file of
@@ -64,6 +65,7 @@ class OptimizeOptions:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     allow_domains: Sequence[str] = ()
     infer_shapes: bool = False
+    rename: Mapping[str, str] = field(default_factory=dict)
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
@@ -84,6 +86,7 @@ class OptimizeOptions:
         if self.target_opset is not None:
             check_whole("target_opset", self.target_opset)
         names = {name: tuple(names_in(getattr(self, name), name)) for name in ("extra", "disable", "allow_domains")}
+        vars(self).update(rename=names_of(self.rename, "rename"))
         vars(self).update(names, dims=sizes_in(self.dims, "dims"), shapes=shapes_in(self.shapes, "shapes"))
 
     @cached_property
@@ -118,6 +121,7 @@ class OptimizeOptions:
             or self.target_opset
             or self.inline_functions
             or self.infer_shapes
+            or self.rename
         )
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:

@@ -15,7 +15,7 @@ from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, 
 from onnxopt.verification.inputs.limits import of_both
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.interface import check_interface, fix_dims, read
+from onnxopt.verification.interface import check_interface, check_renamed, fix_dims, read
 from onnxopt.verification.job import Read
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import Comparison, JudgedCase
@@ -35,6 +35,9 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     a, b = Path(a), Path(b)
     with Verifier(a, options, labels=("A", "B"), stepwise=True, foreign=True) as verifier:
         skeletons = read(a), read(b)
+        if options.rename:
+            check_renamed(skeletons[0].proto, skeletons[1].proto, options.rename)
+            skeletons = skeletons[0], read(b, options.original_names)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
         plan = of_both(make_plan(models[0], skeletons[0].values), *skeletons)

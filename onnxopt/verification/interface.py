@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.errors import ModelError, UsageError, few, refuse_pipe, unreadable
+from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
 _SHOWN: Final = 4  # names that only one of the models has
 
 
-def read(path: Path) -> Skeleton:
-    """The model without its weights, whose files must be there. Raises ModelError."""
+def read(path: Path, names: Mapping[str, str] | None = None) -> Skeleton:
+    """The model without its weights, whose files must be there; `names`: see `Skeleton`. Raises ModelError."""
     from onnx import TensorProto
 
     from onnxopt.worker.calls import refuse_explosion
 
     refuse_pipe(path)
     try:
-        skeleton = Skeleton(path)
+        skeleton = Skeleton(path, names)
     except (ModelError, MemoryError):
         raise
     except Exception as e:
@@ -56,7 +57,7 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
             sides = [f"only {side} has {few(found, _SHOWN)}" for side, found in zip("AB", only) if found]
             raise UsageError(
                 f"A and B differ in their {kind}: {', '.join(sides)}",
-                "the models to compare must have the same names of inputs and outputs",
+                "they must have the same names; --rename OLD=NEW says what A's are called in B",
             )
     others = {i.name: i for i in _required(b.graph)}
     for i in _required(a.graph):
@@ -65,6 +66,19 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
             raise UsageError(
                 f"input `{i.name}` is {types[0]} in A and {types[1]} in B", "both must take the same values"
             )
+
+
+def check_renamed(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> None:
+    """Raises UsageError for a name that A's interface does not have, and for a new one that B's does not: `b` is not
+    renamed yet."""
+    for side, model, names in (("A", a, rename), ("B", b, rename.values())):
+        infos = [*model.graph.input, *model.graph.output]
+        known = dict.fromkeys(i.name for i in infos)
+        known |= dict.fromkeys(d.dim_param for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param)
+        for name in names:
+            if name not in known:
+                hint = nearest(name, known, f"it has {few([*known], _SHOWN)}")
+                raise UsageError(f"--rename: {side} has no input, output or dim called {name!r}", hint)
 
 
 def _required(graph: GraphProto) -> list[ValueInfoProto]:

@@ -258,7 +258,9 @@ class JobRunner:
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         files = Path(self.opening.original), Path(self._submission.path)
-        return proof(files, self.plan, answers, fixed=self.plan.gives_all(self._submission.options.inputs))
+        options = self._submission.options
+        fixed = self.plan.gives_all(options.inputs)
+        return proof(files, self.plan, answers, fixed=fixed, called=options.original_names)
 
     # -- cases -------------------------------------------------------------------------------------------
 

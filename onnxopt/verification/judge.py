@@ -117,8 +117,8 @@ class Judge(Original):
         if self.streamed:
             return self._stream(1)
         if isinstance(self.engine, Reference):
-            return Reference(path)
-        return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+            return Reference(path, self.options.original_names)
+        return self._runtime(path)
 
     def _open_narrow(self, path: str) -> Any:
         """Each operator rounds what it makes (`programs/rounded.py`); the file itself is loaded, if it can be, and run
@@ -126,9 +126,13 @@ class Judge(Original):
         from onnxopt.verification.programs.stream import Streamed
 
         if self._is_loadable and not self.streamed:
-            loaded = OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+            loaded = self._runtime(path)
             self._unrun = loaded if not self.unknown else None
         return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
+
+    def _runtime(self, path: str) -> OnnxRuntime:
+        names = self.options.original_names
+        return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider, names=names)
 
     @property
     def _is_loadable(self) -> bool:

@@ -52,15 +52,16 @@ def open_runner(
     provider: str = CPU,
     tell: Tell = lambda state: None,
     foreign: Foreign = NOTHING,
+    names: Mapping[str, str] | None = None,
     **options: bool,
 ) -> Runner:
     """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError, protobuf's
     DecodeError, and Refused where its weights cannot be handed to parts."""
-    return Runner(Program(_skeleton(path, foreign)), provider=provider, label=label, tell=tell, **options)
+    return Runner(Program(_skeleton(path, foreign, names)), provider=provider, label=label, tell=tell, **options)
 
 
-def _skeleton(path: str, foreign: Foreign) -> Skeleton:
-    skeleton = Skeleton(path)
+def _skeleton(path: str, foreign: Foreign, names: Mapping[str, str] | None = None) -> Skeleton:
+    skeleton = Skeleton(path, names)
     if skeleton.left_outside:
         size = f"{skeleton.left_outside / (1 << 30):.1f} GiB of weights that bodies read lie beside the model"
         raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
@@ -89,7 +90,10 @@ class Look:
         self.paths, self.foreign = paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         known = (None, None) if plan.random or options.dtype else programs
-        skeletons = [_skeleton(path, foreign) if p is None else p.skeleton for path, p in zip(paths, known)]
+        called = (None, options.original_names)
+        skeletons = [
+            _skeleton(path, foreign, names) if p is None else p.skeleton for path, p, names in zip(paths, known, called)
+        ]
         if plan.random:
             draw_alike(*skeletons)
         self.a, self.b = (

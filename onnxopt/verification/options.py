@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Final
 
-from onnxopt.arguments import all_in, check_number, check_whole, names_in, sizes_in
+from onnxopt.arguments import all_in, check_number, check_whole, names_in, names_of, sizes_in
 from onnxopt.errors import UsageError
 from onnxopt.record import record
 
@@ -43,6 +43,7 @@ class VerifyOptions:
 
     `dtype`: `float16` or `bfloat16`, which the result may hold what is float32 in the original; it is always looked at
     in pieces then.
+    `rename`: what is called otherwise in the result, by the original's names: inputs, outputs, symbolic dims.
     `without`: why onnxruntime is not asked; onnx's reference evaluator is.
     """
 
@@ -60,6 +61,7 @@ class VerifyOptions:
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str = ""
     without: str = ""
+    rename: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that nothing could be held against, and for what is of another type."""
@@ -74,6 +76,7 @@ class VerifyOptions:
         cases = None if self.cases is None else tuple(names_in(self.cases, "cases"))
         datasets = tuple(map(os.fspath, all_in(self.datasets, "datasets", "folders and archives")))
         vars(self).update(cases=cases, datasets=datasets, dims=sizes_in(self.dims, "dims"))
+        vars(self).update(rename=names_of(self.rename, "rename"))
 
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
@@ -84,9 +87,14 @@ class VerifyOptions:
         return replace(self, rtol=sum(tolerances.values())) if tolerances else self
 
     @property
+    def original_names(self) -> dict[str, str]:
+        """What is renamed, by its name in the result."""
+        return {new: old for old, new in self.rename.items()}
+
+    @property
     def thorough(self) -> bool:
         """Is anything asked for that the optimizer's own check does not do?"""
-        return bool(self.cases is not None or self.datasets or self.provider or self.dims)
+        return bool(self.cases is not None or self.datasets or self.provider or self.dims or self.rename)
 
     @property
     def by_tolerance(self) -> bool:

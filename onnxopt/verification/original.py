@@ -286,7 +286,8 @@ class Original:
 
         self.tell(f"loading {self.labels[which]}")
         try:
-            return open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign)
+            names = self.options.original_names if which else None
+            return open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign, names)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
 

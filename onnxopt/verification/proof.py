@@ -28,9 +28,11 @@ class Proof(NamedTuple):
     none: str = ""
 
 
-def proof(files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed: bool) -> Proof:
-    """`files`: of original and result. `fixed`: the inputs are the same in all cases. Those that prove nothing
-    (`Recipe.proves`) do not count."""
+def proof(
+    files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed: bool, called: Mapping[str, str]
+) -> Proof:
+    """`files`: of original and result; `called`: by the result's name of an output the original's, where that is
+    another. `fixed`: the inputs are the same in all cases. Those that prove nothing (`Recipe.proves`) do not count."""
     ran = [a for a in answers if a.evidence]
     found = [a for a in ran if a.proves]
     if not plan.inputs or not ran:
@@ -51,13 +53,15 @@ def proof(files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed
         with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
             still_open = open_conditions(files[0])
             untaken = {name: why for name, why in untaken.items() if name in still_open}
-    return Proof(_unless_empty(weak_outputs(outputs, fixed), files), untaken, both)
+    return Proof(_unless_empty(weak_outputs(outputs, fixed), files, called), untaken, both)
 
 
-def _unless_empty(weak: Mapping[str, str], files: Sequence[Path]) -> dict[str, str]:
+def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:
     """But for those that have no element in either file, whatever callers give: there is nothing more to ask."""
     found = dict(weak)
-    for name in set[str].intersection(*(_always_empty(file) for file in files)) if weak else ():
+    for name in _always_empty(files[0]) if weak else ():
+        if name not in {called.get(other, other) for other in _always_empty(files[1])}:
+            continue
         found.pop(name, None)
     return found
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +73,20 @@ _LARGE_FILE: Final = 1 << 24  # bytes
 _LARGE_WEIGHT: Final = 1 << 16
 
 
+class Called:
+    """Inputs and outputs that are called here otherwise than in a file: by `names`, which has the file's as keys."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._back = {here: name for name, here in names.items()}
+
+    def here(self, outputs: Iterable[str]) -> list[str]:
+        return [self._names.get(name, name) for name in outputs]
+
+    def in_file(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        return {self._back.get(name, name): value for name, value in feeds.items()} if self._back else feeds
+
+
 class OnnxRuntime:
     """onnxruntime on CPU. With its default level the original would be folded too, and a comparison prove nothing.
 
@@ -90,11 +104,13 @@ class OnnxRuntime:
         provider: str = CPU,
         weights: Mapping[str, Any] | None = None,
         folder: Path | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each.
 
         `provider` is put before the CPU's. Of a serialized model, `weights` are the arrays of external initializers,
-        and `folder` is where other external data lie.
+        and `folder` is where other external data lie. `names`: what inputs and outputs are called here, where that is
+        not what the file calls them.
         """
         rt = onnxruntime()
         options = rt.SessionOptions()
@@ -123,10 +139,11 @@ class OnnxRuntime:
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
+        self._names = Called(names or {})
         given = self._session.get_outputs()
-        self.outputs: list[str] = [o.name for o in given]  # one that is listed twice is given twice
+        self.outputs: list[str] = self._names.here(o.name for o in given)  # one that is listed twice is given twice
         # The type of each output: `tensor(float)`, `seq(tensor(int64))`.
-        self.output_types: dict[str, str] = {o.name: o.type for o in given}
+        self.output_types: dict[str, str] = dict(zip(self.outputs, (o.type for o in given)))
 
     def _open(self) -> Any:
         with weights_apart():
@@ -138,7 +155,7 @@ class OnnxRuntime:
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         if self._stateful or self._session is None:
             self._session = self._open()
-        return list(self._session.run(None, feeds))
+        return list(self._session.run(None, self._names.in_file(feeds)))
 
     def rest(self) -> None:
         """Let go of what is loaded, until it is to run again."""
@@ -155,19 +172,20 @@ class Reference:
 
     name = "reference"
 
-    def __init__(self, model: str | bytes) -> None:
+    def __init__(self, model: str | bytes, names: Mapping[str, str] | None = None) -> None:
         from onnx.reference import ReferenceEvaluator
 
         source: Any = model if isinstance(model, bytes) else str(Path(model))
         self._evaluator = ReferenceEvaluator(source)
+        self._names = Called(names or {})
 
     @property
     def outputs(self) -> list[str]:
-        return list(self._evaluator.output_names)
+        return self._names.here(self._evaluator.output_names)
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         with np.errstate(all="ignore"):
-            results: Sequence[Any] = self._evaluator.run(None, feeds)
+            results: Sequence[Any] = self._evaluator.run(None, self._names.in_file(feeds))
         return list(results)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -132,9 +133,15 @@ class Verifier:
         elif self._service is not None:
             self._post("prepare", self._preparation)
 
-    def submit(self, result: str | Path, tolerances: Mapping[str, float] | None = None) -> None:
+    def submit(
+        self,
+        result: str | Path,
+        tolerances: Mapping[str, float] | None = None,
+        rename: Mapping[str, str] | None = None,
+    ) -> None:
         """Hand over the result; the worker compares it while the caller does something else. `tolerances`: by how much
         of an output's range passes said that they change it, which counts unless the options say what is allowed.
+        `rename`: what this result calls otherwise, in place of what the options say of that.
 
         Raises ModelError where there is no such file, or where nobody described the original and it is no model.
         """
@@ -152,6 +159,8 @@ class Verifier:
         self.start()
         self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
         self.options = self._given.allowing(self.declared)
+        if rename is not None:
+            self.options = replace(self.options, rename=dict(rename))
         self._submission = Submission(str(path), self.options, self.declared)
         if self._waits:
             self._open()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,9 +53,9 @@ class Operand:
 class Skeleton:
     """`proto`: the model, whose large initializers have no data; `stored`: where these are, by name."""
 
-    def __init__(self, path: str | Path) -> None:
-        """Raises OSError, ValueError and protobuf's DecodeError for what is no model, ModelError for weights that are
-        elsewhere."""
+    def __init__(self, path: str | Path, names: Mapping[str, str] | None = None) -> None:
+        """`names`: what to call inputs, outputs and dims that have other names in the original. Raises OSError,
+        ValueError and protobuf's DecodeError for what is no model, ModelError for weights that are elsewhere."""
         from onnx import ModelProto, TensorProto
 
         from onnxopt.protos import belongs_inside
@@ -65,6 +66,10 @@ class Skeleton:
         self.foreign: list[NodeProto] = []  # nodes that were cut out
         self.operands: dict[str, Operand] = {}  # of nodes that draw, by the names that they got
         inside = self._parse()
+        if names:
+            from onnxopt.verification.model.renamed import rename
+
+            rename(self.proto.graph, names)
         for i, tensor in enumerate(self.proto.graph.initializer[:]):
             if i in inside:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])

@@ -1,0 +1,140 @@
+"""Other names for inputs, outputs and symbolic dims of a model, wherever the model names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from onnx import FunctionProto, TypeProto
+
+from onnxopt.errors import UsageError, few, nearest
+from onnxopt.graph import Model, Value
+from onnxopt.graph.dim_names import rename_dims
+from onnxopt.graph.structure import interface_of
+from onnxopt.graph.writer import write_types
+from onnxopt.protos import tensor_type
+
+_WORD = re.compile(r"[^\W\d][\w.]*")
+
+
+def check_names(model: Model, names: Mapping[str, str]) -> None:
+    """Raise UsageError where `rename` could not call something so; no pass takes the new names from here on."""
+    if not names:
+        return
+    values, dims = {v.name for v in _interface(model)}, _interface_dims(model)
+    for old in names:
+        if old not in values and old not in dims:
+            known = [*dict.fromkeys(v.name for v in _interface(model)), *sorted(dims)]
+            hint = f"there are {few(known)}"
+            raise UsageError(f"{model.name}: no input, output or dim is called {old!r}", nearest(old, known, hint))
+    taken = _collision(names, values, _value_names(model)) or _collision(names, dims, _dim_names(model))
+    if taken is not None:
+        old, new = taken
+        message = f"{model.name}: {old!r} cannot be called {new!r}: something else is called so"
+        raise UsageError(message, "choose a name that is not in the model, or rename the other one as well")
+    model.names.update(names.values())
+
+
+def rename(model: Model, names: Mapping[str, str]) -> None:
+    """Give inputs, outputs and dims that are called as the keys of `names` the names beside them. `check_names` has
+    found nothing wrong with these."""
+    values = {v: names[v.name] for v in _interface(model) if v.name in names}
+    dims = {old: names[old] for old in _interface_dims(model) if old in names}
+    if not values and not dims:
+        return
+    if dims:
+        write_types(model.foreign)  # which speak of the old ones
+        for kind in _types(model):
+            rename_dims(kind, _renamed(dims))
+    called = {v.name: new for v, new in values.items()}
+    for value, new in values.items():
+        value.rename(new)
+    _rename_in_protos(model, called)
+    model.version += 1
+    model.interface = interface_of(model.proto, model.graph.initializers)
+
+
+def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
+    """What no index has: interface, types, annotations, bindings of a training; and the table of initializers."""
+    graph = model.graph
+    for value in graph.initializers.values():
+        if value.tensor is not None:
+            value.tensor.name = value.name
+    graph.initializers = {v.name: v for v in graph.initializers.values()}
+    proto = model.proto.graph
+    for info in (*proto.input, *proto.output, *proto.value_info):
+        info.name = called.get(info.name, info.name)
+    for annotation in proto.quantization_annotation:
+        annotation.tensor_name = called.get(annotation.tensor_name, annotation.tensor_name)
+        for entry in annotation.quant_parameter_tensor_names:
+            entry.value = called.get(entry.value, entry.value)
+    for training in model.proto.training_info:
+        for binding in (*training.initialization_binding, *training.update_binding):
+            binding.key = called.get(binding.key, binding.key)
+        for node in training.algorithm.node:
+            node.input[:] = [called.get(name, name) for name in node.input]
+
+
+def _collision(names: Mapping[str, str], renamed: Iterable[str], there: Iterable[str]) -> tuple[str, str] | None:
+    """The first of these names, of what is `renamed`, that something has which is `there`, and keeps its name."""
+    taken = {*there} - {*names}
+    for old in (old for old in names if old in renamed):
+        if not names[old] or names[old] in taken:
+            return old, names[old]
+        taken.add(names[old])
+    return None
+
+
+def _interface(model: Model) -> Iterator[Value]:
+    yield from model.graph.inputs
+    yield from model.graph.outputs
+
+
+def _interface_dims(model: Model) -> set[str]:
+    """Symbols of inputs and outputs."""
+    graph = model.proto.graph
+    dims = (dim for info in (*graph.input, *graph.output) for dim in tensor_type(info.type)[1] or ())
+    return {dim for dim in dims if isinstance(dim, str)}
+
+
+def _value_names(model: Model) -> set[str]:
+    """Of all values of the main graph and its bodies: what has the name of one around it would hide that."""
+    found = {*model.hiding.values(), *(s.values.name for s in model.proto.graph.sparse_initializer)}
+    for scope in model.scopes():
+        if not scope.root.is_function:
+            found.update(scope.initializers, (v.name for v in scope.inputs))
+            found.update(v.name for node in scope for v in node.outputs if v is not None)
+    return found
+
+
+def _dim_names(model: Model) -> set[str]:
+    found: set[str] = set()
+
+    def note(name: str) -> str:
+        found.add(name)
+        return name
+
+    for kind in _types(model):
+        rename_dims(kind, note)
+    return found
+
+
+def _types(model: Model) -> Iterator[TypeProto]:
+    """Of what the file declares, at every depth."""
+    for scope in model.scopes():
+        proto = scope.proto
+        infos = [*proto.value_info]
+        if not isinstance(proto, FunctionProto):
+            infos += [*proto.input, *proto.output]
+        yield from (info.type for info in infos)
+
+
+def _renamed(dims: Mapping[str, str]) -> Callable[[str], str]:
+    """A dim's name afterwards. What is computed of others, such as `2*batch`, is a name of words."""
+
+    def name(old: str) -> str:
+        if old in dims or _WORD.fullmatch(old):
+            return dims.get(old, old)
+        return _WORD.sub(lambda word: dims.get(word[0], word[0]), old)
+
+    return name

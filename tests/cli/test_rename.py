@@ -1,0 +1,118 @@
+"""`--rename`: inputs, outputs and dims under other names, wherever the model names them; the judge knows both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorAnnotation
+
+import onnxopt
+from onnxopt.verification.model.renamed import rename
+from tests.cli.conftest import Run
+
+TEXT = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[N, 4] x, bool c, float[N, 4] old) => (float[N, 4] y, float[S, 4] z)
+<float[4] b = {1, -2, 3, -4}, float scale = {0.5}, float[N, 4] h>
+{
+  h = Mul (x, b)
+  i = Identity (h)
+  y = If (c) <
+    then_branch = t () => (float[N, 4] r) { r = Relu (x) },
+    else_branch = e () => (float[N, 4] v) { v = If (c) <
+        then_branch = t2 () => (float[N, 4] r2) { r2 = Neg (x) },
+        else_branch = e2 () => (float[N, 4] v2) { v2 = Abs (x) }> }
+  >
+  j = Concat <axis = 0> (i, y)
+  z = Add (j, b)
+}
+"""
+NAMES = ("--rename", "x=tokens", "--rename", "y=z", "--rename", "z=y", "--rename", "N=batch")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    proto = onnx.parser.parse_model(TEXT)
+    annotation = TensorAnnotation(tensor_name="x")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
+    proto.graph.quantization_annotation.append(annotation)
+    onnx.save(proto, tmp_path / "in.onnx")
+    return tmp_path / "in.onnx"
+
+
+def test_all_that_has_the_name_is_renamed_and_verified(model: Path, run: Run) -> None:
+    done = run("optimize", model, "out.onnx", *NAMES)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "✓ equal" in done.stdout
+    result = onnx.load(model.parent / "out.onnx")
+    onnx.checker.check_model(result, full_check=True)
+    graph = result.graph
+    assert [i.name for i in graph.input] == ["tokens", "c", "old"]
+    assert [o.name for o in graph.output] == ["z", "y"]
+    assert graph.quantization_annotation[0].tensor_name == "tokens"
+    text = onnx.printer.to_text(result)
+    assert "Relu (tokens)" in text
+    assert "Abs (tokens)" in text
+    assert "[N," not in text
+    again = run("verify", model, "out.onnx", *NAMES, "-q", "--pieces", "--strict")
+    assert again.returncode == 0, again.stdout + again.stderr
+    without = run("verify", model, "out.onnx")
+    assert without.returncode == 2
+    assert "--rename OLD=NEW" in without.stderr
+    swapped = run("verify", model, "out.onnx", *NAMES[:2], *NAMES[6:])
+    assert swapped.returncode == 1, "y and z are compared as they are called then"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("optimize", "x_=a"), "no input, output or dim is called 'x_'\nhint: did you mean x?"),
+        (("optimize", "x=h"), "'x' cannot be called 'h': something else is called so"),
+        (("optimize", "x=r2"), "'x' cannot be called 'r2': something else"),
+        (("optimize", "N=S"), "'N' cannot be called 'S': something else"),
+        (("optimize", "h=a"), "no input, output or dim is called 'h'"),
+        (("optimize", "x="), "'x=' is not OLD=NEW"),
+        (("verify", "x=y_"), "--rename: B has no input, output or dim called 'y_'"),
+    ],
+)
+def test_wrong_names(model: Path, run: Run, command: tuple[str, str], message: str) -> None:
+    other = model if command[0] == "verify" else "out.onnx"
+    done = run(command[0], model, other, "--rename", command[1])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (model.parent / "out.onnx").exists()
+
+
+def test_a_dict_in_python(model: Path) -> None:
+    result = onnxopt.optimize(str(model), rename={"x": "tokens"}, dtype="float16")
+    assert result.report.ok
+    assert [i.name for i in result.model.graph.input] == ["tokens", "c", "old"]  # type: ignore[union-attr]
+    with pytest.raises(onnxopt.UsageError, match="rename"):
+        onnxopt.optimize(str(model), rename={"x": 1})  # type: ignore[dict-item]
+
+
+def test_what_has_the_name_in_the_original_is_called_otherwise() -> None:
+    """Another file may use the original's name for something else, inside and in bodies."""
+    graph = onnx.parser.parse_graph(
+        """g (float[M] ids) => (float[N] y) {
+             x = Neg (ids)
+             y = If (x) <then_branch = t () => (float[N] r) { x_ = Abs (ids) r = Relu (x_) },
+                         else_branch = e () => (float[N] v) { ids = Abs (x) v = Relu (ids) }>
+           }"""
+    )
+    rename(graph, {"ids": "x", "M": "N"})
+    assert (
+        onnx.printer.to_text(graph).split()
+        == onnx.printer.to_text(
+            onnx.parser.parse_graph(
+                """g (float[N] x) => (float[N_] y) {
+                 x__ = Neg (x)
+                 y = If (x__) <then_branch = t () => (float[N_] r) { x_ = Abs (x) r = Relu (x_) },
+                               else_branch = e () => (float[N_] v) { ids = Abs (x__) v = Relu (ids) }>
+               }"""
+            )
+        ).split()
+    )
