@@ -53,6 +53,7 @@ def optimize(
     outputs: Sequence[str] = (),
     external: str = "auto",
     rename: Mapping[str, str] | None = None,
+    name_nodes: bool = False,
     provenance: bool = False,
     verify: bool = True,
     strict: bool = False,
@@ -99,7 +100,8 @@ def optimize(
         dtype: `float16` or `bfloat16` for what is float32; keep_io: but for inputs and outputs.
         inputs, outputs: values at which the model is cut first.
         external: where weights beside the model go: `auto`, `inline`, `copy` or `reuse`.
-        rename: other names for inputs, outputs and symbolic dims, by those of the model.
+        rename: other names for inputs, outputs and symbolic dims, by those of the model. name_nodes: name
+        nodes that have no name.
         provenance: write version, pipeline and the original's hash into the metadata.
 
     How it is verified:

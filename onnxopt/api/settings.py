@@ -43,6 +43,7 @@ class OfAResult(Settings, total=False):
     provenance: bool
     external: str
     rename: Mapping[str, str] | None
+    name_nodes: bool
 
 
 def make_options(**settings: Unpack[OfAResult]) -> OptimizeOptions:

@@ -88,6 +88,7 @@ _MAIN = (  # what --help describes
     help="Of IN OUT: give out these values, and drop the model's other outputs.",
 )
 @external_option
+@click.option("--name-nodes", is_flag=True, help="Name nodes that have no name: Conv_12.")
 @rename_option("Call an input, an output or a symbolic dim of the result otherwise.")
 @pipeline_options
 @heading("Verification")
@@ -147,6 +148,7 @@ def optimize(
     end: tuple[str, ...],
     external: str,
     rename: dict[str, str],
+    name_nodes: bool,
     strict: bool,
     allow_unverified: bool,
     no_verify: bool,
@@ -204,7 +206,13 @@ def optimize(
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
-    of_a_result = {"max_rewrites": max_rewrites, "provenance": provenance, "external": external, "rename": rename}
+    of_a_result = {
+        "max_rewrites": max_rewrites,
+        "provenance": provenance,
+        "external": external,
+        "rename": rename,
+        "name_nodes": name_nodes,
+    }
     allow_unverified |= not telling.to_machines
     if plain:
         single = Single(

@@ -27,6 +27,7 @@ CHOOSES: Final = frozenset(
             "target-opset",
             "allow-domain",
             "rename",
+            "name-nodes",
         ),
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
         *("keep-io", "no-keep-io", "stats"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.conversion.name_nodes import name_nodes
 from onnxopt.conversion.rename import check_names, rename
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
@@ -66,6 +67,8 @@ def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
         if options.infer_shapes:
             declare_values(model)
     rename(model, options.rename)
+    if options.name_nodes:
+        name_nodes(model)
 
 
 def attempt(

@@ -43,7 +43,8 @@ class OptimizeOptions:
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `infer_shapes`: declare the types and shapes of all values in the result, as far as they are known.
-    `rename`: other names for inputs, outputs and symbolic dims, by those of the file.
+    `rename`: other names for inputs, outputs and symbolic dims, by those of the file. `name_nodes`: name
+    nodes that have no name.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain, without it a target may do so; `provenance`: write into the model's
     metadata what made it, from what; `external`: where weights that lie beside the model go: `copy` into a data file of
@@ -66,6 +67,7 @@ class OptimizeOptions:
     allow_domains: Sequence[str] = ()
     infer_shapes: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
+    name_nodes: bool = False
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
@@ -122,6 +124,7 @@ class OptimizeOptions:
             or self.inline_functions
             or self.infer_shapes
             or self.rename
+            or self.name_nodes
         )
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:

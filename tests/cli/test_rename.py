@@ -116,3 +116,22 @@ def test_what_has_the_name_in_the_original_is_called_otherwise() -> None:
             )
         ).split()
     )
+
+
+def test_nodes_without_a_name_get_one(model: Path, run: Run) -> None:
+    proto = onnx.load(model)
+    proto.graph.node[0].name = "If_1"
+    onnx.save(proto, model)
+    done = run("optimize", model, "out.onnx", "-O0", "--name-nodes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "✓ equal" in done.stdout
+    graph = onnx.load(model.parent / "out.onnx").graph
+    assert [n.name for n in graph.node] == ["If_1", "Identity_1", "If_2", "Concat_7", "Add_8"]
+    bodies = {a.name: a.g.node[0].name for a in graph.node[2].attribute}
+    assert bodies == {"then_branch": "Relu_3", "else_branch": "If_4"}
+    again = run("optimize", "out.onnx", "again.onnx", "-O0", "--name-nodes")
+    assert again.returncode == 0, again.stderr
+    assert (model.parent / "again.onnx").read_bytes() == (model.parent / "out.onnx").read_bytes()
+    given = run("optimize", model, "out.onnx", "--name-nodes=yes")
+    assert given.returncode == 2
+    assert "--name-nodes" in given.stderr
