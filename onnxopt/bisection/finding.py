@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxopt.analysis.submodel import submodel
+from onnxopt.bisection.suspects import made
 from onnxopt.bisection.trials import run
 from onnxopt.errors import OnnxOptError
 from onnxopt.graph import Value
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.pipeline import Pass
     from onnxopt.rewriting import Match, Rule
+    from onnxopt.verification.records import Place
 
 Tell = Callable[[str], None]
 _RINGS = 6  # how far around the match a submodel may grow
@@ -41,8 +43,8 @@ class Finding:
 
     `rule` is empty for passes without rules, `match` (one line a node, before the rewrite) and `site`, which leaves out
     this rewrite and no other, for those that do not say where they rewrite. `submodel` is the smallest part around the
-    match of a rule on which the pass alone goes wrong, None if only the whole model shows it. `runs`: how many results
-    of the whole model were verified.
+    match, or else around the place that verification names, on which the pass alone goes wrong, None if only the whole
+    model shows it. `runs`: how many results of the whole model were verified.
     """
 
     message: str
@@ -74,14 +76,19 @@ def describe(
     source: str | Path,
     options: OptimizeOptions,
     verify_options: VerifyOptions | None,
-    rewrite: int,
+    rewrite: int | None,
     message: str,
     tell: Tell | None = lambda line: None,
+    *,
+    pass_run: int | None = None,
+    places: Sequence[Place] = (),
 ) -> Finding:
-    """All there is to say of one rewrite of the pipeline, by its number; `message`: what is wrong with it. `tell`: of
-    the search for the smallest model; None: it is not looked for.
+    """All there is to say of one rewrite of the pipeline, by its number, or of one run of a pass where that takes no
+    fuel; `message`: what is wrong with it, at these `places`. `tell`: of the search for the smallest model; None: it is
+    not looked for.
     """
-    last = _Capture(rewrite)
+    wrong = [name for p in places for name in (p.value, *sorted(made(p.a)), *sorted(made(p.b)))]
+    last = _Capture(rewrite, pass_run, wrong, tell is not None)
     run(source, options, (last,), rewrite)
     found = Finding(message, last.pass_text, last.run, rewrite, last.rule, last.equation, last.scope, last.match)
     found.site = last.site
@@ -95,8 +102,14 @@ class _Capture(Instrument):
 
     watches_rewrites: ClassVar[bool] = True
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, nth: int | None, wanted: int | None, values: list[str], keeps_parts: bool) -> None:
+        """`wanted`: the run of a pass, where no rewrite is. `values`: wrong ones, for a pass that does not say where
+        it rewrites."""
+        self.keeps_parts = keeps_parts
         self.nth = nth
+        self.wanted = wanted
+        self.values = values
+        self.model: Model | None = None
         self.count = 0  # runs of passes
         self.stack: list[str] = []  # those under way
         self.pass_text = ""
@@ -110,6 +123,10 @@ class _Capture(Instrument):
         if not p.children:
             self.count += 1
             self.stack.append(str(p))
+            self.model = model
+            if self.nth is None and self.count == self.wanted:
+                self.pass_text, self.run = self.stack[-1], self.count
+                self.parts = self._around(None)
 
     def after(self, model: Model, p: Pass) -> None:
         if not p.children:
@@ -122,7 +139,7 @@ class _Capture(Instrument):
         self.rule, self.equation, self.scope = rule.name, rule.equation, m.graph.path
         self.site = Site.of(rule.name, m.anchor)
         nodes = dict.fromkeys(node for node, _ in m.bindings.covered)
-        self.parts = _around(nodes)
+        self.parts = self._around(nodes)
         self.match = [node_text(node) for node in nodes]
 
     def spending(self, what: str, at: Value | Node | None) -> None:
@@ -134,6 +151,17 @@ class _Capture(Instrument):
         self.site = Site.of(ctx.running, at)
         self.scope = self.site.scope if self.site is not None else ""
         self.match = [node_text(node)] if node is not None else []
+        self.parts = self._around({node: None} if node is not None else None)
+
+    def _around(self, nodes: dict[Node, Any] | None) -> list[ModelProto]:
+        """Parts around the nodes; None: around the one that makes the first of the wrong values that the model has."""
+        if not self.keeps_parts:
+            return []
+        if nodes is None:
+            assert self.model is not None
+            makers = {v.name: n for graph in self.model.scopes() for n in graph for v in n.outputs if v is not None}
+            nodes = dict.fromkeys([makers[name] for name in self.values if name in makers][:1])
+        return _around(nodes) if nodes else []
 
 
 def _around(nodes: dict[Node, Any]) -> list[ModelProto]:

@@ -53,11 +53,17 @@ def bisect(
         rewrite = _at_places(trials, verdict.places, journal.entries, tell)
         if rewrite is None:
             runs, rewrite = _among_all(trials, whole, tell)
-        message = trials.verdict(runs, rewrite).message
-    if rewrite is None:
-        assert runs is not None
-        return Finding(message, whole.texts[runs - 1], runs, runs=trials.verified)
-    found = describe(source, options, verify_options, rewrite, message, tell if smallest else None)
+        wrong = trials.verdict(runs, rewrite)
+    found = describe(
+        source,
+        options,
+        verify_options,
+        rewrite,
+        wrong.message,
+        tell if smallest else None,
+        pass_run=runs,
+        places=wrong.places,
+    )
     found.runs = trials.verified
     return found
 

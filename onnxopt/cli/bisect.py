@@ -66,9 +66,7 @@ def bisect(
         write_bytes(output, found.submodel.SerializeToString())
         nodes = len(found.submodel.graph.node)
         say(f"{output}: {counted(nodes, 'node')} show{'s' * (nodes == 1)} it")
-    elif found.rule:
-        say("no part of the model shows it by itself")
     else:
-        say(f"{output} is not written: the pass has no rules, and so no match to write the part around")
+        say(f"no part of the model shows it by itself: {output} is not written")
     if not quiet:
         say(f"found by verifying {counted(found.runs, 'result')}")

@@ -299,6 +299,25 @@ def test_bisect_finds_the_rewrite_and_writes_the_part_that_shows_it(run: Run, sm
     assert (r.returncode, "does not differ from the original" in r.stderr) == (2, True)
 
 
+def test_bisect_writes_the_part_for_a_pass_without_rules_and_fuel(run: Run, small: Path) -> None:
+    source = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
+        "{ a = Sin (x) b = Tanh (a) c = Sigmoid (b) d = Cos (c) y = Exp (d) }"
+    )
+    onnx.save(parser.parse_model(source), small / "wrong.onnx")
+    (small / "mine.py").write_text(
+        "from onnxopt import graph_pass, register\n@register\n@graph_pass(opt_level=2)\n"
+        'def without_tanh(graph, ctx):\n    """Drops each Tanh, which is wrong."""\n'
+        '    for node in list(graph.by_op.get("Tanh", ())):\n'
+        "        node.output.replace_all_uses_with(node.inputs[0])\n        graph.remove(node)\n"
+    )
+    r = run("bisect", "wrong.onnx", "--plugin", "mine.py", "--with", "without-tanh", "-q")
+    assert (r.returncode, r.stderr) == (0, "")
+    assert r.stdout.startswith("pass without-tanh: run ")
+    assert r.stdout.splitlines()[-1] == "wrong.bisect.onnx: 3 nodes show it"
+    assert operators(small / "wrong.bisect.onnx") == ["Tanh", "Sigmoid", "Cos"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
