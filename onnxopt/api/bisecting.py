@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from onnxopt import bisection
@@ -23,6 +24,7 @@ def bisect(
     rtol: float | None = None,
     atol: float | None = None,
     verify_dims: Mapping[str, int] | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
     progress: Callable[[str], None] = lambda line: None,
     **settings: Unpack[Settings],
@@ -38,6 +40,12 @@ def bisect(
     options = make_options(**settings)
     with model_file(model) as source, blaming(source):
         judging = VerifyOptions(
-            rtol, atol, seed, limit=options.limits.memory, dims=dict(verify_dims or {}), dtype=options.dtype
+            rtol,
+            atol,
+            seed,
+            limit=options.limits.memory,
+            dims=dict(verify_dims or {}),
+            dtype=options.dtype,
+            custom_op_libraries=custom_op_libraries,
         )
         return bisection.bisect(source, options, judging, progress)

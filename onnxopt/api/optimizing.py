@@ -62,6 +62,7 @@ def optimize(
     verify_dims: Mapping[str, int] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
     timeout: float = 600.0,
     verify_memory: int = 2 << 30,
@@ -109,6 +110,7 @@ def optimize(
         proven. allow_unverified: False raises for what could not be compared.
         input: data for inputs by name, arrays or .npy files. verify_dims: sizes of dims that stay dynamic.
         rtol, atol: largest differences, in place of what rounding explains. seed: of random inputs.
+        custom_op_libraries: files that register custom operators with onnxruntime.
         timeout: in seconds. verify_memory: bytes that both models may take.
 
     What it may take, and who watches:
@@ -136,7 +138,16 @@ def optimize(
         if verify:
             files = stack.enter_context(input_files(input or {}, "input"))
             verify_options = VerifyOptions(
-                rtol, atol, seed, files, timeout, verify_memory, memory, dims=dict(verify_dims or {}), dtype=dtype or ""
+                rtol,
+                atol,
+                seed,
+                files,
+                timeout,
+                verify_memory,
+                memory,
+                dims=dict(verify_dims or {}),
+                dtype=dtype or "",
+                custom_op_libraries=custom_op_libraries,
             )
         made = stack.enter_context(temporary_folder()) / IN_MEMORY if output is None else Path(output)
         report = run(

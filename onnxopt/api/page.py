@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from html import escape
 from pathlib import Path
@@ -40,6 +40,7 @@ def report(
     *,
     record: str | os.PathLike[str] | None = None,
     verify: bool = True,
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = (),
     times: bool = True,
     progress: Callable[[str], None] = lambda name: None,
     **settings: Unpack[Settings],
@@ -47,8 +48,9 @@ def report(
     """Show in an HTML page, which is written to `output`, what became of a model in the optimized `result`.
 
     What the passes did is read from `record`, which `onnxopt optimize --report` wrote, or found out by optimizing again
-    with the `settings` of `optimize` that `result` was made with. `verify`: compare the two. `times`: show measured
-    times. Raises UsageError, ModelError, WriteError, and TypeError for a keyword that does not exist.
+    with the `settings` of `optimize` that `result` was made with. `verify`: compare the two, with these
+    `custom_op_libraries`. `times`: show measured times. Raises UsageError, ModelError, WriteError, and TypeError
+    for a keyword that does not exist.
     """
     refuse("report", settings, Settings.__annotations__)
     with ExitStack() as stack:
@@ -75,7 +77,7 @@ def report(
         if verdict is None and verify:
             progress("verifying")
             journal, allowed = history.journal if not found.doubts else (), history.report["pipeline"]["tolerances"]
-            verdict = judge(a, b, options, journal, allowed).to_dict()
+            verdict = judge(a, b, options, journal, allowed, custom_op_libraries).to_dict()
         progress("writing")
         made = Page(page(found.to_dict(verdict) | {"times": times, "version": __version__}), found.doubts, verdict)
         if staged is not None:

@@ -64,7 +64,7 @@ class Cache:
             self.notes.append(f"the cache {folder} is not used: {e.strerror or e}")
 
     def key(self, source: Path, job: Job) -> Key:
-        """From the bytes of model, data, inputs and plugins, options, versions. Raises ModelError for a bad model."""
+        """From the bytes of all files that are read, options and versions. Raises ModelError for a bad model."""
         from onnxopt import __version__
         from onnxopt.io.external import ExternalData, data_files, external_tensors
         from onnxopt.io.load import read_proto
@@ -73,18 +73,19 @@ class Cache:
         data = ExternalData(source.absolute().parent, source.name)
         beside = data_files(external_tensors(read_proto(source, weights=False)))
         watch = Watch(source, *(data.path("", name) for name in beside))
-        inputs = job.verify_options.inputs if job.verify_options is not None else {}
+        verify = job.verify_options
+        read = [*verify.inputs.values(), *verify.custom_op_libraries] if verify is not None else []
         made_of = {
             "onnxopt": [__version__, _code_digest(Path(__file__).resolve().parents[1])],
             "versions": [version_of(p) for p in ("onnx", "onnxruntime", "numpy")],
             "options": _plain(asdict(job.options)),
-            "verify": _plain(asdict(job.verify_options)) if job.verify_options is not None else None,
+            "verify": _plain(asdict(verify)) if verify is not None else None,
             "strict": job.strict,
             "stats": job.stats,  # of which the report is kept, too
             "plugins": [[p, _module_digest(p)] for p in job.plugins] + list(_installed_plugins()),
             "model": file_digest(source),
             "data": [[name, file_digest(data.path("", name))] for name in beside],
-            "inputs": [file_digest(Path(p)) for p in inputs.values()],
+            "inputs": [file_digest(Path(p)) for p in read],
             "name": Path(job.destination).name if beside else "",
         }
         return Key(hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest(), bool(beside), watch)

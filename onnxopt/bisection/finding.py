@@ -187,7 +187,7 @@ def _smallest(
     """The first part on which the pass alone makes a result that differs."""
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
-        kept = ("rtol", "atol", "seed", "limit", "dtype")
+        kept = ("rtol", "atol", "seed", "limit", "dtype", "custom_op_libraries")
         plain = VerifyOptions(**{n: getattr(verify_options, n) for n in kept}) if verify_options else None
         for part in parts:
             before.write_bytes(part.SerializeToString())

@@ -13,6 +13,7 @@ from onnxopt.cli.options import (
     Number,
     dim_option,
     format_option,
+    library_option,
     limit_option,
     provider_option,
     seed_option,
@@ -52,6 +53,7 @@ from onnxopt.errors import UsageError
     help="What is measured; processor: the time of one thread, on a machine that others use (with --threads 1).",
 )
 @provider_option
+@library_option
 @dim_option("a batch of 1, others 64 or what the model takes")
 @input_option("Measure with this input.")
 @seed_option
@@ -68,6 +70,7 @@ def bench(
     level: str,
     clock: str,
     provider: str,
+    custom_op_libraries: tuple[str, ...],
     dims: dict[str, int],
     inputs: dict[str, str],
     seed: int,
@@ -98,6 +101,7 @@ def bench(
         threads=threads,
         level=level,
         provider=provider,
+        custom_op_libraries=custom_op_libraries,
         dims=dims,
         inputs=inputs,
         seed=seed,

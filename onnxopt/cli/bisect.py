@@ -9,7 +9,15 @@ import click
 
 from onnxopt.cli.feeds import verify_dim_option
 from onnxopt.cli.files import refuse_models, refuse_unwritable, write_bytes
-from onnxopt.cli.options import NewFile, pipeline_options, refuse_ignored, seed_option, settings_of, tolerance_options
+from onnxopt.cli.options import (
+    NewFile,
+    library_option,
+    pipeline_options,
+    refuse_ignored,
+    seed_option,
+    settings_of,
+    tolerance_options,
+)
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.plaintext import counted
@@ -20,6 +28,7 @@ from onnxopt.plaintext import counted
 @pipeline_options
 @tolerance_options
 @verify_dim_option
+@library_option
 @seed_option
 @click.option(
     "-o",
@@ -34,6 +43,7 @@ def bisect(
     rtol: float | None,
     atol: float | None,
     verify_dims: dict[str, int],
+    custom_op_libraries: tuple[str, ...],
     seed: int,
     output: Path | None,
     quiet: bool,
@@ -56,6 +66,7 @@ def bisect(
         rtol=rtol,
         atol=atol,
         verify_dims=verify_dims,
+        custom_op_libraries=custom_op_libraries,
         seed=seed,
         progress=(lambda _: None) if quiet else say,
         **settings_of(given),

@@ -21,6 +21,7 @@ from onnxopt.cli.options import (
     external_option,
     format_option,
     is_given,
+    library_option,
     make_options,
     memory_option,
     pipeline_options,
@@ -108,6 +109,7 @@ _MAIN = (  # what --help describes
 @input_option("Verify with this input.")
 @verify_dim_option
 @tolerance_options
+@library_option
 @seed_option
 @timeout_option("verification")
 @memory_option
@@ -156,6 +158,7 @@ def optimize(
     verify_dims: dict[str, int],
     rtol: float | None,
     atol: float | None,
+    custom_op_libraries: tuple[str, ...],
     seed: int,
     timeout: float,
     verify_memory: int,
@@ -201,7 +204,16 @@ def optimize(
     if not no_verify:
         dtype = given["dtype"] or ""
         verify_options = VerifyOptions(
-            rtol, atol, seed, inputs, timeout, verify_memory, given["memory"], dims=verify_dims, dtype=dtype
+            rtol,
+            atol,
+            seed,
+            inputs,
+            timeout,
+            verify_memory,
+            given["memory"],
+            dims=verify_dims,
+            dtype=dtype,
+            custom_op_libraries=custom_op_libraries,
         )
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
@@ -251,7 +263,7 @@ def optimize(
             zero_weights=zero_weights,
             stats=stats or telling.has_summary,
         )
-        watch = Watch(Path(pairs[0][0]), given)
+        watch = Watch(Path(pairs[0][0]), given, verify_options)
         code = optimize_many([job(a, b) for a, b in pairs], jobs, executor, telling, watch.instruments)
         watch.report()
     if code:
@@ -301,6 +313,8 @@ def _refuse_contradictions(asked: dict[str, Any]) -> None:
         asked["inputs"] or asked["verify_dims"] or asked["rtol"] is not None or asked["atol"] is not None
     ):
         raise UsageError("--no-verify contradicts --input, --verify-dim, --rtol and --atol", "leave one of them out")
+    if asked["no_verify"] and asked["custom_op_libraries"]:
+        raise UsageError("--no-verify contradicts --custom-op-library", "nothing is run then: leave one of them out")
     if asked["no_verify"] and asked["strict"]:
         raise UsageError("--strict contradicts --no-verify", "leave one of them out")
     if asked["strict"] and asked["allow_unverified"]:

@@ -226,6 +226,15 @@ external_option = click.option(
     "where they are, in the folder of OUT or below. auto: copy, unless nothing changed and OUT is in that folder.",
 )
 
+library_option = click.option(
+    "--custom-op-library",
+    "custom_op_libraries",
+    multiple=True,
+    type=click.Path(path_type=str),
+    metavar="FILE",
+    help="Load this library of custom operators into onnxruntime, as register_custom_ops_library does.",
+)
+
 plugin_option = click.option(
     "--plugin",
     "plugins",

@@ -53,7 +53,7 @@ CHOOSES: Final = frozenset(
 )
 _WRITES: Final = "names what is written"
 ACTS: Final = {
-    "plugin": "runs code",
+    **dict.fromkeys(("plugin", "custom-op-library"), "runs code"),
     **dict.fromkeys(
         ("out-dir", "in-place", "backup", "cache-dir", "reproducer", "dump-dir", "output", "fuse"), _WRITES
     ),

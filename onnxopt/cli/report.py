@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.options import NewFile, pipeline_options, settings_of
+from onnxopt.cli.options import NewFile, library_option, pipeline_options, settings_of
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.errors import UsageError
@@ -28,6 +28,7 @@ from onnxopt.errors import UsageError
 @click.option("--no-verify", is_flag=True, help="Do not compare OUT with IN.")
 @click.option("--no-times", is_flag=True, help="Leave out measured times: the same page each time.")
 @pipeline_options
+@library_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def report(
     source: Path,
@@ -37,6 +38,7 @@ def report(
     no_verify: bool,
     no_times: bool,
     quiet: bool,
+    custom_op_libraries: tuple[str, ...],
     **given: Any,
 ) -> None:
     """Show in one HTML page what became of the model IN in the optimized model OUT.
@@ -64,6 +66,7 @@ def report(
             record=record,
             verify=not no_verify,
             times=not no_times,
+            custom_op_libraries=custom_op_libraries,
             progress=progress.phase,
             **settings_of(given),
         )

@@ -60,7 +60,8 @@ class Single:
         # Not deep inside our own imports: Python's calls are slower where a chunk of its stack ends.
         import onnx  # noqa: F401
 
-        options, watch = make_options(given, **self.of_a_result), Watch(source, given)
+        options = make_options(given, **self.of_a_result)
+        watch = Watch(source, given, self.verify_options)
         if telling.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 

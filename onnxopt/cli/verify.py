@@ -14,6 +14,7 @@ from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
     format_option,
+    library_option,
     limit_option,
     memory_option,
     provider_option,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 @memory_option
 @limit_option
 @provider_option
+@library_option
 @seed_option
 @timeout_option("each load and each run")
 @click.option(
@@ -84,6 +86,7 @@ def verify(
     verify_memory: int,
     memory: int,
     provider: str,
+    custom_op_libraries: tuple[str, ...],
     seed: int,
     timeout: float,
     dtype: str | None,
@@ -118,6 +121,7 @@ def verify(
         cases=cases or (None if inputs else ("all",)),
         datasets=datasets,
         provider=provider,
+        custom_op_libraries=custom_op_libraries,
         dims=dims,
         pieces=pieces,
         memory=verify_memory,

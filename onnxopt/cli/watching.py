@@ -15,6 +15,7 @@ from onnxopt.cli.say import say
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
+    from onnxopt.verification import VerifyOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
@@ -54,7 +55,7 @@ def instrument_options(function: F) -> F:
 class Watch:
     """The instruments that the command line asks for; `report` shows what they found."""
 
-    def __init__(self, source: Path, given: dict[str, Any]) -> None:
+    def __init__(self, source: Path, given: dict[str, Any], verify_options: VerifyOptions | None = None) -> None:
         self.instruments: list[Instrument] = []
         self._timing: Any = None
         self._journal: Any = None
@@ -72,7 +73,9 @@ class Watch:
         if given["verify_each"]:
             from onnxopt.verification import VerifyOptions
 
-            self.instruments.append(VerifyEach(source, VerifyOptions(dtype=given["dtype"] or "")))
+            libraries = verify_options.custom_op_libraries if verify_options is not None else ()
+            options = VerifyOptions(dtype=given["dtype"] or "", custom_op_libraries=libraries)
+            self.instruments.append(VerifyEach(source, options))
         if given["journal"]:
             self._journal = Journal()
             self.instruments.append(self._journal)

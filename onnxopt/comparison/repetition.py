@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,12 +48,14 @@ def judge(
     options: OptimizeOptions | None = None,
     entries: Sequence[Entry] = (),
     tolerances: Mapping[str, float] | None = None,
+    libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> Verification:
     """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
     `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
-    passes said that they change outputs."""
+    passes said that they change outputs; `libraries`: of custom operators."""
     options = options or OptimizeOptions()
-    with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
+    asked = VerifyOptions(limit=options.limits.memory, dtype=options.dtype, custom_op_libraries=libraries)
+    with Verifier(source, asked) as verifier:
         verifier.start()
         model = load(source, stored=True)
         specialise(model, options.dims, options.shapes)

@@ -483,6 +483,8 @@ class JobRunner:
         options = self._submission.options
         if self.has_loaded or options.without or options.dtype == "bfloat16":  # which the CPU lacks
             return
+        if self.opening.ended and options.custom_op_libraries:  # which no worker loads any more
+            return
         if (why := self._unloaded(1)) and not self._unloaded(0):
             verdict.cases = []
             _stop(verdict, DIFFERENT, f"{self.opening.labels[1]}{UNLOADED}: {why}")
@@ -493,7 +495,7 @@ class JobRunner:
         try:
             self.begin(f"{JUST_LOAD}{label}")
             path = (self.opening.original, self._submission.path)[which]
-            return self.judge.unloaded(path, label, self.opened.provider, optimize)
+            return self.judge.unloaded(path, label, optimize)
         except Refused:
             return ""
         except Died as e:

@@ -22,7 +22,8 @@ from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
-from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.runtime import CPU
 from onnxopt.worker.heap import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
@@ -118,7 +119,7 @@ class Judge(Original):
             return self._stream(1)
         if isinstance(self.engine, Reference):
             return Reference(path, self.options.original_names)
-        return self._runtime(path)
+        return self._loaded(path)
 
     def _open_narrow(self, path: str) -> Any:
         """Each operator rounds what it makes (`programs/rounded.py`); the file itself is loaded, if it can be, and run
@@ -126,13 +127,13 @@ class Judge(Original):
         from onnxopt.verification.programs.stream import Streamed
 
         if self._is_loadable and not self.streamed:
-            loaded = self._runtime(path)
+            loaded = self._loaded(path)
             self._unrun = loaded if not self.unknown else None
         return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
 
-    def _runtime(self, path: str) -> OnnxRuntime:
+    def _loaded(self, path: str) -> OnnxRuntime:
         names = self.options.original_names
-        return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider, names=names)
+        return OnnxRuntime(path, stateful=self.planned.stateful, runtime=self.runtime, names=names)
 
     @property
     def _is_loadable(self) -> bool:
@@ -241,21 +242,21 @@ class Judge(Original):
         a, b = self.labels
         self.b = self._look = None  # all is compared, and whatever memory there is is free
         self.engine.rest()
-        error = self._refusal(self.paths[1], b, self.provider, True)
+        error = self._refusal(self.paths[1], b, True)
         if error is None:
             return "", True
-        return reason(error), not self.unloaded(self.paths[0], a, self.provider, True)
+        return reason(error), not self.unloaded(self.paths[0], a, True)
 
-    def unloaded(self, path: str, label: str, provider: str, optimize: bool) -> str:
+    def unloaded(self, path: str, label: str, optimize: bool) -> str:
         """Why onnxruntime does not load the model at `path`, with its optimizations or without; empty where it does, or
         there is no memory to know it. Nothing need be open for that."""
-        error = self._refusal(path, label, provider, optimize)
+        error = self._refusal(path, label, optimize)
         return "" if error is None or is_starved(error) else reason(error)
 
-    def _refusal(self, path: str, label: str, provider: str, optimize: bool) -> Exception | None:
+    def _refusal(self, path: str, label: str, optimize: bool) -> Exception | None:
         self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
         try:
-            OnnxRuntime(path, optimize=optimize, provider=provider)
+            OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
         except Exception as e:
             blame_system(e)
             return e
@@ -312,7 +313,7 @@ class Judge(Original):
         self._rest()
         try:
             cases, look = [self.kept[name][0] for name in names], self._looked()
-            return [*look.unreached(cases[0]), *(look.rounded(cases) if self.provider == CPU else ())]
+            return [*look.unreached(cases[0]), *(look.rounded(cases) if self.runtime.provider == CPU else ())]
         except (Failed, OSError, ValueError, MemoryError):
             return []
 
@@ -383,7 +384,7 @@ class Judge(Original):
                 self.options,
                 self.labels,
                 self.planned,
-                self.provider,
+                self.runtime,
                 self.engine,
                 self.tell,
                 self._foreign,

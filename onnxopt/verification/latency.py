@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,8 +21,10 @@ from onnxopt.verification.inputs.feeding import feed
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, fix_dims, read
+from onnxopt.verification.options import library_files
 from onnxopt.verification.profiling import OperatorTime, Profile, profiles, side_by_side
-from onnxopt.verification.run import find_provider, reason
+from onnxopt.verification.run import reason
+from onnxopt.verification.runtime import find_runtime
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
@@ -52,7 +55,7 @@ class BenchOptions:
 
     `threads`: within an operator; 0 lets the runtime choose. `level`: its graph optimizations, one of LEVELS. `clock`:
     `wall`, or `processor`, the time of the one thread that runs, which others on the machine disturb less.
-    `operators`: ask, too, where the time goes.
+    `operators`: ask, too, where the time goes. `custom_op_libraries`: as in VerifyOptions.
     `inputs`: .npy files by input name. `timeout`: seconds for each load and each run. `limit`: bytes that the process
     which runs them may take, as in VerifyOptions.
     """
@@ -70,13 +73,16 @@ class BenchOptions:
     limit: int = 0
     clock: str = "wall"
     operators: bool = False
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a clock that does not exist, or does not see what runs."""
+        """Raise UsageError for a clock that does not exist, or does not see what runs, and for a library that is not
+        there."""
         if self.clock not in CLOCKS:
             raise UsageError(f"there is no clock {self.clock!r}", f"there are {' and '.join(CLOCKS)}")
         if self.clock == "processor" and self.threads != 1:
             raise UsageError("the processor's clock sees one thread", "--threads 1")
+        vars(self).update(custom_op_libraries=library_files(self.custom_op_libraries))
 
 
 @dataclass
@@ -248,13 +254,12 @@ class Runner:
         Raises UsageError, and Refused where a file cannot be loaded or run.
         """
         rt = onnxruntime()
-        self.provider = find_provider(options.provider)
+        self.runtime = find_runtime(options.provider, options.custom_op_libraries)
         self.paths, self.warmup = paths, options.warmup
         self.clock = CLOCKS[options.clock]
-        self.settings = rt.SessionOptions()
+        self.settings = self.runtime.session_options()
         self.settings.graph_optimization_level = getattr(rt.GraphOptimizationLevel, LEVELS[options.level])
         self.settings.intra_op_num_threads = options.threads
-        self.settings.log_severity_level = 4
         # or idle threads of A disturb B
         self.settings.add_session_config_entry("session.force_spinning_stop", "1")
         start = time.perf_counter()
@@ -268,7 +273,7 @@ class Runner:
         case, _ = feed(self._first, plan, Recipe("bench"), Data(given), choices, options.seed)
         self.feeds = case.feeds
         self._warm_up()
-        return self.provider, options.dims | batch | case.dims, loading
+        return self.runtime.provider, options.dims | batch | case.dims, loading
 
     def reopen(self, opening: int) -> None:
         """Open all files anew, each time in another order. Raises Refused."""
@@ -283,9 +288,8 @@ class Runner:
 
     def _opened(self, i: int, settings: Any) -> Any:
         self.tell(f"loading {_label(i)}")
-        providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
         try:
-            return onnxruntime().InferenceSession(path_for(self.paths[i]), settings, providers=providers)
+            return onnxruntime().InferenceSession(path_for(self.paths[i]), settings, providers=self.runtime.providers)
         except Exception as e:
             raise Refused(f"{_label(i)} cannot be loaded: {reason(e)}") from e
 

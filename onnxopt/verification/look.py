@@ -42,14 +42,15 @@ from onnxopt.verification.programs.program import Program, bodies, tensor_types,
 from onnxopt.verification.programs.rounded import has_narrow, name_in_file, round_results, with_roundings
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.records import Pieces, Place
-from onnxopt.verification.run import CPU, Reference
+from onnxopt.verification.run import Reference
+from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused, Tell
 
 
 def open_runner(
     path: str,
     label: str,
-    provider: str = CPU,
+    runtime: Runtime = PLAIN,
     tell: Tell = lambda state: None,
     foreign: Foreign = NOTHING,
     names: Mapping[str, str] | None = None,
@@ -57,7 +58,7 @@ def open_runner(
 ) -> Runner:
     """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError, protobuf's
     DecodeError, and Refused where its weights cannot be handed to parts."""
-    return Runner(Program(_skeleton(path, foreign, names)), provider=provider, label=label, tell=tell, **options)
+    return Runner(Program(_skeleton(path, foreign, names)), runtime=runtime, label=label, tell=tell, **options)
 
 
 def _skeleton(path: str, foreign: Foreign, names: Mapping[str, str] | None = None) -> Skeleton:
@@ -78,7 +79,7 @@ class Look:
         options: VerifyOptions,
         labels: tuple[str, str],
         plan: Plan,
-        provider: str,
+        runtime: Runtime,
         engine: Any,
         tell: Tell,
         foreign: Foreign = NOTHING,
@@ -97,7 +98,7 @@ class Look:
         if plan.random:
             draw_alike(*skeletons)
         self.a, self.b = (
-            Runner(p or Program(s), provider=provider, label=label, tell=tell, **how)
+            Runner(p or Program(s), runtime=runtime, label=label, tell=tell, **how)
             for p, s, label in zip(known, skeletons, labels)
         )
         self.held: dict[str, str] = {}

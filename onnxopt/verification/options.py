@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
 from onnxopt.arguments import all_in, check_number, check_whole, names_in, names_of, sizes_in
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest_file
 from onnxopt.record import record
 
 # The verdicts. The first five let a result be used.
@@ -45,6 +45,7 @@ class VerifyOptions:
     in pieces then.
     `rename`: what is called otherwise in the result, by the original's names: inputs, outputs, symbolic dims.
     `without`: why onnxruntime is not asked; onnx's reference evaluator is.
+    `custom_op_libraries`: files that register custom operators with onnxruntime.
     """
 
     rtol: float | None = None
@@ -62,6 +63,7 @@ class VerifyOptions:
     dtype: str = ""
     without: str = ""
     rename: dict[str, str] = field(default_factory=dict)
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that nothing could be held against, and for what is of another type."""
@@ -75,8 +77,9 @@ class VerifyOptions:
             raise UsageError("timeout is 0", "it is a number of seconds")
         cases = None if self.cases is None else tuple(names_in(self.cases, "cases"))
         datasets = tuple(map(os.fspath, all_in(self.datasets, "datasets", "folders and archives")))
-        vars(self).update(cases=cases, datasets=datasets, dims=sizes_in(self.dims, "dims"))
-        vars(self).update(rename=names_of(self.rename, "rename"))
+        libraries = library_files(self.custom_op_libraries)
+        dims, rename = sizes_in(self.dims, "dims"), names_of(self.rename, "rename")
+        vars(self).update(cases=cases, datasets=datasets, dims=dims, rename=rename, custom_op_libraries=libraries)
 
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
@@ -100,3 +103,13 @@ class VerifyOptions:
     def by_tolerance(self) -> bool:
         """Does a number that the user gave decide?"""
         return self.rtol is not None or self.atol is not None
+
+
+def library_files(given: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Whole paths of libraries of custom operators. Raises UsageError where there is no such file."""
+    files = tuple(os.fspath(file) for file in all_in(given, "custom_op_libraries", "files"))
+    for file in files:
+        if not os.path.isfile(file):
+            hint = "a shared library that exports RegisterCustomOps is expected"
+            raise UsageError(f"the custom operator library {file} is not there", nearest_file(file, hint))
+    return tuple(map(os.path.abspath, files))

@@ -23,7 +23,8 @@ from onnxopt.verification.numbers.compare import differ, evidence, is_dull
 from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import JudgedCase
-from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, find_provider, is_starved, open_original, reason
+from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
+from onnxopt.verification.runtime import PLAIN, find_runtime
 from onnxopt.wire import stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.serving import Refused, Tell
@@ -52,6 +53,7 @@ class Original:
         """`whole`: it is run as it is, or not at all."""
         self.tell = tell
         self.whole = whole
+        self.runtime = PLAIN
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
         self.work = 0  # products of numbers in the first case, where that is large
@@ -73,7 +75,7 @@ class Original:
         self.unknown: Operators = frozenset()  # which nothing here can run
         self.refused = ""
         self.tell("at its start")
-        self.provider = find_provider(options.provider)
+        self.runtime = find_runtime(options.provider, options.custom_op_libraries)
         self.given_out: tuple[str, ...] = ()
         self._read_early: Runner | None = None
         if not _may_be_large(Path(path), options.memory):
@@ -87,7 +89,7 @@ class Original:
 
     def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
-        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider, self.options.without)
+        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.runtime, self.options.without)
         self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()
         if self.refused and not self.options.without:
             self.search.slow_down()
@@ -101,7 +103,7 @@ class Original:
             if not self.whole:
                 from onnxopt.verification.programs.foreign import unknown_calls
 
-                self._leave_out(unknown_calls(self.engine.program.skeleton.proto))
+                self._leave_out(unknown_calls(self.engine.program.skeleton.proto, self.runtime))
         elif self.engine is None or (
             isinstance(self.engine, OnnxRuntime) and (plan.stateful or not {*plan.conditions} <= {*self.given_out})
         ):
@@ -114,7 +116,7 @@ class Original:
         if not isinstance(self.engine, OnnxRuntime):
             self.given_out = ()
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.given_out)]
-        return Opened(self.engine.name, self.provider, self.refused, self.around())
+        return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
 
     def around(self) -> str:
         """What could not be run, in words, and is taken as it is."""
@@ -126,7 +128,7 @@ class Original:
         from onnxopt.verification.programs.foreign import refused_operators, unknown_operators
 
         self.engine = None  # until there are any
-        found = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
+        found = unknown_operators(Skeleton(self.paths[0]).proto, self.runtime) | refused_operators(str(refused))
         if self.whole or not self._leave_out(found):
             raise refused
         self.streamed = True
@@ -287,7 +289,7 @@ class Original:
         self.tell(f"loading {self.labels[which]}")
         try:
             names = self.options.original_names if which else None
-            return open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign, names)
+            return open_runner(self.paths[which], self.labels[which], self.runtime, self.tell, self._foreign, names)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
 

@@ -12,30 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.errors import UsageError
 from onnxopt.ort import PathError, folder_for, onnxruntime, path_for, source_for
+from onnxopt.verification.runtime import CPU, PLAIN, Runtime
 from onnxopt.wire import GRAPH, key, map_file, skim, varint
 from onnxopt.worker.heap import weights_apart
 from onnxopt.worker.serving import Refused
-
-CPU: Final = "CPUExecutionProvider"
-
-
-def find_provider(name: str) -> str:
-    """The execution provider of onnxruntime called `name`; `cuda` is enough for CUDAExecutionProvider.
-
-    An empty name is the CPU's. Raises UsageError for one that this onnxruntime does not have.
-    """
-    rt = onnxruntime()
-    if not name:
-        return CPU
-    available: dict[str, str] = {p.removesuffix("ExecutionProvider").lower(): p for p in rt.get_available_providers()}
-    found = available.get(name.lower().removesuffix("executionprovider"))
-    if found is None:
-        raise UsageError(
-            f"onnxruntime has no execution provider {name!r} here", f"it has {', '.join(sorted(available.values()))}"
-        )
-    return found
 
 
 def with_outputs(path: str, names: Sequence[str]) -> bytes:
@@ -101,19 +82,18 @@ class OnnxRuntime:
         model: str | bytes,
         optimize: bool = False,
         stateful: bool = False,
-        provider: str = CPU,
+        runtime: Runtime = PLAIN,
         weights: Mapping[str, Any] | None = None,
         folder: Path | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
         """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each.
 
-        `provider` is put before the CPU's. Of a serialized model, `weights` are the arrays of external initializers,
-        and `folder` is where other external data lie. `names`: what inputs and outputs are called here, where that is
-        not what the file calls them.
+        Of a serialized model, `weights` are the arrays of external initializers, and `folder` is where other external
+        data lie. `names`: what inputs and outputs are called here, where that is not what the file calls them.
         """
         rt = onnxruntime()
-        options = rt.SessionOptions()
+        options = runtime.session_options()
         if weights:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
             options.add_external_initializers(list(weights), self._weights)
@@ -123,7 +103,8 @@ class OnnxRuntime:
         else:
             source, beside = model, folder_for(str(folder), model) if folder is not None else ""
         sources = [source]
-        if isinstance(model, str) and not stateful and provider == CPU and (mapped := with_weights_mapped(model)):
+        may_map = not stateful and runtime.provider == CPU
+        if isinstance(model, str) and may_map and (mapped := with_weights_mapped(model)):
             sources, beside = [mapped, source], os.path.dirname(os.path.abspath(model))
         if beside:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
@@ -131,11 +112,10 @@ class OnnxRuntime:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_reuse = False
         options.enable_cpu_mem_arena = False
-        options.log_severity_level = 4
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
-        providers = list(dict.fromkeys((provider, CPU)))
         self._sources = sources  # each as good as the next, which is loaded where that one is not
+        providers = runtime.providers
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
@@ -190,7 +170,7 @@ class Reference:
 
 
 def open_original(
-    path: str, give: Sequence[str], stateful: bool, provider: str, without: str = ""
+    path: str, give: Sequence[str], stateful: bool, runtime: Runtime, without: str = ""
 ) -> tuple[OnnxRuntime | Reference, str]:
     """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
 
@@ -201,7 +181,7 @@ def open_original(
         return Reference(path), without
     try:
         model = with_outputs(path, give) if give else path
-        return OnnxRuntime(model, stateful=stateful, provider=provider, folder=Path(path).absolute().parent), ""
+        return OnnxRuntime(model, stateful=stateful, runtime=runtime, folder=Path(path).absolute().parent), ""
     except Exception as e:
         why = reason(e)
         if is_starved(e):  # a slower engine takes no less

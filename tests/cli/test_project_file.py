@@ -40,6 +40,7 @@ def test_what_nobody_thought_of_acts() -> None:
 
 ACTING = {
     "plugin": '["evil.py"]',
+    "custom-op-library": '["evil.so"]',
     "out-dir": '"there"',
     "in-place": "true",
     "backup": '".orig"',

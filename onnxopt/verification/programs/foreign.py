@@ -15,13 +15,13 @@ import numpy as np
 
 from onnxopt.element_types import element_kind
 from onnxopt.errors import few
-from onnxopt.ort import onnxruntime
 from onnxopt.verification.model.functions import Functions, Name, domain_of, operator_of
 from onnxopt.verification.model.order import inside, reads_of
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import is_float
 from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Streamed
+from onnxopt.verification.runtime import PLAIN, Runtime
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
@@ -46,23 +46,17 @@ NOTHING: Final = Foreign()
 _NO_KERNEL: Final = re.compile(r"(?:an implementation|kernel) for (?:([\w.]+)\.)?(\w+)\(\d+\)")
 
 
-def unknown_operators(model: ModelProto) -> Operators:
-    """Those that neither onnxruntime nor the model itself defines, and functions that call them. Also what onnxruntime
-    defines for other machines: nothing runs it here, as onnx's own evaluator knows the standard's alone."""
-    state = onnxruntime().capi.onnxruntime_pybind11_state
-    known = {(domain_of(s.domain), s.name) for s in state.get_all_operator_schema()}
-    if hasattr(state, "get_all_opkernel_def"):
-        run = {(domain_of(k.domain), k.op_name) for k in state.get_all_opkernel_def()}
-        known = {op for op in known if op in run or not op[0] or op[0].startswith("ai.onnx")}
+def unknown_operators(model: ModelProto, runtime: Runtime = PLAIN) -> Operators:
+    """Those that neither the runtime nor the model itself defines, and functions that call them."""
     functions = Functions(model)
     called = map(operator_of, inside((*model.graph.node, *(n for f in model.functions for n in f.node))))
-    unknown = frozenset(called) - known - functions.names
+    unknown = frozenset(op for op in frozenset(called) - functions.names if not runtime.knows(*op))
     return unknown | functions.holding(lambda node: operator_of(node) in unknown)
 
 
-def unknown_calls(model: ModelProto) -> Operators:
+def unknown_calls(model: ModelProto, runtime: Runtime = PLAIN) -> Operators:
     """Those of them that are in the graph, or called in it: of a function that nobody calls nothing is loaded."""
-    return unknown_operators(model) & frozenset(map(operator_of, inside(model.graph.node)))
+    return unknown_operators(model, runtime) & frozenset(map(operator_of, inside(model.graph.node)))
 
 
 def refused_operators(why: str) -> Operators:

@@ -12,7 +12,8 @@ from onnxopt.element_types import FLOATS
 from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.programs.steps import shake_dequantized
-from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, reason
+from onnxopt.verification.runtime import PLAIN, Runtime
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]
@@ -34,20 +35,20 @@ class Runner:
         *,
         reference: bool = False,
         stateful: bool = False,
-        provider: str = CPU,
+        runtime: Runtime = PLAIN,
         label: str = "A",
         tell: Tell = lambda state: None,
     ) -> None:
         self.program = program
         self.reference = reference
         self.stateful = stateful
-        self.provider = provider
+        self.runtime = runtime
         self.label = label
         self.tell = tell
 
     def inside(self, body: Program, *, reference: bool = False) -> Runner:
         """What runs a body in the same way; `reference`: in the reference evaluator."""
-        how = {"reference": self.reference or reference, "stateful": self.stateful, "provider": self.provider}
+        how = {"reference": self.reference or reference, "stateful": self.stateful, "runtime": self.runtime}
         return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
 
     def telling(self, word: Callable[[str], str]) -> Runner:
@@ -126,7 +127,7 @@ class Runner:
         return OnnxRuntime(
             model.SerializeToString(),
             stateful=self.stateful,
-            provider=self.provider,
+            runtime=self.runtime,
             weights=weights,
             folder=self.program.skeleton.path.absolute().parent,
         )
