@@ -30,10 +30,11 @@ def same_files(model: Path, target: Path) -> bool:
     )
 
 
-def move_files(model: Path, target: Path, folder: StagingFolder) -> None:
-    """Rename the result's files, which lie in `folder`, into place. Raises OSError and WriteError."""
+def move_files(model: Path, target: Path, folder: StagingFolder, backup: Path | None = None) -> None:
+    """Rename the result's files, which lie in `folder`, into place; the data that `backup` reads stays. Raises OSError
+    and WriteError."""
     real = Path(os.path.realpath(target))
-    put_in_place(model, [file for file in files_of(model) if file != model], real, folder.intend)
+    put_in_place(model, [file for file in files_of(model) if file != model], real, folder.intend, backup)
 
 
 def keep_original(original: Path, backup: Path) -> None:

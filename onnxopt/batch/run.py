@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         if source.is_dir():
             raise ModelError(f"{source} is a directory", inside(source))
         if job.in_place:
-            _refuse_external(source)
+            _refuse_parted(source)
         elif not (job.check or is_url(job.destination)):
             refuse_special(Path(os.path.realpath(job.destination)))
             refuse_overwriting_input(source, Path(job.destination))
@@ -153,12 +153,20 @@ def _lasts(report: Report) -> bool:
     return report.verification is None or report.verification.status != UNVERIFIED
 
 
-def _refuse_external(source: Path) -> None:
-    from onnxopt.io.external import external_tensors
+def _refuse_parted(source: Path) -> None:
+    """Raises ModelError for a model that, replaced in place, would be parted from its data: by whoever reads it by a
+    link elsewhere, or as it is that data itself."""
+    from onnxopt.io.external import data_files, external_tensors
     from onnxopt.io.load import read_proto
 
-    if external_tensors(read_proto(source, weights=False)):
-        raise ModelError(f"{source} has external data, which is not replaced in place", "use OUT or --out-dir")
+    named = data_files(external_tensors(read_proto(source, weights=False)))
+    if named and os.path.dirname(os.path.realpath(source)) != os.path.realpath(source.absolute().parent):
+        hint = f"name {os.path.realpath(source)} itself, or use OUT or --out-dir"
+        raise ModelError(f"{source} has external data, and is a link into another folder", hint)
+    for name in named:
+        with suppress(OSError, ValueError):
+            if os.path.samefile(source.absolute().parent / name, source):
+                raise ModelError(f"{source} is its own data file, which is not replaced", "use OUT or --out-dir")
 
 
 def _is_same(made: Path, source: Path, job: Job) -> bool:
@@ -190,8 +198,9 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
         outcome.status = "unchanged" if outcome.status == "unchanged" else "current"
         return
     try:
-        if job.in_place and job.backup:
-            keep_original(target, Path(f"{target}{job.backup}"))
-        move_files(made, target, folder)
+        backup = Path(f"{target}{job.backup}") if job.in_place and job.backup else None
+        if backup is not None:
+            keep_original(target, backup)
+        move_files(made, target, folder, backup)
     except OSError as e:
         raise unwritable(target, e, "the original is as it was") from None

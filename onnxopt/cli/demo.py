@@ -112,7 +112,7 @@ def network() -> ModelProto:
     for info in declared:
         shape = tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
         if info.name.startswith("w"):
-            weights = rng.standard_normal(shape) * math.sqrt(2 / math.prod(shape[1:]))
+            weights = rng.standard_normal(shape) * (math.sqrt(2 / math.prod(shape[1:])) if len(shape) > 2 else 0.01)
         else:  # variances among them
             weights = rng.uniform(0.5, 1.5, shape)
         model.graph.initializer.append(array_to_tensor(weights.astype(np.float32), info.name))

@@ -34,17 +34,24 @@ def is_data_of(model: str, file: str) -> bool:
     return file.startswith(model) and _DATA.fullmatch(file, len(model)) is not None
 
 
-def put_in_place(model: Path, data: Sequence[Path], target: Path, intend: Callable[[str, Sequence[str]], None]) -> None:
+def put_in_place(
+    model: Path,
+    data: Sequence[Path],
+    target: Path,
+    intend: Callable[[str, Sequence[str]], None],
+    backup: Path | None = None,
+) -> None:
     """Rename `data` and `model`, on the same file system, and remove the data file that only the old `target` read.
 
-    `intend` is told which data files come and go, before they do. Raises OSError, and WriteError where `target` is no
-    file.
+    `intend` is told which data files come and go, before they do. `backup`, a model beside `target`, keeps its data.
+    Raises OSError, and WriteError where `target` is no file.
     """
     refuse_special(target)
     names = [file.name for file in data]
     with alone_in(target.parent):
         old = [name for name in _ours(target) if name not in names]
-        old = sorted({*old} - _read_by(model)) if old else []  # the new one may refer to what the old one had
+        if old:  # the new one may refer to what the old one had
+            old = sorted({*old} - _read_by(model) - ({*_ours(target, backup)} if backup is not None else set()))
         intend(target.name, [*names, *old])
         for file in [*data, model] if target.exists() else []:
             file.chmod(stat.S_IMODE(target.stat().st_mode))
@@ -103,13 +110,13 @@ def listed(folder: Path) -> list[str]:
         return []
 
 
-def _ours(target: Path) -> list[str]:
-    """The data files of ours that the model in place reads."""
-    called = target.name
-    if not target.exists() or not any(is_data_of(called, name) for name in listed(target.parent)):
+def _ours(target: Path, reader: Path | None = None) -> list[str]:
+    """The data files of ours that the model in place reads, or `reader`, what it was once."""
+    called, reader = target.name, reader or target
+    if not reader.exists() or not any(is_data_of(called, name) for name in listed(target.parent)):
         return []
     try:
-        return sorted(n for n in _read_by(target) if is_data_of(called, n))
+        return sorted(n for n in _read_by(reader) if is_data_of(called, n))
     except OnnxOptError:  # no model
         return []
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-
-import onnx
 
 from tests.cli.conftest import NAMES, Run, statuses
 
@@ -69,18 +66,6 @@ def test_in_place_keeps_a_backup_of_the_first_original(run: Run, models: list[st
     assert sorted(p.name for p in (tmp_path / "models").iterdir()) == sorted(
         [*(f"{n}.onnx" for n in NAMES), "repvgg_blocks.onnx.orig"]
     )
-
-
-def test_external_data_is_not_replaced_in_place(run: Run, samples: Path, tmp_path: Path) -> None:
-    for file in ("external_weights.onnx", "external_weights.data"):
-        shutil.copy(samples / file, tmp_path)
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    done = run("optimize", "external_weights.onnx", "--in-place")
-    assert done.returncode == 2
-    assert "external data" in done.stderr
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-    assert run("optimize", "external_weights.onnx", "--out-dir", "build").returncode == 0
-    onnx.checker.check_model(str(tmp_path / "build" / "external_weights.onnx"))
 
 
 def test_check_writes_nothing(run: Run, models: list[str], tmp_path: Path) -> None:

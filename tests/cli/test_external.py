@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import shutil
 import subprocess
 from pathlib import Path
 
 import onnx
 import pytest
 
+from onnxopt.cli.demo import network
 from onnxopt.io.placing import is_data_of
 from tests.cli.conftest import SCRIPT, Run, snapshot
-from tests.cli.weights import references, total, write_model
+from tests.cli.weights import beside, references, total, write_model
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
@@ -41,6 +44,47 @@ def test_external(external: str, out: str, level: str, run: Run, tmp_path: Path)
         assert not once or snapshot(tmp_path) == once, "the same again is the same"
         once = snapshot(tmp_path)
     assert {name: data for name, data in once.items() if name in before} == before
+
+
+@pytest.mark.parametrize("more", [(), ("--cache-dir", ".cache"), ("--external", "reuse"), ("--external", "inline")])
+def test_in_place_the_model_and_its_data_are_new_and_what_others_may_read_stays(
+    more: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "in" / "m.onnx", ["sub/w.bin"], fill=4)
+    before = snapshot(tmp_path / "in")
+    for _ in range(2):
+        done = run("optimize", "in/m.onnx", "--in-place", "--backup", ".orig", *more)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert total(tmp_path / "in/m.onnx") == total(tmp_path / "in/m.onnx.orig") == 4
+        assert all(snapshot(tmp_path / "in")[n] == data for n, data in before.items() if n != "m.onnx")
+        assert (tmp_path / "in/m.onnx.orig").read_bytes() == before["m.onnx"] != (tmp_path / "in/m.onnx").read_bytes()
+    assert "current" in done.stdout or "unchanged" in done.stdout
+    assert len(references(tmp_path / "in/m.onnx")) == {"inline": 0}.get(more[-1] if more else "", 1)
+
+
+def test_in_place_a_backup_keeps_data_of_ours(run: Run, tmp_path: Path) -> None:
+    beside(network(), tmp_path / "m.onnx")
+    assert run("optimize", "m.onnx", "made.onnx", "-O0", "--external", "copy").returncode == 0
+    (first,) = references(tmp_path / "made.onnx")
+    for _ in range(2):
+        assert run("optimize", "made.onnx", "--in-place", "--backup", ".orig", "--no-verify").returncode == 0
+        assert references(tmp_path / "made.onnx") != {first} == references(tmp_path / "made.onnx.orig")
+        assert onnx.load(tmp_path / "made.onnx.orig").graph.initializer
+    assert run("optimize", "made.onnx", "--in-place", "--dtype", "float16", "--no-verify").returncode == 0
+    data = {name for name in snapshot(tmp_path) if is_data_of("made.onnx", name)}
+    assert data == {first, *references(tmp_path / "made.onnx")}, "what only the one between read is gone"
+
+
+def test_in_place_a_model_is_not_parted_from_its_data(run: Run, tmp_path: Path) -> None:
+    write_model(tmp_path / "in" / "m.onnx", ["w.bin"])
+    write_model(tmp_path / "own.onnx", ["own.onnx"])
+    os.symlink("in/m.onnx", tmp_path / "m.onnx")
+    shutil.copy(tmp_path / "in" / "w.bin", tmp_path)
+    before = snapshot(tmp_path)
+    for name, said in (("m.onnx", "is a link into another folder"), ("own.onnx", "is its own data file")):
+        done = run("optimize", name, "--in-place")
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert snapshot(tmp_path) == before
 
 
 def test_what_has_to_be_taken_along_is_named(run: Run, tmp_path: Path) -> None:
