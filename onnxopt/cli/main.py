@@ -344,7 +344,10 @@ def _misused(e: click.ClickException) -> None:
             from onnxopt.cli import meant
 
             other = hint if context.parent else "a command's options follow it"
-            hint = (context.parent and meant.option(e.option_name)) or nearest(e.option_name, known, other)
+            theirs = meant.option(e.option_name) if context.parent else ""
+            if theirs.startswith("-") and theirs.split()[0] not in known:
+                theirs = f"onnxopt optimize has {theirs}"
+            hint = theirs or nearest(e.option_name, known, other)
     _fail(message[:1].lower() + message[1:], hint, e.exit_code)
 
 

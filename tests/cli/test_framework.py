@@ -210,6 +210,7 @@ def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
         ),
         ("simplify a b", "no command is called 'simplify'", "onnxopt optimize IN OUT"),
         ("profile a", "no command is called 'profile'", "onnxopt bench MODEL"),
+        ("stats a --fp16", "onnxopt stats has no option --fp16", "onnxopt optimize has --dtype float16"),
         ("optimize a b --dim", "option '--dim' requires an argument", "--help lists what there is"),
     ],
 )
@@ -218,6 +219,35 @@ def test_wrong_usage_is_a_line_of_error_and_one_of_hint(run: Run, call: str, err
     first, second = done.stderr.splitlines()
     assert (done.returncode, done.stdout, first) == (2, "", f"error: {error}")
     assert second.startswith("hint: ") and hint in (None, second.removeprefix("hint: "))
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--float16 --half --convert_fp16", "--dtype float16"),
+        ("--quantize --int8", "not quantized here"),
+        ("--input-shape --input_shape --overwrite-input-shape --override-input-shapes", "--shape x:1,3,224,224"),
+        (
+            "--skip-fuse-bn --skip-optimization --skip-fusion-patterns --skip-optimizer --skip-anything",
+            "--disable PASS",
+        ),
+        ("--skip-constant-folding", "--disable constant-folding"),
+        ("--skip-shape-inference --skip_symbolic_shape", "leave it out"),
+        ("--no-large-tensor --size-threshold --fold-size-threshold", "--max-constant-bytes"),
+        ("--model_type --num_heads", "-O3 reads it off"),
+        ("simplify slim", "onnxopt optimize IN OUT"),
+        ("info inspect summary", "onnxopt stats MODEL"),
+        ("compare", "onnxopt verify A B"),
+        ("profile benchmark", "onnxopt bench MODEL"),
+        ("quantize", "not quantized here"),
+    ],
+)
+def test_words_of_other_tools_get_the_hint(words: str, hint: str) -> None:
+    from onnxopt.cli import meant
+
+    for word in words.split():
+        found = meant.option(word) if word.startswith("-") else meant.command(word)
+        assert hint in found and "\n" not in found, word
 
 
 def test_hints_for_words_of_other_tools_name_what_there_is() -> None:
