@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         register,
     )
     from onnxopt.pipeline.split import Part, split
+    from onnxopt.references import declare_reference
     from onnxopt.rewriting import (
         Match,
         Replaced,
@@ -137,6 +138,7 @@ _HOMES: Final = {
         "pattern_partitions register"
     ),
     "onnxopt.pipeline.split": "Part split",
+    "onnxopt.references": "declare_reference",
     "onnxopt.rewriting": (
         "Match Replaced SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite var"
     ),
@@ -212,6 +214,7 @@ __all__ = [
     "create_pattern_support",
     "declare_config",
     "declare_domain",
+    "declare_reference",
     "dtype",
     "either",
     "extract",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -14,4 +15,4 @@ def test_its_own_test_is_green() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lite.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert f"{4 if shutil.which('cc') else 3} passed" in done.stdout

@@ -1,8 +1,20 @@
 """Multiply and add become FC, an operator of the accelerator's own (Paddle Lite's `lite_fc_fuse_pass`)."""
 
-from onnxopt import PassInfo, RewritePass, const, declare_domain, op, register, rewrite, var
+from onnxopt import PassInfo, RewritePass, const, declare_domain, declare_reference, op, register, rewrite, var
 
 declare_domain("lite", 1, ["FC"])
+declare_reference("""
+    <domain: "lite", opset_import: ["" : 17]> FC <in_num_col_dims: int = 1> (x, w, b) => (y)
+    {
+      rows = Flatten <axis: int = @in_num_col_dims> (x)
+      product = MatMul (rows, w)
+      sum = Add (product, b)
+      outer = Shape <start: int = 0, end: int = @in_num_col_dims> (x)
+      columns = Shape (b)
+      sizes = Concat <axis: int = 0> (outer, columns)
+      y = Reshape (sum, sizes)
+    }
+""")
 
 
 @rewrite(op.Add(op.MatMul(var("x"), const("w"), name="mul"), const("b")))  # the pattern

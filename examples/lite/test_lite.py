@@ -1,7 +1,9 @@
 """From multiply and add to a backend that runs FC, and back to the numbers of the original."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import lite_fc
 import mlp
@@ -36,11 +38,21 @@ def test_who_optimizes_decides_what_may_enter(model):
         onnxopt.optimize(model, extra=["lite-fc-fuse"])
 
 
-def test_on_the_command_line(model):
+@pytest.mark.parametrize("with_library", [False, True])
+def test_on_the_command_line(model, with_library):
+    """Verified by the reference of the plugin, or by the kernel of a library."""
     fused = model.with_name("fused.onnx")
-    plugin = ["--plugin", lite_fc.__file__, "--with", "lite-fc-fuse", "--allow-domain", "lite"]
-    command = [sys.executable, "-m", "onnxopt", "optimize", model, fused, *plugin]
+    options = ["--plugin", lite_fc.__file__, "--with", "lite-fc-fuse", "--allow-domain", "lite"]
+    if with_library:
+        if shutil.which("cc") is None:
+            pytest.skip("there is no C compiler (cc) that fc.c could be built with")
+        library = model.with_name("fc.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("fc.c")], check=True)
+        options += ["--custom-op-library", library]
+    command = [sys.executable, "-m", "onnxopt", "optimize", model, fused, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "not verified: onnxruntime does not know the operators of lite" in done.stdout + done.stderr
+    verdict = done.stdout.splitlines()[-1]
+    assert verdict.startswith(("✓ verified: ", "✓ equal: "))
+    assert verdict.endswith(", with the reference of lite.FC by lite_fc.py") is not with_library
     assert largest_difference(model, fused) < 1e-5

@@ -16,7 +16,9 @@ from onnxopt.cli.options import (
     format_option,
     library_option,
     limit_option,
+    load_plugins,
     memory_option,
+    plugin_option,
     provider_option,
     rename_option,
     seed_option,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 @limit_option
 @provider_option
 @library_option
+@plugin_option
 @seed_option
 @timeout_option("each load and each run")
 @click.option(
@@ -87,6 +90,7 @@ def verify(
     memory: int,
     provider: str,
     custom_op_libraries: tuple[str, ...],
+    plugins: tuple[str, ...],
     seed: int,
     timeout: float,
     dtype: str | None,
@@ -111,6 +115,7 @@ def verify(
     from onnxopt.verification import VerifyOptions
     from onnxopt.verification.comparison import compare_files
 
+    load_plugins(plugins)
     given, datasets = _split(inputs)
     options = VerifyOptions(
         rtol,

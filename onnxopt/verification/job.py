@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.record import record
+from onnxopt.references import Reference
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
 
@@ -88,12 +89,13 @@ class Opening:
 @record
 class Preparation:
     """What the original expects, and its cases. `deaths`: of workers that ran these before. `eager`: they are run
-    before there is a result."""
+    before there is a result. `references`: functions for operators that the runtime has not."""
 
     plan: Plan
     requests: list[tuple[Recipe, Read]]
     deaths: list[Death] = field(default_factory=list)
     eager: bool = True
+    references: tuple[Reference, ...] = ()
 
 
 @record

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.errors import OnnxOptError
+from onnxopt.errors import OnnxOptError, few
 from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.job import (
@@ -38,6 +38,7 @@ from onnxopt.verification.job import (
     Request,
     Submission,
 )
+from onnxopt.verification.missing import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED, VerifyOptions
 from onnxopt.verification.proof import Proof, proof, telling
 from onnxopt.verification.records import LEFT_OUT, JudgedCase, Verification
@@ -101,6 +102,7 @@ class JobRunner:
 
     def _prepare(self, preparation: Preparation) -> None:
         self.plan, self._requests = preparation.plan, list(preparation.requests)
+        self.judge.refer(preparation.references)
         for death in preparation.deaths:
             if death.step == OPEN or (not self.opening.stepwise and self._is_of_all(death.step)):
                 self._recover(death)
@@ -165,7 +167,7 @@ class JobRunner:
             if death.step == LOAD or (death.step.startswith(COMPARE) and not self.opening.stepwise):
                 raise _died(death)
         if why := self._load():
-            _stop(verdict, DIFFERENT, why)
+            _stop(verdict, DIFFERENT, why, UNREGISTERED_HINT if UNREGISTERED in why else "")
             return False
         if self.opening.stepwise:
             answers, cases = self._step_by_step()
@@ -244,6 +246,8 @@ class JobRunner:
         if self.opened.around and not self.opening.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, opened=self.opened, declared=self._submission.declared)
+        if referred := self.judge.referred():
+            verdict.message += f", with the reference of {few([str(r) for r in referred])}"
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)

@@ -58,11 +58,11 @@ def open_runner(
 ) -> Runner:
     """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError, protobuf's
     DecodeError, and Refused where its weights cannot be handed to parts."""
-    return Runner(Program(_skeleton(path, foreign, names)), runtime=runtime, label=label, tell=tell, **options)
+    return Runner(Program(_skeleton(path, foreign, runtime, names)), runtime=runtime, label=label, tell=tell, **options)
 
 
-def _skeleton(path: str, foreign: Foreign, names: Mapping[str, str] | None = None) -> Skeleton:
-    skeleton = Skeleton(path, names)
+def _skeleton(path: str, foreign: Foreign, runtime: Runtime, names: Mapping[str, str] | None = None) -> Skeleton:
+    skeleton = Skeleton(path, names, runtime.references)
     if skeleton.left_outside:
         size = f"{skeleton.left_outside / (1 << 30):.1f} GiB of weights that bodies read lie beside the model"
         raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
@@ -93,7 +93,8 @@ class Look:
         known = (None, None) if plan.random or options.dtype else programs
         called = (None, options.original_names)
         skeletons = [
-            _skeleton(path, foreign, names) if p is None else p.skeleton for path, p, names in zip(paths, known, called)
+            _skeleton(path, foreign, runtime, names) if p is None else p.skeleton
+            for path, p, names in zip(paths, known, called)
         ]
         if plan.random:
             draw_alike(*skeletons)
@@ -209,7 +210,7 @@ class Look:
         runners = self.a, self.b
         if not any(has_narrow(r.program.skeleton.proto) for r in runners):
             return []
-        skeletons = (with_roundings(_skeleton(path, self.foreign)) for path in self.paths)
+        skeletons = (with_roundings(_skeleton(path, self.foreign, self.a.runtime)) for path in self.paths)
         a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
         walk = self._walked(a, b, cases)
         # What is narrow in A is rounded there as well, and which of the two loses more is not asked, unless it is all.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.references import Reference
 from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import fitted
 from onnxopt.verification.inputs.feeding import Search, feed
@@ -54,6 +55,7 @@ class Original:
         self.tell = tell
         self.whole = whole
         self.runtime = PLAIN
+        self._read_early: Runner | None = None
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
         self.work = 0  # products of numbers in the first case, where that is large
@@ -77,7 +79,7 @@ class Original:
         self.tell("at its start")
         self.runtime = find_runtime(options.provider, options.custom_op_libraries)
         self.given_out: tuple[str, ...] = ()
-        self._read_early: Runner | None = None
+        self._read_early = None
         if not _may_be_large(Path(path), options.memory):
             seen = glance(path, _NODES)
             if seen.nodes < _NODES:
@@ -86,6 +88,22 @@ class Original:
             else:
                 with contextlib.suppress(Refused):
                     self._read_early = self._read(0)
+
+    def refer(self, references: Sequence[Reference]) -> None:
+        """Take these functions in place of operators that the runtime has not, where files call them."""
+        self.runtime = replace(self.runtime, references=())
+        missing = [r for r in references if not self.runtime.knows(r.domain, r.name)]
+        if missing:
+            self.runtime = replace(self.runtime, references=tuple(missing))
+            self._read_early = None
+
+    def referred(self) -> list[Reference]:
+        """The functions that are taken so, of both files."""
+        if not self.runtime.references:
+            return []
+        defined = [found for path in self.paths if path and (found := self.runtime.defines(path)) is not None]
+        called = {(f.domain, f.name) for found in defined for f in found.functions}
+        return [r for r in self.runtime.references if (r.domain, r.name) in called]
 
     def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
@@ -128,7 +146,9 @@ class Original:
         from onnxopt.verification.programs.foreign import refused_operators, unknown_operators
 
         self.engine = None  # until there are any
-        found = unknown_operators(Skeleton(self.paths[0]).proto, self.runtime) | refused_operators(str(refused))
+        found = unknown_operators(
+            Skeleton(self.paths[0], None, self.runtime.references).proto, self.runtime
+        ) | refused_operators(str(refused))
         if self.whole or not self._leave_out(found):
             raise refused
         self.streamed = True

@@ -14,19 +14,22 @@ import numpy as np
 
 from onnxopt.ort import PathError, folder_for, onnxruntime, path_for, source_for
 from onnxopt.verification.runtime import CPU, PLAIN, Runtime
-from onnxopt.wire import GRAPH, key, map_file, skim, varint
+from onnxopt.wire import map_file, skim
 from onnxopt.worker.heap import weights_apart
 from onnxopt.worker.serving import Refused
 
 
-def with_outputs(path: str, names: Sequence[str]) -> bytes:
-    """The model at `path`, which gives out these values, too: a reader of protobuf merges what is put behind it."""
-    infos = [varint(key(1)) + varint(len(name)) + name for name in (n.encode() for n in names)]
-    graph = b"".join(varint(key(_OUTPUT)) + varint(len(info)) + info for info in infos)
-    return Path(path).read_bytes() + varint(key(GRAPH)) + varint(len(graph)) + graph
+def _behind(path: str, give: Sequence[str], runtime: Runtime) -> bytes:
+    """What is put behind the model at `path`, which a reader of protobuf merges: values that it gives out, too, and
+    functions for operators that the runtime has not."""
+    defined = runtime.defines(path)
+    if not give:
+        return b"" if defined is None else bytes(defined.SerializeToString())
+    from onnx import ModelProto, ValueInfoProto
 
-
-_OUTPUT: Final = 12  # field of GraphProto
+    extra = ModelProto() if defined is None else defined
+    extra.graph.output.extend(ValueInfoProto(name=name) for name in give)
+    return bytes(extra.SerializeToString())
 
 
 def with_weights_mapped(path: str) -> bytes | None:
@@ -86,11 +89,13 @@ class OnnxRuntime:
         weights: Mapping[str, Any] | None = None,
         folder: Path | None = None,
         names: Mapping[str, str] | None = None,
+        give: Sequence[str] = (),
     ) -> None:
         """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each.
 
         Of a serialized model, `weights` are the arrays of external initializers, and `folder` is where other external
         data lie. `names`: what inputs and outputs are called here, where that is not what the file calls them.
+        Of a file, `give` are values inside that are given out, too.
         """
         rt = onnxruntime()
         options = runtime.session_options()
@@ -98,14 +103,18 @@ class OnnxRuntime:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
             options.add_external_initializers(list(weights), self._weights)
         source: str | bytes
-        if isinstance(model, str):
+        behind = _behind(model, give, runtime) if isinstance(model, str) else b""
+        if isinstance(model, str) and behind:
+            source = Path(model).read_bytes() + behind
+            beside = folder_for(str(Path(model).absolute().parent), source)
+        elif isinstance(model, str):
             source, beside = source_for(model)
         else:
             source, beside = model, folder_for(str(folder), model) if folder is not None else ""
         sources = [source]
         may_map = not stateful and runtime.provider == CPU
         if isinstance(model, str) and may_map and (mapped := with_weights_mapped(model)):
-            sources, beside = [mapped, source], os.path.dirname(os.path.abspath(model))
+            sources, beside = [mapped + behind, source], os.path.dirname(os.path.abspath(model))
         if beside:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
         if not optimize:
@@ -180,8 +189,7 @@ def open_original(
     if without:
         return Reference(path), without
     try:
-        model = with_outputs(path, give) if give else path
-        return OnnxRuntime(model, stateful=stateful, runtime=runtime, folder=Path(path).absolute().parent), ""
+        return OnnxRuntime(path, stateful=stateful, runtime=runtime, give=give), ""
     except Exception as e:
         why = reason(e)
         if is_starved(e):  # a slower engine takes no less

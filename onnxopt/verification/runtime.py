@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError
 from onnxopt.ort import onnxruntime, path_for
 from onnxopt.record import record
+from onnxopt.references import Reference, definitions
+from onnxopt.wire import map_file, skim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from onnx import ModelProto
+
 CPU: Final = "CPUExecutionProvider"
+_SMALL: Final = 1024  # bytes of weights, which nobody asks for
 
 
 @record(frozen=True)
 class Runtime:
-    """`provider` is put before the CPU's; `libraries` are files that register custom operators."""
+    """`provider` is put before the CPU's; `libraries` are files that register custom operators; `references`, functions
+    for operators that neither has."""
 
     provider: str = CPU
     libraries: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
+
+    def defines(self, path: str) -> ModelProto | None:
+        """What is to be merged into the model at `path`, so that it defines what it calls; None where there is
+        nothing. Raises OSError, ValueError and protobuf's DecodeError."""
+        if not self.references:
+            return None
+        from onnx import ModelProto as Proto
+
+        found = definitions(Proto.FromString(skim(map_file(path), _SMALL, sys.maxsize)[0]), self.references)
+        return found if found.functions else None
 
     @property
     def providers(self) -> list[str]:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, file_path, unreadable
+from onnxopt.references import declared_references
 from onnxopt.verification.job import (
     JUST_LOAD,
     LOAD,
@@ -127,7 +128,7 @@ class Verifier:
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """The same with a plan and the cases, and how to read their data."""
         self.start()
-        self._preparation = Preparation(plan, list(requests))
+        self._preparation = Preparation(plan, list(requests), references=declared_references())
         if self._waits and plan.bytes > _SMALL:  # beside the model
             self._open()
         elif self._service is not None:

@@ -1,7 +1,8 @@
-"""Operators that onnxruntime has not: of a library that is named by hand."""
+"""Operators that onnxruntime has not: of a library that is named by hand, or run as a plugin's reference."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ from runpy import run_path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, operators
 from tests.samples import ROOT
 
 LITE = ROOT / "examples" / "lite"
@@ -46,6 +47,48 @@ def test_a_library_goes_through_every_command(run: Run, library: str, model: Pat
     assert r.returncode == 2 and "does not differ" in r.stderr, r.stderr
     run("report", str(model), "fused.onnx", "-o", "p.html", *FUSING, *given)
     assert "largest difference" in (tmp_path / "p.html").read_text()
+
+
+REFERENCE = ", with the reference of lite.FC by lite_fc.py"
+
+
+def test_a_reference_stands_for_a_kernel(run: Run, model: Path, tmp_path: Path) -> None:
+    r = run("optimize", str(model), "fused.onnx", *FUSING, "--strict")
+    assert r.returncode == 0 and r.stdout.splitlines()[-1].endswith(REFERENCE), r.stdout
+    r = run("verify", str(model), "fused.onnx", "-q")
+    assert r.returncode == 1 and "is not a registered" in r.stdout and "declare_reference" in r.stdout, r.stdout
+    for pair in ((str(model), "fused.onnx"), ("fused.onnx", str(model)), ("fused.onnx", "fused.onnx")):
+        r = run("verify", *pair, "--pieces", "-q", *FUSING[:2])
+        assert r.returncode == 0 and r.stdout.rstrip().endswith(REFERENCE), r.stdout
+    r = run(
+        "optimize", str(model), "fused.onnx", "--out-dir", "out", *FUSING, "--verify-memory", "1K", "--format", "json"
+    )
+    said = [o["report"] and o["report"]["verification"] for o in json.loads(r.stdout)["models"]]
+    assert [bool(v) and v["message"].endswith(REFERENCE) for v in said] == [True, False], r.stdout
+
+
+def test_a_fusion_that_its_reference_contradicts_is_left_out(run: Run, model: Path, tmp_path: Path) -> None:
+    text = (LITE / "lite_fc.py").read_text()
+    (tmp_path / "wrong.py").write_text(text.replace("Add (product, b)", "Sub (product, b)"))
+    r = run("optimize", str(model), "fused.onnx", "--plugin", "wrong.py", *FUSING[2:])
+    assert r.returncode == 3 and "mul_add_as_fc" in r.stdout + r.stderr
+    assert "FC" not in operators(tmp_path / "fused.onnx")
+
+
+BAD = {
+    "no function": "a reference is no function: ",
+    '<domain: "", opset_import: ["" : 17]> F (x) => (y) { y = Relu (x) }': "is of no domain of its own",
+    '<domain: "a", opset_import: ["" : 17]> F (x) => (y) { y = Foo (x) }': "the reference of a.F is not valid: ",
+    '<domain: "a", opset_import: ["" : 17]> F (x) => (y) { z = Relu (x) }': "does not make `y`",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_reference_that_is_none_is_one_line(text: str, run: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(f"from onnxopt import declare_reference\ndeclare_reference({text!r})\n")
+    r = run("verify", str(model), str(model), "--plugin", "bad.py")
+    said, hint = r.stderr.splitlines()
+    assert r.returncode == 2 and BAD[text] in said and "<domain: " in hint, r.stderr
 
 
 COMMANDS = {

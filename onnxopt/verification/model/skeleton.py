@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 
 from onnxopt.element_types import TYPES
 from onnxopt.errors import ModelError
+from onnxopt.references import Reference, definitions
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws, is_random_model
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
@@ -53,9 +54,12 @@ class Operand:
 class Skeleton:
     """`proto`: the model, whose large initializers have no data; `stored`: where these are, by name."""
 
-    def __init__(self, path: str | Path, names: Mapping[str, str] | None = None) -> None:
-        """`names`: what to call inputs, outputs and dims that have other names in the original. Raises OSError,
-        ValueError and protobuf's DecodeError for what is no model, ModelError for weights that are elsewhere."""
+    def __init__(
+        self, path: str | Path, names: Mapping[str, str] | None = None, references: Sequence[Reference] = ()
+    ) -> None:
+        """`names`: what to call inputs, outputs and dims that have other names in the original. `references`: functions
+        for operators that the model does not define. Raises OSError, ValueError and protobuf's DecodeError for what is
+        no model, ModelError for weights that are elsewhere."""
         from onnx import ModelProto, TensorProto
 
         from onnxopt.protos import belongs_inside
@@ -70,6 +74,8 @@ class Skeleton:
             from onnxopt.verification.model.renamed import rename
 
             rename(self.proto.graph, names)
+        if references:
+            self.proto.MergeFrom(definitions(self.proto, references))
         for i, tensor in enumerate(self.proto.graph.initializer[:]):
             if i in inside:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])
