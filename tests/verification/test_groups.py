@@ -19,6 +19,7 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import Pieces
+from onnxopt.verification.runtime import PLAIN
 
 HEAD = """<ir_version: 9, opset_import: ["" : 19]> g (float[n, 64] x) => (float[n, 64] y)
     <float two = {2}, float more = {2.02}, float one = {1}, float high = {9e3}, float low = {-9e3}>"""
@@ -51,7 +52,7 @@ def look(folder: Path, a: str, b: str) -> Look:
         VerifyOptions(),
         ("A", "B"),
         make_plan(onnx.load(paths[0])),
-        "CPUExecutionProvider",
+        PLAIN,
         None,
         lambda state: None,
     )

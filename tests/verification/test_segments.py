@@ -19,6 +19,7 @@ from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
 from onnxopt.verification.programs.runner import Failed, Runner
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.runtime import PLAIN
 from onnxopt.worker.service import Died
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'
@@ -39,7 +40,7 @@ def feeds(rows: int = 3) -> dict[str, np.ndarray]:
 
 def look(tmp_path: Path, a: str, b: str) -> Look:
     paths = (saved(tmp_path / "a", a), saved(tmp_path / "b", b))
-    return Look(paths, VerifyOptions(), ("A", "B"), make_plan(onnx.load(paths[0])), "CPUExecutionProvider", None, print)
+    return Look(paths, VerifyOptions(), ("A", "B"), make_plan(onnx.load(paths[0])), PLAIN, None, print)
 
 
 @pytest.fixture
