@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onnxopt.errors import UsageError
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
-from onnxopt.verification.inputs.limits import of_both
+from onnxopt.verification.inputs.limits import Side, of_both
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, check_renamed, fix_dims, read
@@ -40,7 +40,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
             skeletons = skeletons[0], read(b, options.original_names)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
-        plan = of_both(make_plan(models[0], skeletons[0].values), *skeletons)
+        plan = of_both(make_plan(models[0], skeletons[0].values), Side.of(skeletons[0]), Side.of(skeletons[1]))
         fix_dims(plan, options.dims)
         skipped: list[JudgedCase] = []
         requests = list(_requests(models, plan, options, skipped))

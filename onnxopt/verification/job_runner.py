@@ -113,6 +113,7 @@ class JobRunner:
         if not self.opening.stepwise and preparation.eager:
             try:
                 self._answers = self._originals()
+                self.judge.read_ahead()
             except Refused:
                 if self._last is None or not self.plan.least:
                     raise

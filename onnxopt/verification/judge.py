@@ -17,7 +17,7 @@ from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.metrics import measure
 from onnxopt.verification.numbers.narrow import narrow_feeds
-from onnxopt.verification.numbers.rounding import difference, is_float
+from onnxopt.verification.numbers.rounding import MOST_OF_WHOLE, difference, is_float
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
@@ -29,9 +29,11 @@ from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.limits import Side
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.inputs.values import Case
     from onnxopt.verification.look import Look
+    from onnxopt.verification.programs.program import Program
 
 T = TypeVar("T")
 _WORTH_READING: Final = 1 << 26  # products of numbers in one run
@@ -49,6 +51,8 @@ class Judge(Original):
         self.b: Any = None  # the result
         self._uneven: set[str] = set()  # cases in which a channel of an output differs by much of its own range
         self._look: Look | None = None
+        self._first: Program | None = None  # of the original, which is the same for all results
+        self._side: Side | None = None
         self._alone: Plan | None = None  # the plan of the original, where that of both is in its place
         self._roundings: dict[str, float] | None = None  # see `Look.roundings`
         self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
@@ -158,7 +162,7 @@ class Judge(Original):
             return record
         explained: Mapping[str, float] = {}
         compared = self._measured(values, results, explained)
-        for explain in (partial(self._by_paths, values), partial(self._by_inputs, case, values)):
+        for explain in (partial(self._by_paths, values, compared), partial(self._by_inputs, case, values)):
             if all(o.ok for o in compared) or not self._may_shake():
                 break
             explained = {o: max(share, explained.get(o, 0.0)) for o, share in explain().items()}
@@ -181,8 +185,11 @@ class Judge(Original):
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
-    def _by_paths(self, values: Sequence[Any]) -> dict[str, float]:
-        """The share of the range of each output in float32 that the roundings on its longest path explain."""
+    def _by_paths(self, values: Sequence[Any], compared: Sequence[OutputRecord]) -> dict[str, float]:
+        """The share of the range of each output in float32 that the roundings on its longest path explain; of none
+        where all that differ do so by more than any path explains."""
+        if not any(o.max_rel <= MOST_OF_WHOLE for o in compared if not o.ok):
+            return {}
         if self._roundings is None:
             self._roundings = {}
             with contextlib.suppress(*_UNSEEN):  # the second look says so
@@ -286,15 +293,28 @@ class Judge(Original):
         except (OSError, ValueError):
             return False
 
+    def read_ahead(self) -> None:
+        """Read the original as the look into both files will: while its result is not there, nothing else is to do."""
+        if self.planned.random or self.options.dtype or self._side is not None:  # each look changes its own copy
+            return
+        from onnxopt.verification.inputs.limits import Side
+        from onnxopt.verification.look import open_runner
+
+        with contextlib.suppress(*_UNSEEN):  # said where it is asked
+            read = getattr(self.engine, "program", None)
+            self._first = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign).program
+            self._side = Side.of(self._first.skeleton)
+
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Cases for numbers that only one of the two models has, where these inputs are given. They are planned for
         until the next result."""
         from onnxopt.verification.inputs.cases import OF_BOTH, missing
-        from onnxopt.verification.inputs.limits import of_both
+        from onnxopt.verification.inputs.limits import Side, of_both
 
         try:
-            look = self._looked()
-            both = of_both(self.planned, look.a.program.skeleton, look.b.program.skeleton, _WORK)
+            self.read_ahead()
+            a, b = (runner.program.skeleton for runner in (self._looked().a, self._looked().b))
+            both = of_both(self.planned, self._side or Side.of(a), Side.of(b), _WORK)
         except _UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs
@@ -388,7 +408,7 @@ class Judge(Original):
                 self.engine,
                 self.tell,
                 self._foreign,
-                [getattr(engine, "program", None) for engine in (self.engine, self.b)],
+                [self._first or getattr(self.engine, "program", None), getattr(self.b, "program", None)],
             )
         return self._look
 

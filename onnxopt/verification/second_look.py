@@ -49,6 +49,7 @@ class SecondLook:
 
     def __init__(self, runner: JobRunner, options: VerifyOptions) -> None:
         self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
+        self._may_be_alike = False  # is that to be asked before pieces are looked into?
         self.is_alike = False  # do both make outputs by the same operators, of the same constants?
         self.cut_short = ""  # why pieces were not looked into to the end, if they took too long, or too much
 
@@ -91,11 +92,12 @@ class SecondLook:
         self.cut_short = "" if isinstance(error, Died) and not error.late else why
 
     def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
-        """Do outputs leave something open? Of what is much work to look into, files are asked first."""
+        """Do outputs leave something open? Before much work, files are asked whether both are alike."""
         by_caller = bool(self._options.pieces or self._options.dtype)
         is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none or found.untaken)
         is_sound = not is_rough and not by_caller and self._runner.is_steady
-        self.is_alike = is_sound and (is_open or self._asks_files(answers)) and self._judge.alike()
+        self.is_alike = is_sound and is_open and self._judge.alike()
+        self._may_be_alike = is_sound and not is_open
         return by_caller or is_rough or is_open or bool(_wrong(verdict)) or not self._runner.is_steady
 
     def _seen(
@@ -115,6 +117,9 @@ class SecondLook:
         new = [a for a in answers if a.case.name not in known]
         groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
         if not (is_asked or all_) or not (groups or verdict.pieces):
+            return None
+        if self._may_be_alike and verdict.pieces is None and self._judge.alike():
+            self.is_alike = True
             return None
         pieces, places = self._in_groups(verdict.pieces, groups, found)
         if is_deep and not pieces.complete and not places:
@@ -186,11 +191,6 @@ class SecondLook:
             return None
         self._runner.hold(names)
         return self._judge.as_taken(names, _AT_ONCE)
-
-    def _asks_files(self, answers: Sequence[Answer]) -> bool:
-        """Would files be asked for parts that differ and that no case shows?"""
-        p = self._plan
-        return bool(answers and (p.hides or p.conditions or p.decisions or p.steps or p.within or p.muted))
 
     def _hides(self, found: Proof) -> bool:
         """May there be parts that differ and that no case ran, but for branches of which that is known?"""

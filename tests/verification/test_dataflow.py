@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from onnxopt.verification.inputs.limits import Limits, other_rows, other_sizes
+from onnxopt.verification.inputs.limits import Limits, Side, other_rows, other_sizes
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.sizes import demanded
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses, uses
@@ -90,5 +90,5 @@ def test_rows_behind_an_offset(tmp_path: Path) -> None:
         rows[12] *= factor
         made.graph.initializer.append(numpy_helper.from_array(rows, "words"))
         onnx.save(made, tmp_path / name)
-        saved.append(Skeleton(tmp_path / name))
+        saved.append(Side.of(Skeleton(tmp_path / name)))
     assert other_rows(*saved) == {"x": (5,)}

@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.comparison import compare_files
-from onnxopt.verification.inputs.limits import Limits, other_rows, other_size
+from onnxopt.verification.inputs.limits import Side, other_rows, other_size
 from onnxopt.verification.model.skeleton import Skeleton
 
 ROWS = 3000
@@ -43,16 +43,20 @@ def test_one_element_of_one_row(row: int, body: str, cases: tuple[str, ...], tmp
     assert verify(a, a, VerifyOptions(cases=cases)).status == "equal"
 
 
+def side(path: Path) -> Side:
+    return Side.of(Skeleton(path))
+
+
 def test_which_rows(tmp_path: Path) -> None:
     other, every = table(), table() * 2
     other[5:105] += 1
-    a = Skeleton(save(tmp_path / "a.onnx", PLAIN, table()))
-    assert other_rows(a, Skeleton(save(tmp_path / "b.onnx", PLAIN, other))) == {"ids": (5, 30, 55, 80)}
-    assert other_rows(a, Skeleton(save(tmp_path / "c.onnx", PLAIN, every))) == {}, "any row shows it"
-    assert other_rows(a, Skeleton(save(tmp_path / "d.onnx", PLAIN, table()[1:]))) == {}, "another table"
+    a = side(save(tmp_path / "a.onnx", PLAIN, table()))
+    assert other_rows(a, side(save(tmp_path / "b.onnx", PLAIN, other))) == {"ids": (5, 30, 55, 80)}
+    assert other_rows(a, side(save(tmp_path / "c.onnx", PLAIN, every))) == {}, "any row shows it"
+    assert other_rows(a, side(save(tmp_path / "d.onnx", PLAIN, table()[1:]))) == {}, "another table"
     assert other_rows(a, a) == {}
     columns = PLAIN.replace("Gather", "Gather <axis = 1>")
-    assert other_rows(a, Skeleton(save(tmp_path / "e.onnx", columns, other))) == {}
+    assert other_rows(a, side(save(tmp_path / "e.onnx", columns, other))) == {}
 
 
 POSITIONS = """s = Shape (x) l = Gather (s, one) """
@@ -76,9 +80,9 @@ def test_a_position_that_only_a_long_text_has(row: int, body: str, tmp_path: Pat
     positions, other = table()[:512], table()[:512]
     other[row, 2] *= 1.5
     a, b = placed(tmp_path / "a.onnx", body, positions), placed(tmp_path / "b.onnx", body, other)
-    x, y = Skeleton(a), Skeleton(b)
-    assert other_size(x, y, Limits(x.proto.graph), Limits(y.proto.graph)) == row + 1
-    assert other_size(x, x, Limits(x.proto.graph), Limits(x.proto.graph)) == 0
+    x, y = side(a), side(b)
+    assert other_size(x, y) == row + 1
+    assert other_size(x, x) == 0
     found = compare_files(str(a), str(b), VerifyOptions(cases=("all",)))
     assert found.status == "different", found.message
     assert compare_files(str(a), str(a), VerifyOptions(cases=("all",))).status == "equal"

@@ -16,6 +16,7 @@ from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.constants import numbers
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.operators import AFFINE, DATA, HANDED_ON, MEASURING, MUTUAL, STANDARD, operator
+from onnxopt.verification.model.order import operator_names
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
@@ -28,18 +29,31 @@ _USUAL: Final = 4  # and up to this they may be what is cut of channels: only wh
 _LARGEST: Final = 512
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
 _LIMITING: Final = MUTUAL | {"Clip"}
+_CUTTING: Final = frozenset(("Slice", "Trilu", "Gather"))
 _WORK: Final = 1 << 36  # bytes of weights, each time one is read
 _TABLE: Final = 1 << 28  # bytes of a table that is read
 _AT_ONCE: Final = 1 << 22  # elements
 _ROWS: Final = 4  # that differ, of a table
 
 
-def of_both(plan: Plan, a: Skeleton, b: Skeleton, work: int = _WORK) -> Plan:
+class Side(NamedTuple):
+    """One of two models: its file, what becomes of its inputs, and the limits that it has."""
+
+    skeleton: Skeleton
+    uses: Uses
+    limits: Limits
+
+    @classmethod
+    def of(cls, skeleton: Skeleton) -> Side:
+        graph, functions = skeleton.proto.graph, skeleton.proto.functions
+        return cls(skeleton, Uses(graph, functions), Limits(graph, functions))
+
+
+def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK) -> Plan:
     """The plan of the first model, with what reaches the numbers that only one of the two has: sizes at which it does
     something else, trips of loops, bounds, rows of tables. `work`: bytes of weights that a run may read in all."""
-    both = plan.beside(b.proto, other_rows(a, b))
-    x, y = (Limits(s.proto.graph, s.proto.functions) for s in (a, b))
-    both.other_sizes = other_sizes(x, y, other_size(a, b, x, y))
+    both = plan.beside(b.skeleton.proto, b.uses, other_rows(a, b))
+    both.other_sizes = other_sizes(a.limits, b.limits, other_size(a, b))
     both.limits = affordable(both.other_sizes, plan, work)
     return both
 
@@ -67,9 +81,11 @@ class Limits(Forward[_Sized]):
         self.numbers: Counter[tuple[int, frozenset[str]]] = Counter()
         self.positions: list[tuple[TensorProto, int]] = []
         self._given = {i.name for i in graph.input}
-        self._shapes = shapes_of(graph, functions)
         self._measured: dict[str, Shape] = {}  # the shape that a value holds
-        self.walk(graph)
+        asks = operator_names(n for nodes in (graph.node, *(f.node for f in functions)) for n in nodes)
+        if asks & _CUTTING or (asks & MEASURING and asks & _LIMITING):  # no other operator has any
+            self._shapes = shapes_of(graph, functions)
+            self.walk(graph)
 
     def join(self, a: _Sized, b: _Sized) -> _Sized:
         return _Sized(max(a.below, b.below), a.dims | b.dims)
@@ -143,23 +159,23 @@ def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
     return sorted(n + 1 for n in only if n > _USUAL) or [n + 1 for n in [max(only, default=0)] if n]
 
 
-def other_rows(a: Skeleton, b: Skeleton) -> dict[str, tuple[int, ...]]:
+def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
     """By input that picks rows of a table, its numbers for those of them that differ, unless all do: any shows that."""
-    theirs, found = Uses(b.proto.graph, b.proto.functions).tables(), dict[str, tuple[int, ...]]()
-    for name, mine in Uses(a.proto.graph, a.proto.functions).tables().items():
+    theirs, found = b.uses.tables(), dict[str, tuple[int, ...]]()
+    for name, mine in a.uses.tables().items():
         for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
-            rows = _differing(a, x, b, y)
+            rows = _differing(a.skeleton, x, b.skeleton, y)
             few = [] if len(rows) == next(iter(x.dims), 0) else rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]
             if few:
                 found[name] = (*found.get(name, ()), *(n - shift for n in few if n >= shift))
     return found
 
 
-def other_size(a: Skeleton, b: Skeleton, x: Limits, y: Limits) -> int:
+def other_size(a: Side, b: Side) -> int:
     """How many rows a case has to reach to see one that differs of a table that is read as far as sizes say; 0 where
     there is none such."""
-    pairs = zip(x.positions, y.positions)
-    first = (row for (m, axis), (n, _) in pairs for row in _differing(a, m, b, n, axis)[:1])
+    pairs = zip(a.limits.positions, b.limits.positions)
+    first = (row for (m, axis), (n, _) in pairs for row in _differing(a.skeleton, m, b.skeleton, n, axis)[:1])
     return min(first, default=-1) + 1
 
 

@@ -182,11 +182,13 @@ class Plan:
         known = {*self.demanded, *(s for window in self.windows for s in window), *self._composite(self.symbols)}
         return [s for s in self.symbols if s not in known]
 
-    def beside(self, other: ModelProto, rows: Mapping[str, tuple[int, ...]] | None = None) -> Plan:
+    def beside(
+        self, other: ModelProto, followed: Uses | None = None, rows: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Plan:
         """The plan where what the second model does at edges of its own is seen: a bound that only it has is reached by
-        numbers that the first asks nothing of, and what it compares with is fed. `rows`: by input, those that differ of
-        what it indexes."""
-        followed = Uses(other.graph, other.functions)
+        numbers that the first asks nothing of, and what it compares with is fed. `followed`: its inputs, where that is
+        known. `rows`: by input, those that differ of what it indexes."""
+        followed = followed or Uses(other.graph, other.functions)
         found, numbers = followed.found, followed.compared()
         inputs = [i.meeting(found[i.name].use()) if i.name in found else i for i in self.inputs]
         more = {i.name: numbers.get(i.name, ()) for i in inputs if i._takes_others}

@@ -87,6 +87,9 @@ def _walk(epsilon: float, depth: float) -> float:
     return _WALK * epsilon * math.sqrt(1.0 + depth)
 
 
+MOST_OF_WHOLE: Final = allowed_of_whole(EPSILON["float32"], _DEEPEST_WHOLE)
+
+
 @record(frozen=True)
 class Difference:
     """How a value of B compares with A's: the largest difference of two elements, and the largest magnitude of A.
