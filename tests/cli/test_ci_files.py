@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import SCRIPT
+from tests.installed import Place, place  # noqa: F401  a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 CI = ROOT / "examples" / "ci"
@@ -72,6 +73,8 @@ def test_the_action_optimizes(samples: Path, tmp_path: Path) -> None:
     done, outputs = run_action(tmp_path, models="models/*.onnx", **{"out-dir": "build", "cache-dir": "cache"})
     assert done.returncode == 0, done.stderr
     assert outputs["exit-code"] == "0"
+    assert f"report: {outputs['report']}\n" in done.stdout
+    assert done.stdout.startswith("::notice title=onnxopt::cache-dir without cache-key: ")
     assert sorted(p.name for p in (tmp_path / "build").iterdir()) == ["qdq_conv.onnx", "residual_block.onnx"]
     report = json.loads(Path(outputs["report"]).read_text())
     assert [o["status"] for o in report["models"]] == ["unchanged", "optimized"]
@@ -102,8 +105,30 @@ def test_arguments_of_the_action_are_words_and_models_no_options(samples: Path, 
     assert report["models"][0]["report"]["verification"]["status"] == "verified"
     done, outputs = run_action(tmp_path, models="*.onnx", args="--check --fail-if 'unbalanced")
     assert (done.returncode, outputs["exit-code"]) == (2, "2"), "and none of it was left out"
+    assert "::notice" not in run_action(tmp_path, args="'", **{"cache-dir": "c", "cache-key": "secret"})[0].stdout
     (line,) = done.stderr.splitlines()
     assert line.startswith("::error title=onnxopt::a quote in the action's args is not closed")
+
+
+def test_the_action_installs_itself_from_where_it_lies(place: Place, tmp_path: Path) -> None:  # noqa: F811
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    step = next(s for s in steps if "INSTALL" in s.get("env", {}))
+    assert step["env"]["ACTION_PATH"] == "${{ github.action_path }}"
+    env = {"INSTALL": "self", "ACTION_PATH": str(ROOT)}
+    done = place.run(step["run"] + "\ncd /; python -c 'import onnxopt; print(onnxopt.__file__)'", tmp_path, **env)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(place.packages)
+
+
+def test_the_gitlab_job_runs(place: Place, samples: Path, tmp_path: Path) -> None:  # noqa: F811
+    job = yaml.safe_load((CI / "gitlab-ci.yml").read_text())["optimize-models"]
+    (tmp_path / "models").mkdir()
+    shutil.copy(samples / "residual_block.onnx", tmp_path / "models")
+    done = place.run("\n".join(job["script"]), tmp_path, ONNXOPT=job["variables"]["ONNXOPT"])
+    assert done.returncode == 0, done.stderr
+    kept = [tmp_path / job["artifacts"]["reports"]["junit"], *(tmp_path / p for p in job["artifacts"]["paths"])]
+    assert all(path.exists() for path in kept) and (tmp_path / job["cache"]["paths"][-1]).is_dir()
+    assert (tmp_path / "build" / "residual_block.onnx").is_file()
 
 
 def hooks() -> dict[str, list[str]]:
