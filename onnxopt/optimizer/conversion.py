@@ -1,4 +1,4 @@
-"""A result that differs, or that onnxruntime cannot load, where the opset was to be raised: whose fault is that?"""
+"""A result that differs, or that onnxruntime cannot load, where the opset was to be another: whose fault is that?"""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def judged(
             return verdict
         lacks = missing(alone.message)
         if alone.cases or not lacks:
-            raise ConversionFault(
-                f"{source} cannot be converted to opset {opset}: {alone.message}",
-                "onnx's version converter makes that of it; try a lower opset, or export the model again",
-                own,
-            )
+            if opset > own:
+                hint = "onnx's version converter makes that of it; try a lower opset, or export the model again"
+            else:
+                hint = "an older form of an operator computes something else: report it, or try a higher opset"
+            raise ConversionFault(f"{source} cannot be converted to opset {opset}: {alone.message}", hint, own)
 
         def by_reference(path: Path, rename: Mapping[str, str]) -> Verification:
             with Verifier(source, replace(verifier.options, without=lacks)) as judge:

@@ -108,7 +108,7 @@ class DifferentResult(VerificationError):
 
 
 class ConversionFault(ModelError):
-    """The conversion to a newer opset alone makes a model that computes something else. `own`: the model's opset."""
+    """The conversion to another opset alone makes a model that computes something else. `own`: the model's opset."""
 
     def __init__(self, message: str, hint: str, own: int) -> None:
         super().__init__(message, hint)

@@ -74,6 +74,22 @@ class Native:
             raise Refused(first_line(e)) from None
         return bytes(converted.SerializeToString())
 
+    def definition(self, call: bytes, types: Sequence[bytes], opset: int) -> tuple[int, bytes]:
+        """(its opset, the function) as which the standard defines a call of one of its operators; nothing where it does
+        not. Raises Refused."""
+        from onnx import NodeProto, defs
+
+        self.tell("")
+        try:
+            schema = defs.get_schema(NodeProto.FromString(call).op_type, opset, "")
+            if schema.has_context_dependent_function:
+                own = min(schema.context_dependent_function_opset_versions)
+                return own, schema.get_context_dependent_function_with_opset_version(own, call, list(types))
+            own = min(schema.function_opset_versions)
+            return own, schema.get_function_with_opset_version(own)
+        except Exception as e:
+            raise Refused(first_line(e)) from None
+
     def objection(self, source: bytes | str) -> str:
         """Why onnx's checker, with shape inference, rejects a model, or a file; empty if it does not."""
         self.tell("")

@@ -88,6 +88,54 @@ def test_every_other_field_survives(tmp_path: Path, run: Run) -> None:
     assert list(after.graph.node) == list(before.graph.node)
 
 
+NEWER = """
+<ir_version: 11, opset_import: ["" : 23]>
+g (float[N, 4, 8] x, bool c, float[2, 1, 1, 2] p) => (float[N, 4, 8] y)
+<float[8] s = {1, 2, 3, 4, 5, 6, 7, 8}>
+{
+  [norm] n = RMSNormalization (x, s)
+  [heads] a = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1> (n, n, n)
+  [branch] y = If (c) <
+    then_branch = t () => (float[N, 4, 8] r) { [act] r = Gelu (a) },
+    else_branch = e () => (float[N, 4, 8] v) {
+      l, m = Split <axis = 2, num_outputs = 2> (a)
+      v = Concat <axis = 2> (m, l)
+    }
+  >
+}
+"""
+
+
+def test_a_newer_model_is_written_in_older_operators(tmp_path: Path, run: Run) -> None:
+    proto = onnx.parser.parse_model(NEWER)
+    proto.graph.node[2].metadata_props.add(key="from", value="here")
+    onnx.save(proto, tmp_path / "in.onnx")
+    done = run("optimize", "in.onnx", "out.onnx", "--target-opset", "11")
+    assert done.returncode == 0, done.stderr
+    assert "✓ " in done.stdout
+    result = onnx.load(tmp_path / "out.onnx")
+    onnx.checker.check_model(result, full_check=True)
+    assert ({o.domain: o.version for o in result.opset_import}, result.ir_version) == ({"": 11}, 6)
+    assert not {"RMSNormalization", "Attention", "Gelu"} & {n.op_type for n in result.graph.node}
+    branch = next(n for n in result.graph.node if n.name == "branch")
+    assert [(p.key, p.value) for p in branch.metadata_props] == [("from", "here")]
+
+
+def test_what_has_no_older_form_is_one_line(tmp_path: Path, run: Run) -> None:
+    onnx.save(
+        onnx.parser.parse_model(NEWER.replace("Gelu (a)", "BitCast <to = 1> (a)").replace(": 23", ": 26")),
+        tmp_path / "in.onnx",
+    )
+    done = run("optimize", "in.onnx", "out.onnx", "--target-opset", "13")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        'error: in.onnx cannot be converted to opset 13: main / If "branch" / then_branch: BitCast "act": there is no '
+        "BitCast before opset 26",
+        "hint: --target-opset 26 is the lowest that has all of them",
+    ]
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_external_data_is_not_lost(model: Path, run: Run) -> None:
     proto = onnx.load(model)
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((400, 4), np.float32), "w"))
@@ -120,7 +168,11 @@ def test_what_old_files_list_as_inputs_stays_constant(tmp_path: Path, run: Run) 
 
 @pytest.mark.parametrize(
     ("version", "code", "message"),
-    [("9", 2, "not converted down"), ("99", 2, "the installed onnx knows opsets up to"), ("3", 2, "invalid value")],
+    [
+        ("9", 2, "uses opset 11, which is not converted down to 9"),
+        ("99", 2, "the installed onnx knows opsets up to"),
+        ("3", 2, "invalid value"),
+    ],
 )
 def test_versions_that_cannot_be(model: Path, run: Run, version: str, code: int, message: str) -> None:
     done = run("optimize", model, "out.onnx", "--target-opset", version)

@@ -1,0 +1,169 @@
+"""What is known of the values of a model that is converted: their names, constants, element types and shapes.
+
+A name that two bodies give to different values is known as none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+from onnxopt.graph.schema import find_schema
+from onnxopt.protos import (
+    Array,
+    array_to_tensor,
+    attribute_value,
+    body_graphs,
+    is_external,
+    tensor_bytes,
+    tensor_to_array,
+    tensor_type,
+    tensor_type_proto,
+    tensor_value_info,
+)
+
+DATA_UP_TO: Final = 1 << 10  # bytes: converters read constants such as scales and axes; weights stay where they are
+Dims = tuple[int | str | None, ...]
+
+
+def skeleton(proto: ModelProto) -> ModelProto:
+    """The model without large data: those initializers are inputs. Names and nodes are the same."""
+    skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
+    skeleton.opset_import.extend(proto.opset_import)
+    graph, source = skeleton.graph, proto.graph
+    graph.name = source.name or "main"
+    graph.node.extend(source.node)
+    graph.input.extend(source.input)
+    graph.output.extend(source.output)
+    given = {i.name for i in source.input}
+    for tensor in source.initializer:
+        if tensor.name in given:
+            continue
+        if _is_large(tensor):
+            graph.input.append(tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            graph.initializer.append(tensor)
+    for sparse in source.sparse_initializer:
+        graph.input.append(tensor_value_info(sparse.values.name, sparse.values.data_type, sparse.dims))
+    return skeleton
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return bool(is_external(tensor)) or tensor_bytes(tensor.data_type, tensor.dims) > DATA_UP_TO
+
+
+class Known:
+    """Of one model. `reads`: names that nodes or callers read."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self.reads: set[str] = set()
+        self._names: set[str] = set()
+        self._constants: dict[str, TensorProto | AttributeProto | None] = {}
+        self._types: dict[str, TypeProto | None] = {}
+        self._learn(proto.graph, {i.name for i in proto.graph.input} if proto.ir_version >= 4 else set())
+
+    def _learn(self, graph: GraphProto, overridden: set[str]) -> None:
+        self._names.update(v.name for v in (*graph.input, *graph.initializer))
+        self.reads.update(o.name for o in graph.output)
+        for tensor in graph.initializer:
+            if tensor.name not in overridden and not _is_large(tensor):
+                self._hold(tensor.name, tensor)
+        for node in graph.node:
+            self._names.update(node.output)
+            self.reads.update(node.input)
+            self.hold(node)
+            for _, body in body_graphs(node):
+                self._learn(body, set())
+
+    def hold(self, node: NodeProto) -> None:
+        """Learn what a Constant holds."""
+        if node.op_type == "Constant" and node.output and node.attribute and not _is_large(node.attribute[0].t):
+            self._hold(node.output[0], node.attribute[0])
+
+    def _hold(self, name: str, held: TensorProto | AttributeProto) -> None:
+        self._constants[name] = None if name in self._constants else held
+
+    def fresh(self, name: str) -> str:
+        """A name that no value has, made of this one."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+    def constant(self, name: str) -> Array | None:
+        """What a small constant holds; None for another value."""
+        import numpy as np
+
+        held = self._constants.get(name)
+        if held is None:
+            return None
+        return tensor_to_array(held) if isinstance(held, TensorProto) else np.asarray(attribute_value(held))
+
+    def infer(self, proto: ModelProto) -> None:
+        """Learn the types of all values of a model, which is this one."""
+        from onnxopt.analysis import types
+        from onnxopt.analysis.shapes.sweep import learn_shapes
+        from onnxopt.graph.reader import read_model
+        from onnxopt.inferring import infer_shapes, inferable
+
+        light = skeleton(proto)
+        try:
+            self._declared(infer_shapes(inferable(light)).graph)
+        except Exception:  # inference is an optional source of facts: a model it cannot read has none
+            self._declared(light.graph)
+        model = read_model(light)
+        types.update(model)
+        learn_shapes(model.graph)
+        for scope in model.scopes():
+            for value in (v for node in scope for v in node.outputs if v is not None):
+                before = self._types.get(value.name)
+                if types.dtype(value) and (before is None or not before.tensor_type.HasField("shape")):
+                    if value.name not in self._types or before is not None:
+                        self._types[value.name] = tensor_type_proto(types.dtype(value), types.shape(value))
+
+    def _declared(self, graph: GraphProto) -> None:
+        for tensor in graph.initializer:
+            self._type(tensor.name, tensor_type_proto(tensor.data_type, tuple(tensor.dims)))
+        for info in {i.name: i for i in (*graph.output, *graph.value_info, *graph.input)}.values():
+            self._type(info.name, info.type)
+        for node in graph.node:
+            for _, body in body_graphs(node):
+                self._declared(body)
+
+    def _type(self, name: str, found: TypeProto) -> None:
+        if found.WhichOneof("value"):
+            self._types[name] = found if self._types.get(name, found) == found else None
+
+    def infer_made(self, node: NodeProto, opset: int) -> None:
+        """Learn the types of what a new node makes, from what is known of its operands."""
+        from onnxopt.inferring import infer_call
+
+        self.hold(node)
+        schema = find_schema(node.op_type, opset)
+        given = {name: self._types.get(name) for name in node.input if name}
+        types = {name: found for name, found in given.items() if found is not None}
+        if schema is None or len(types) < len(given) or body_graphs(node):
+            return
+        data = {}
+        for name in given:
+            if (array := self.constant(name)) is not None:
+                data[name] = array_to_tensor(array, name)
+        try:
+            found = infer_call(schema, node, types, data, opset)
+        except Exception:  # as above
+            return
+        for name, kind in found.items():
+            self._types.setdefault(name, kind)
+
+    def kind(self, name: str) -> TypeProto | None:
+        return self._types.get(name)
+
+    def element_type(self, name: str) -> int:
+        """0 where that is not known, or where the value is no tensor."""
+        found = self._types.get(name)
+        return tensor_type(found)[0] if found is not None else 0
+
+    def shape(self, name: str) -> Dims | None:
+        found = self._types.get(name)
+        return tensor_type(found)[1] if found is not None else None

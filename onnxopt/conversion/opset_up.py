@@ -1,0 +1,94 @@
+"""Raise the opset of a model, by onnx's version converter, without losing what the converter does not carry.
+
+The converter goes through a representation of its own, which has no room for metadata of nodes, quantization
+annotations, most value_info, or external data. It is given a skeleton; what it changed is put back into the model.
+It runs in a process of its own: of odd models it crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from onnxopt.conversion.adapters import Conversion, Unconvertible
+from onnxopt.conversion.known import Known, skeleton
+from onnxopt.errors import ModelError
+from onnxopt.protos import attribute_bytes, body_graphs
+from onnxopt.worker.limits import Limits
+
+
+def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
+    """Change the nodes of `proto` such that they are those of a newer version of the default domain. Raises ModelError
+    where an operator cannot be converted."""
+    conversion = Conversion(Known(proto), current, target)
+    try:
+        converted = _converted(proto, conversion, path, limits).graph
+        _take_nodes(proto.graph, converted, conversion)
+    except Unconvertible as e:
+        raise ModelError(f"{path} cannot be converted to opset {target}: {e}", "try a lower opset") from None
+
+
+def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Limits) -> ModelProto:
+    from onnxopt.worker.room import Declined, Room
+    from onnxopt.worker.serving import Refused
+
+    target, light = conversion.target, skeleton(proto)
+    conversion.hide(light.graph)
+    try:
+        with Room(limits) as room:
+            return ModelProto.FromString(room.call("convert", light.SerializeToString(), target))
+    except Refused as e:
+        reason, hint = str(e), "onnx's version converter says so; try a lower opset, or export the model again"
+    except Declined as e:
+        reason, hint = f"onnx's version converter {e}", "try a lower opset, or export the model again"
+    raise ModelError(f"{path} cannot be converted to opset {target}: {reason}", hint)
+
+
+def _take_nodes(graph: GraphProto, converted: GraphProto, conversion: Conversion) -> None:
+    """The nodes of `converted` in `graph`: its own protos where nothing changed, their names and notes elsewhere."""
+    by_output = {name: node for node in graph.node for name in node.output if name}
+    nodes = []
+    for new in converted.node:
+        old = next((by_output[name] for name in new.output if name in by_output), None)
+        if old is None:
+            new.name = ""  # it has that of the node it belongs to, and names must differ
+            nodes.append(new)
+            continue
+        *before, made = conversion.adapted(old, new)
+        nodes += [*before, _merged(old, made, conversion)]
+    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    graph.initializer.extend(t for t in converted.initializer if t.name not in own)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto:
+    """`old` if `new` says the same, bodies merged; else `new` with the name and the notes of `old`."""
+    before = dict(body_graphs(old))
+    for name, body in body_graphs(new):
+        if name in before:
+            _take_nodes(before[name], body, conversion)
+            body.CopyFrom(before[name])
+    if _call(old) == _call(new):
+        return old
+    node = NodeProto()
+    node.CopyFrom(new)
+    node.name, node.doc_string = old.name, old.doc_string
+    if not node.metadata_props:
+        node.metadata_props.extend(old.metadata_props)
+    return node
+
+
+def _call(node: NodeProto) -> tuple[object, ...]:
+    """Operator, operands and attributes, whatever the order in which they are written."""
+    return node.op_type, _trimmed(node.input), _trimmed(node.output), attribute_bytes(node)
+
+
+def _trimmed(names: Iterable[str]) -> list[str]:
+    """Without the absent ones at the end."""
+    found = list(names)
+    while found and not found[-1]:
+        found.pop()
+    return found

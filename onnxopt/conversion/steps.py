@@ -1,0 +1,30 @@
+"""New nodes, one after the other, in place of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.conversion.known import Known
+from onnxopt.protos import make_node
+
+
+class Steps:
+    """Makes nodes of the standard, each of one result, whose name is made of `base`."""
+
+    def __init__(self, known: Known, base: str) -> None:
+        self._known, self._base = known, base
+        self.nodes: list[NodeProto] = []
+
+    def __call__(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """The name of what the node makes: `name`, or a fresh one."""
+        node = make_node(op, "", "", attributes)
+        node.input.extend(inputs)
+        node.output.append(name or self._known.fresh(f"{self._base}_{op.lower()}"))
+        self.nodes.append(node)
+        return str(node.output[0])
+
+    def constant(self, array: Any, dtype: Any = np.int64) -> str:
+        return self("Constant", value=np.array(array, dtype))

@@ -1,0 +1,93 @@
+"""Forms of operators that did not exist, such as runtimes know them: norms and Trilu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxopt.conversion.call import Call
+from onnxopt.protos import numpy_dtype
+
+
+class _Wide:
+    """The operand of a norm in the element type in which its statistics are computed."""
+
+    def __init__(self, call: Call) -> None:
+        self.own = call.needed_type()
+        stash = call.attr("stash_type") or TensorProto.FLOAT
+        self.type = self.own if self.own == TensorProto.DOUBLE else stash
+        self.x = call.cast(call.input(0), self.type)
+        self._call = call
+
+    def constant(self, number: Any) -> str:
+        return self._call.op.constant(number, numpy_dtype(self.type))
+
+    def scaled(self, x: str, scale: str, bias: str) -> list[NodeProto]:
+        """x · s + b, in the call's own type."""
+        op, made = self._call.op, self._call.made[0]
+        if self.type != self.own:
+            x = op("Cast", x, to=self.own)
+        if bias:
+            op("Add", op("Mul", x, scale), bias, name=made)
+        else:
+            op("Mul", x, scale, name=made)
+        return op.nodes
+
+
+def _last_axes(call: Call) -> list[int]:
+    axis = call.attr("axis")
+    return list(range(axis - call.rank() if axis >= 0 else axis, 0))
+
+
+def layer_norm(call: Call) -> list[NodeProto]:
+    """LayerNormalization(x, s, b) = d / √(mean d² + ε) · s + b, where d = x - mean x."""
+    wide, axes, op = _Wide(call), _last_axes(call), call.op
+    d = op("Sub", wide.x, op("ReduceMean", wide.x, axes=axes, name=call.output(1)))
+    variance = op("ReduceMean", op("Pow", d, wide.constant(2)), axes=axes)
+    deviation = op("Sqrt", op("Add", variance, wide.constant(call.attr("epsilon"))))
+    if call.output(2):
+        op("Reciprocal", deviation, name=call.output(2))
+    return wide.scaled(op("Div", d, deviation), call.input(1), call.input(2))
+
+
+def rms_norm(call: Call) -> list[NodeProto]:
+    """RMSNormalization(x, s) = x / √(mean x² + ε) · s."""
+    wide, op = _Wide(call), call.op
+    square = op("ReduceMean", op("Pow", wide.x, wide.constant(2)), op.constant(_last_axes(call)))
+    root = op("Sqrt", op("Add", square, wide.constant(call.attr("epsilon"))))
+    return wide.scaled(op("Div", wide.x, root), call.input(1), "")
+
+
+def group_norm(call: Call) -> list[NodeProto]:
+    """GroupNormalization(x, s, b) = InstanceNormalization(groups of x) · s + b; before opset 21 s, b are of a group."""
+    wide, op, groups = _Wide(call), call.op, call.attr("num_groups")
+    rows, dims = op("Reshape", wide.x, op.constant([0, groups, -1])), op("Shape", wide.x)
+    by_channel = call.since > 18
+    if by_channel:
+        factors = [wide.constant(np.full(groups, n)) for n in (1, 0)]
+    else:
+        factors = [call.cast(call.input(i), wide.type) for i in (1, 2)]
+    found = op("Reshape", op("InstanceNormalization", rows, *factors, epsilon=call.attr("epsilon")), dims)
+    if by_channel:
+        column = op.constant([-1] + [1] * (call.rank() - 2))
+        return wide.scaled(found, *(op("Reshape", call.input(i), column) for i in (1, 2)))
+    op("Cast", found, to=wide.own, name=call.made[0])
+    return op.nodes
+
+
+def trilu(call: Call) -> list[NodeProto]:
+    """Trilu(x, k) = Where(column ≥ row + k, x, 0); of the lower part column ≤ row + k."""
+    op, x, kind = call.op, call.input(0), call.needed_type()
+    dims, zero, one = op("Shape", x), op.constant(0), op.constant(1)
+    places = [op("Range", zero, op("Gather", dims, op.constant(axis)), one) for axis in (-2, -1)]
+    row, column = op("Unsqueeze", places[0], op.constant([1])), places[1]
+    if call.input(1):
+        row = op("Add", row, call.input(1))
+    kept = op("Not", op("Less" if call.attr("upper") else "Greater", column, row))
+    if kind == TensorProto.BOOL:
+        op("And", x, kept, name=call.made[0])
+    else:
+        op("Where", kept, x, op.constant(0, numpy_dtype(kind)), name=call.made[0])
+    return op.nodes
