@@ -34,8 +34,11 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
     from onnxopt.pipeline.registry import pass_or_rule
 
     load_plugins(plugins)
-    cls, rules = pass_or_rule(name)
-    for line in page(cls) if cls.info.name == name.replace("_", "-") else page_of_rule(cls, rules[0]):
+    pages = [
+        [*(page(cls) if cls.info.name == name.replace("_", "-") else page_of_rule(cls, rules[0]))]
+        for cls, rules in pass_or_rule(name)
+    ]
+    for line in (line for i, lines in enumerate(pages) for line in ([""] * bool(i) + lines)):
         for part in _fitted(line):
             say(part)
 

@@ -13,7 +13,7 @@ from onnxopt.cli.completing import known_rules
 from onnxopt.cli.files import refuse_swapped
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
-from onnxopt.cli.say import say_lines
+from onnxopt.cli.say import say, say_lines
 from onnxopt.errors import UsageError, any_of
 from onnxopt.plaintext import counted
 
@@ -48,20 +48,23 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
 
     refuse_swapped(model, name, "why")
     options, level = make_options(given), given["level"]
-    cls, rules = pass_or_rule(name)
-    owner = options.context().configured(cls())
+    owners = [(options.context().configured(cls()), rules) for cls, rules in pass_or_rule(name)]
     journal = Journal() if node is not None else None
     with blaming(model):
         loaded = options.load(model, stored=True)
         report = optimize_model(loaded, options, [journal] if journal is not None else ())
-    if not rules:
-        lines = _counted(loaded, owner, report, level)
-    elif node is None or journal is None:
-        lines = _everywhere(loaded, owner, rules, report, level)
-    else:
-        lines = _at(loaded, owner, rules, journal, node)
-    with blaming(model):  # rules are asked while the lines are made
-        say_lines(lines)
+    for i, (owner, rules) in enumerate(owners):
+        if len(owners) > 1:
+            say_lines([""] * bool(i))
+            say(f"of {owner.name}:")
+        if not rules:
+            lines = _counted(loaded, owner, report, level)
+        elif node is None or journal is None:
+            lines = _everywhere(loaded, owner, rules, report, level)
+        else:
+            lines = _at(loaded, owner, rules, journal, node)
+        with blaming(model):  # rules are asked while the lines are made
+            say_lines(lines)
 
 
 def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> Iterator[str]:
@@ -89,7 +92,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
     from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
     from onnxopt.rewriting.unknown import refuse_unknown
 
-    fired = Counter({rule: r.hits for p in report.passes for rule, r in p.rules.items()})
+    fired = Counter({rule: r.hits for p in report.passes if p.name == owner.name for rule, r in p.rules.items()})
     refuse_unknown((rule.source for rule in rules if not fired[rule.name]), model)
     ran = any(p.name == owner.name for p in report.passes)
     for rule in rules:

@@ -17,12 +17,13 @@ from onnxopt.rewriting.pattern import Call, Either
 from onnxopt.rewriting.rule import Rule
 
 
-def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool = True) -> list[Partition]:
+def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool | None = None) -> list[Partition]:
     """A partition for each match of a pattern, in graph order, without overlaps.
 
-    A pattern is whatever SubgraphMatcher takes, `exact` as it says there; but rules, and patterns over `op`, say of
-    attributes what they say in rules. Where matches compete for a node, the earlier pattern wins, then the earlier
-    place. Matches whose fusion would make a cycle are left out. Raises UsageError for what is not a pattern.
+    A pattern is whatever SubgraphMatcher takes. Attributes that are not written: of text they may be anything, as for
+    `onnxopt find`, of other examples they have their defaults; `exact` decides for both. Rules, and patterns over `op`,
+    say of attributes what they say in rules. Where matches compete for a node, the earlier pattern wins, then the
+    earlier place. Matches whose fusion would make a cycle are left out. Raises UsageError for what is not a pattern.
     """
     check_graph(graph, "pattern_partitions")
     taken: dict[Node, list[Node]] = {}
@@ -43,14 +44,19 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
     return [Partition(i, tuple(nodes)) for i, nodes in enumerate(found)]
 
 
-def create_pattern_support(patterns: Iterable[Source], *, exact: bool = True) -> NodeSupport:
+def create_pattern_support(patterns: Iterable[Source], *, exact: bool | None = None) -> NodeSupport:
     """Supports the nodes that a match of one of `patterns` covers (see `pattern_partitions`), to be given to a
     partitioner, alone or in `chain` and `any_chain`."""
     return _PatternSupport(tuple(patterns), exact)
 
 
 def generate_pattern_op_partitions(
-    graph: Graph, patterns: Iterable[Source], op_support: Support | None = None, *, exact: bool = True, **options: Any
+    graph: Graph,
+    patterns: Iterable[Source],
+    op_support: Support | None = None,
+    *,
+    exact: bool | None = None,
+    **options: Any,
 ) -> list[Partition]:
     """The largest parts of `graph` whose nodes a match of one of `patterns` covers, or `op_support` accepts.
 
@@ -62,7 +68,7 @@ def generate_pattern_op_partitions(
 
 
 class _PatternSupport:
-    def __init__(self, patterns: tuple[Source, ...], exact: bool) -> None:
+    def __init__(self, patterns: tuple[Source, ...], exact: bool | None) -> None:
         self.patterns = patterns
         self.exact = exact
 
@@ -73,8 +79,10 @@ class _PatternSupport:
         return {n for p in pattern_partitions(graph, self.patterns, exact=self.exact) for n in p.nodes}
 
 
-def _variants(pattern: Source, exact: bool) -> list[tuple[Call, ...]]:
+def _variants(pattern: Source, exact: bool | None) -> list[tuple[Call, ...]]:
     """Plain patterns, one call for each result."""
+    if exact is None:
+        exact = not isinstance(pattern, str)
     return example(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either))).variants()
 
 

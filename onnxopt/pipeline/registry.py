@@ -213,15 +213,18 @@ def is_rule(name: str) -> bool:
     return any(rule.name == name for cls in _PASSES.values() if issubclass(cls, RewritePass) for rule in cls.rules)
 
 
-def pass_or_rule(name: str) -> tuple[type[Pass], list[Rule]]:
-    """The pass that `name` means with its rules, or the rule and whose it is. Raises UsageError with the nearest."""
-    passes, rules = all_passes(), {}
+def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
+    """The pass that `name` means with its rules; or whose rule it is, and the rule: several passes may have one of that
+    name. Raises UsageError with the nearest."""
+    passes = all_passes()
+    rules: dict[str, list[tuple[type[Pass], list[Rule]]]] = {}
     for cls in passes.values():
-        rules.update({rule.name: (cls, [rule]) for rule in (cls.rules if issubclass(cls, RewritePass) else ())})
+        for rule in cls.rules if issubclass(cls, RewritePass) else ():
+            rules.setdefault(rule.name, []).append((cls, [rule]))
     dashed, plain = current_name(name), name.replace("-", "_")
     if dashed in passes:
         cls = passes[dashed]
-        return cls, list(cls.rules) if issubclass(cls, RewritePass) else []
+        return [(cls, list(cls.rules) if issubclass(cls, RewritePass) else [])]
     if plain in rules:
         return rules[plain]
     hint = nearest(name, (*passes, *rules), "`onnxopt passes` and `onnxopt explain PASS` list them")
@@ -235,7 +238,7 @@ def known_as(name: str) -> str:
     try:
         return get_pass(name).info.name
     except UsageError:
-        return pass_or_rule(name.strip())[1][0].name  # a rule, with dashes
+        return pass_or_rule(name.strip())[0][1][0].name  # a rule, with dashes
 
 
 def origin(cls: type[Pass]) -> str:

@@ -28,6 +28,35 @@ def test_why_looks_at_the_run_that_the_options_say(run: Run, small: Path) -> Non
     assert "would fire" not in limited
 
 
+TWIN = '''
+from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
+
+@rewrite(op.Mul(op.Mul(var("x"), var("x")), var("x")))
+def cube(m, x):
+    """x x x = x³, of another pass."""
+    m.require(False, "never")
+
+@register
+class Twin(RewritePass):
+    """A rule that is called as one of onnxopt's own."""
+    info = PassInfo("twin")
+    rules = (cube,)
+'''
+
+
+def test_two_rules_of_one_name_are_told_apart(run: Run, small: Path) -> None:
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    text = f"{header} g (float[N] x) => (float[N] y) {{ a = Mul (x, x) b = Mul (a, x) y = Neg (b) }}"
+    onnx.save(parser.parse_model(text), small / "c.onnx")
+    (small / "twin.py").write_text(TWIN)
+    said = run("why", "c.onnx", "cube", "--plugin", "twin.py", "--with", "twin").stdout
+    own, other = said.split("\n\n")
+    assert own.startswith("of simplify-arithmetic:\ncube: fired 1 time; ")
+    assert other.startswith("of twin:\ncube: fired 0 times; ")
+    pages = run("explain", "cube", "--plugin", "twin.py").stdout
+    assert "cube: rule of the pass simplify-arithmetic, " in pages and "\ncube: rule of the pass twin, " in pages
+
+
 def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> None:
     source = samples / "must_stay.onnx"
     r = run("why", source, "fold_conv_bn")

@@ -34,6 +34,15 @@ def test_patterns_make_partitions_that_do_not_overlap() -> None:
         pattern_partitions(m.graph, [var("x")])
 
 
+def test_text_matches_as_find_does() -> None:
+    """What it does not write of attributes may be anything; of other examples that is the default."""
+    m = model("a = Relu(x) y = Softmax <axis: int = 0> (a)")
+    text, example = "Softmax(Relu(x))", lambda x: op.Softmax(op.Relu(x))
+    found = [pattern_partitions(m.graph, [source]) for source in (text, "(x) => (y) { a = Relu (x) y = Softmax (a) }")]
+    assert [operators(p) for p in found] == [[["Relu", "Softmax"]]] * 2
+    assert [pattern_partitions(m.graph, [example]), pattern_partitions(m.graph, [text], exact=True)] == [[], []]
+
+
 def test_a_match_that_would_close_a_cycle_is_left_out() -> None:
     pattern = op.Add(op.Relu(var("x"), shared=True), var("z"))
     m = model("a = Relu(x) b = Sigmoid(a) y = Add(a, b)")
