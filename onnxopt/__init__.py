@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Verification,
         VerifyOptions,
         bisect,
+        diff,
         find,
         load,
         optimize,
@@ -120,7 +121,7 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "onnxopt.analysis.types": "dtype shape",
     "onnxopt.api": (
-        "Finding Found OptimizeOptions Page Report Result Verification VerifyOptions bisect find load optimize "
+        "Finding Found OptimizeOptions Page Report Result Verification VerifyOptions bisect diff find load optimize "
         "optimize_file optimize_model report save stats verify"
     ),
     "onnxopt.errors": (
@@ -215,6 +216,7 @@ __all__ = [
     "declare_config",
     "declare_domain",
     "declare_reference",
+    "diff",
     "dtype",
     "either",
     "extract",

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from onnxopt.api.counting import stats
     from onnxopt.api.finding import Found, find
     from onnxopt.api.optimizing import optimize, optimize_file
-    from onnxopt.api.page import Page, report
+    from onnxopt.api.page import Page, diff, report
     from onnxopt.api.result import Result
     from onnxopt.api.verifying import verify
     from onnxopt.bisection import Finding
@@ -30,6 +30,7 @@ __all__ = [
     "Verification",
     "VerifyOptions",
     "bisect",
+    "diff",
     "find",
     "load",
     "optimize",
@@ -48,7 +49,7 @@ __getattr__ = lazy(
         "api.bisecting": ("bisect",),
         "api.counting": ("stats",),
         "api.finding": ("Found", "find"),
-        "api.page": ("Page", "report"),
+        "api.page": ("Page", "diff", "report"),
         "api.verifying": ("verify",),
         "bisection": ("Finding",),
         "api.optimizing": ("optimize", "optimize_file"),

@@ -1,18 +1,18 @@
-"""`onnxopt.report`: the command `onnxopt report IN OUT -o FILE` as a function."""
+"""`onnxopt.report` and `onnxopt.diff`: the commands that write an HTML page, as functions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from onnxopt.api.files import model_file
 from onnxopt.api.keywords import refuse
 from onnxopt.api.settings import Settings, make_options
-from onnxopt.errors import WriteError
+from onnxopt.errors import UsageError, WriteError
 from onnxopt.io import Staged, blaming, refuse_overwriting_input
 from onnxopt.record import record
 
@@ -35,7 +35,7 @@ class Page:
 
 def report(
     original: AnyModel,
-    result: AnyModel,
+    result: AnyModel | None = None,
     output: str | os.PathLike[str] | None = None,
     *,
     record: str | os.PathLike[str] | None = None,
@@ -45,7 +45,8 @@ def report(
     progress: Callable[[str], None] = lambda name: None,
     **settings: Unpack[Settings],
 ) -> Page:
-    """Show in an HTML page, which is written to `output`, what became of a model in the optimized `result`.
+    """Show in an HTML page, which is written to `output`, what became of a model in the optimized `result`; without
+    one, show the model.
 
     What the passes did is read from `record`, which `onnxopt optimize --report` wrote, or found out by optimizing again
     with the `settings` of `optimize` that `result` was made with. `verify`: compare the two, with these
@@ -53,21 +54,16 @@ def report(
     for a keyword that does not exist.
     """
     refuse("report", settings, Settings.__annotations__)
-    with ExitStack() as stack:
-        a, b = (stack.enter_context(model_file(model)) for model in (original, result))
-        staged = None
-        if output is not None:
-            for path in (a, b, *([Path(record)] if record is not None else [])):
-                if os.path.realpath(path) == os.path.realpath(output):
-                    raise WriteError(f"{output} is one of the files to read", "write the page to another name")
-            for path in (a, b):
-                refuse_overwriting_input(path, Path(output))
-            staged = stack.enter_context(Staged(Path(output)))
-        for path in (a, b):
-            stack.enter_context(blaming(path))
-        from onnxopt import __version__
+    if result is None:
+        libraries = ["custom_op_libraries"] * bool(custom_op_libraries)
+        if given := ["record"] * (record is not None) + libraries + [*settings]:
+            raise UsageError(f"{given[0]} is about two models: the page of one shows no run", "leave it out")
+        with _pages([original], output) as (files, write):
+            from onnxopt.comparison import view_file
+
+            return write(view_file(files[0]).to_dict(), progress=progress)
+    with _pages([original, result], output, record) as ((a, b), write):
         from onnxopt.comparison import compare_files, judge, read_history, repeat
-        from onnxopt.reporting.html import page
 
         options = make_options(**settings)
         history = read_history(Path(record)) if record is not None else repeat(a, options, progress)
@@ -78,9 +74,67 @@ def report(
             progress("verifying")
             journal, allowed = history.journal if not found.doubts else (), history.report["pipeline"]["tolerances"]
             verdict = judge(a, b, options, journal, allowed, custom_op_libraries).to_dict()
-        progress("writing")
-        made = Page(page(found.to_dict(verdict) | {"times": times, "version": __version__}), found.doubts, verdict)
-        if staged is not None:
-            staged.write_bytes(made.html.encode())
-            staged.commit()
-        return made
+        return write(found.to_dict(verdict), found.doubts, times, progress)
+
+
+def diff(
+    a: AnyModel,
+    b: AnyModel,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Page:
+    """Show in an HTML page, which is written to `output`, what differs between any two models: operators, inputs and
+    outputs, weights, and both graphs. Nothing is run. Raises ModelError and WriteError."""
+    with _pages([a, b], output) as ((before, after), write):
+        from onnxopt.comparison import compare_files
+
+        progress("comparing")
+        return write(compare_files(before, after).to_dict(), progress=progress)
+
+
+class _Write(Protocol):
+    def __call__(
+        self,
+        data: dict[str, Any],
+        doubts: list[str] = ...,
+        times: bool = ...,
+        progress: Callable[[str], None] = ...,
+    ) -> Page: ...
+
+
+@contextmanager
+def _pages(
+    models: Sequence[AnyModel], output: str | os.PathLike[str] | None, record: str | os.PathLike[str] | None = None
+) -> Iterator[tuple[list[Path], _Write]]:
+    """The files of models, which errors name, and what makes a page and writes it to `output`, another file."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(model_file(model)) for model in models]
+        staged = None
+        if output is not None:
+            for path in (*files, *([Path(record)] if record is not None else [])):
+                if os.path.realpath(path) == os.path.realpath(output):
+                    raise WriteError(f"{output} is one of the files to read", "write the page to another name")
+            for path in files:
+                refuse_overwriting_input(path, Path(output))
+            staged = stack.enter_context(Staged(Path(output)))
+        for path in files:
+            stack.enter_context(blaming(path))
+
+        def write(
+            data: dict[str, Any],
+            doubts: list[str] | None = None,
+            times: bool = True,
+            progress: Callable[[str], None] = lambda name: None,
+        ) -> Page:
+            from onnxopt import __version__
+            from onnxopt.reporting.html import page
+
+            progress("writing")
+            made = Page(page(data | {"times": times, "version": __version__}), doubts or [], data["verification"])
+            if staged is not None:
+                staged.write_bytes(made.html.encode())
+                staged.commit()
+            return made
+
+        yield files, write

@@ -57,7 +57,7 @@ ACTS: Final = {
     **dict.fromkeys(
         ("out-dir", "in-place", "backup", "cache-dir", "reproducer", "dump-dir", "output", "fuse"), _WRITES
     ),
-    **dict.fromkeys(("report", "journal", "junit"), _WRITES),
+    **dict.fromkeys(("report", "journal", "junit", "html"), _WRITES),
     "executor": "names a machine to send to",
     **dict.fromkeys(("input", "inputs", "from"), "names what is read, and believed"),
     "outputs": "drops what the model gives",

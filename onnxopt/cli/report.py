@@ -1,4 +1,4 @@
-"""`onnxopt report IN OUT -o report.html`."""
+"""`onnxopt report IN [OUT] -o report.html`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from onnxopt.errors import UsageError
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 done, 2 wrong usage, unreadable input or unwritable page.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
-@click.argument("result", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=NewFile(), required=True, metavar="FILE.html", help="The page to write.")
+@click.argument("result", metavar="[OUT]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=NewFile(),
+    metavar="FILE.html",
+    help="The page to write. [default: named as the last model, here, where there is no such file]",
+)
 @click.option(
     "--from",
     "record",
@@ -32,8 +38,8 @@ from onnxopt.errors import UsageError
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def report(
     source: Path,
-    result: Path,
-    output: Path,
+    result: Path | None,
+    output: Path | None,
     record: Path | None,
     no_verify: bool,
     no_times: bool,
@@ -41,19 +47,27 @@ def report(
     custom_op_libraries: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Show in one HTML page what became of the model IN in the optimized model OUT.
+    """Show in one HTML page what is in the model IN, or what became of it in the optimized model OUT.
 
     The page needs no network. What the passes did is read from the report of the optimization, or found out by
-    running it again: give the options OUT was made with.
+    running it again: give the options OUT was made with. `onnxopt diff` compares any two models.
 
     \b
+    onnxopt report model.onnx -o model.html
     onnxopt report model.onnx model.opt.onnx -o report.html
     onnxopt report model.onnx model.opt.onnx -o report.html -O3
     onnxopt optimize model.onnx model.opt.onnx --report report.json
     onnxopt report model.onnx model.opt.onnx -o report.html --from report.json
     """
-    if record is not None:
-        _refuse_options(click.get_current_context(), given)
+    if result is None:
+        _refuse_options(
+            [*given, "record", "no_verify", "custom_op_libraries", "no_times"],
+            "{} is about two models: one is only shown",
+            "name OUT",
+        )
+    elif record is not None:
+        _refuse_options([*given], "--from contradicts {}: nothing is run again", "leave one of them out")
+    output = output if output is not None else _named_as(result if result is not None else source)
     from onnxopt.api import report as make_page
     from onnxopt.reporting.plain import size
     from onnxopt.reporting.progress import Progress
@@ -68,7 +82,7 @@ def report(
             times=not no_times,
             custom_op_libraries=custom_op_libraries,
             progress=progress.phase,
-            **settings_of(given),
+            **(settings_of(given) if result is not None else {}),
         )
     if not quiet:
         for doubt in page.doubts:
@@ -76,8 +90,17 @@ def report(
         say(f"{output}: {size(len(page.html.encode()))}, open it in a browser")
 
 
-def _refuse_options(ctx: click.Context, given: dict[str, Any]) -> None:
-    named = [p for p in ctx.command.params if p.name in given]
-    for p in named:
-        if p.name and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--from contradicts {p.opts[-1]}: nothing is run again", "leave one of them out")
+def _refuse_options(names: list[str], why: str, hint: str) -> None:
+    """Raises UsageError for the first of these parameters that the command line gives."""
+    ctx = click.get_current_context()
+    for p in ctx.command.params:
+        if p.name in names and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
+            raise UsageError(why.format(p.opts[-1]), hint)
+
+
+def _named_as(model: Path) -> Path:
+    """Where the page goes that nobody named. What is there may be anything, and stays."""
+    page = Path(f"{model.stem}.html")
+    if page.exists():
+        raise UsageError(f"{page} exists", f"-o {page} writes over it")
+    return page

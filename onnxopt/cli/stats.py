@@ -1,16 +1,16 @@
-"""`onnxopt stats A [B]`."""
+"""`onnxopt stats A [B]`, and what `onnxopt diff` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from onnxopt.cli.files import json_text
-from onnxopt.cli.options import format_option, parse_dims, parse_shapes
+from onnxopt.cli.options import apply_all, format_option, parse_dims, parse_shapes
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError, few
 
@@ -18,33 +18,44 @@ if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
 
 
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def counting_options(function: F) -> F:
+    """How models are counted, and in which form that is said."""
+    options = [
+        format_option("table", "json", "markdown", "csv"),
+        click.option(
+            "--dim",
+            "dims",
+            callback=parse_dims,
+            multiple=True,
+            metavar="NAME=SIZE",
+            help="Size of a dynamic dim, for MACs.",
+        ),
+        click.option(
+            "--shape",
+            "shapes",
+            callback=parse_shapes,
+            multiple=True,
+            metavar="INPUT:1,128",
+            help="Shape of an input, for MACs.",
+        ),
+        click.option(
+            "--no-work", is_flag=True, help="Do not work out MACs, FLOPs and memory, which takes shape inference."
+        ),
+    ]
+    return apply_all(options, function)
+
+
 @click.command(epilog="Exit codes: 0 done, 2 wrong usage or unreadable input.")
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
-@format_option("table", "json", "markdown", "csv")
 @click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="List the N nodes that compute most.")
-@click.option(
-    "--dim", "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help="Size of a dynamic dim, for MACs."
-)
-@click.option(
-    "--shape",
-    "shapes",
-    callback=parse_shapes,
-    multiple=True,
-    metavar="INPUT:1,128",
-    help="Shape of an input, for MACs.",
-)
-@click.option("--no-work", is_flag=True, help="Do not work out MACs, FLOPs and memory, which takes shape inference.")
-def stats(
-    a: Path,
-    b: Path | None,
-    form: str,
-    top: int,
-    dims: dict[str, int],
-    shapes: dict[str, tuple[int, ...]],
-    no_work: bool,
-) -> None:
-    """Count operators, nodes, initializers, parameters, bytes and work of model A, or show what changed from A to B.
+@counting_options
+def stats(a: Path, b: Path | None, top: int, **counting: Any) -> None:
+    """Count operators, nodes, initializers, parameters, bytes and work of model A, or show what changed from A to B, as
+    `onnxopt diff` does.
 
     MACs are multiplications whose product is summed; FLOPs two for each, and one for each other scalar operation.
     Memory is an estimate of what the values of a run take at most, beside weights.
@@ -55,11 +66,26 @@ def stats(
     onnxopt stats model.onnx model.opt.onnx
     onnxopt stats model.onnx model.opt.onnx --format markdown
     """
-    if top and no_work:
+    form = counting["form"]
+    if top and counting["no_work"]:
         raise UsageError("--no-work contradicts --top", "leave one of them out")
     if top and (form == "csv" or (b is not None and form != "json")):
         what = "--format csv has" if form == "csv" else "a comparison has"
         raise UsageError(f"{what} no list of nodes for --top", "of one model the table has it; --format json always")
+    tell_counts(a, b, top=top, **counting)
+
+
+def tell_counts(
+    a: Path,
+    b: Path | None,
+    *,
+    form: str,
+    dims: dict[str, int],
+    shapes: dict[str, tuple[int, ...]],
+    no_work: bool,
+    top: int = 0,
+) -> None:
+    """Print what is in a model, or what changed from one to another."""
     from onnxopt.api import stats as count
 
     before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)

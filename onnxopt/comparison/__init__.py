@@ -1,4 +1,4 @@
-"""Two models side by side: which node became which, what vanished, and what a run says about it. Plain records."""
+"""One model, or two side by side: which node became which, what vanished, and what a run says. Plain records."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from onnxopt.comparison.compare import compare_files
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History, read_history
 from onnxopt.comparison.records import GraphRecord, graph_record
+from onnxopt.comparison.viewing import view_file
 from onnxopt.lazy import lazy, listing
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "match",
     "read_history",
     "repeat",
+    "view_file",
 ]
 
 __dir__ = listing(__name__)

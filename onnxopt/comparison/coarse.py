@@ -1,9 +1,9 @@
-"""Two graphs that are too large to draw node by node: a box for each block that stays closed, as if it were a node."""
+"""Graphs that are too large to draw node by node: a box for each block that stays closed, as if it were a node."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Final
@@ -26,7 +26,7 @@ Box = tuple[str, int]  # "node" and its index, or "block" and its place
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two graphs: what became of each node, the block that it is in, and the rewrites that are known."""
+    """One of the graphs: what became of each node, the block that it is in, and the rewrites that are known."""
 
     graph: GraphRecord
     fates: list[Fate]
@@ -34,7 +34,7 @@ class Side:
     rewrites: dict[int, Rewrite]
 
 
-def coarse(data: dict[str, Any], sides: tuple[Side, Side], found: Counterparts) -> dict[str, Any]:
+def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | None) -> dict[str, Any]:
     """`data` of `Comparison.to_dict()` with boxes for nodes; what refers to a node refers to its box."""
     around = [b["parent"] for b in data["blocks"]]
     closed = _closed(around, sides)
@@ -47,12 +47,7 @@ def coarse(data: dict[str, Any], sides: tuple[Side, Side], found: Counterparts) 
     def spot(found: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if found is None else (found[0], of[found[0]][found[1]])
 
-    keys = [list(drawn) for drawn in boxes]
-    other = {key: k for k, key in enumerate(keys[1]) if key[0] == "block"}
-    pairs = {(k, other[key]) for k, key in enumerate(keys[0]) if key in other}
-    alone = [{at: k for k, (kind, at) in enumerate(side) if kind == "node"} for side in keys]
-    pairs |= {(k, alone[1][j]) for i, k in alone[0].items() if (j := found.pair.get(i)) in alone[1]}
-    merged = {k: sorted({of[1][j] for j in found.merged[i]}) for i, k in alone[0].items() if i in found.merged}
+    pairs, merged = _between(boxes, of, found) if found is not None else ([], [])
     return data | {
         "notes": [*data["notes"], NOTE],
         "blocks": [
@@ -62,8 +57,8 @@ def coarse(data: dict[str, Any], sides: tuple[Side, Side], found: Counterparts) 
         "graphs": [
             _graph(side, drawn, around, number, labels, inside) for side, drawn, inside in zip(sides, boxes, of)
         ],
-        "pairs": sorted(pairs),
-        "merged": sorted(merged.items()),
+        "pairs": pairs,
+        "merged": merged,
         "examples": {text: spot(found) for text, found in data["examples"].items()},
         "left_out": [spot(found) for found in data["left_out"]],
         "places": [
@@ -76,7 +71,20 @@ def coarse(data: dict[str, Any], sides: tuple[Side, Side], found: Counterparts) 
     }
 
 
-def _closed(around: list[int], sides: tuple[Side, Side]) -> list[int | None]:
+def _between(
+    boxes: list[dict[Box, list[int]]], of: list[list[int]], found: Counterparts
+) -> tuple[list[tuple[int, int]], list[tuple[int, list[int]]]]:
+    """Which boxes of both graphs are counterparts, and which became part of others."""
+    keys = [list(drawn) for drawn in boxes]
+    other = {key: k for k, key in enumerate(keys[1]) if key[0] == "block"}
+    pairs = {(k, other[key]) for k, key in enumerate(keys[0]) if key in other}
+    alone = [{at: k for k, (kind, at) in enumerate(side) if kind == "node"} for side in keys]
+    pairs |= {(k, alone[1][j]) for i, k in alone[0].items() if (j := found.pair.get(i)) in alone[1]}
+    merged = {k: sorted({of[1][j] for j in found.merged[i]}) for i, k in alone[0].items() if i in found.merged}
+    return sorted(pairs), sorted(merged.items())
+
+
+def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
     """For each block the outermost closed one that holds it, None where all are open. They open from the outside in,
     as long as there are few boxes; blocks come after those around them."""
     inner: list[list[int]] = [[] for _ in around]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord
+from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord, is_elsewhere, same_constant
 from onnxopt.graph.value import Value
 from onnxopt.pipeline.instruments import Entry
-from onnxopt.protos import is_external, tensor_bytes
+from onnxopt.protos import tensor_bytes
 
 _COMPARED: Final = 1 << 16  # bytes of two constants whose contents are compared
 
@@ -60,8 +60,10 @@ class Counterparts:
         return {fate.value: found[fate] for fate in Fate}
 
 
-def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] = ()) -> Counterparts:
-    """Find counterparts. `journal`: what led from one to the other; without, names alone decide."""
+def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | None = ()) -> Counterparts:
+    """Find counterparts. `journal`: what led from one to the other; without, names alone decide. None: no run did, and
+    constants of one name may differ."""
+    is_run, journal = journal is not None, journal or ()
     found = Counterparts()
     back: dict[int, int] = {}
     for key in _keys(before):
@@ -86,7 +88,7 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] = ()
         if partner is None:
             found.before.append(Fate.MERGED if i in found.merged else Fate.GONE)
         else:
-            same_work = partner not in grown and _same_work(before, node, after, after.nodes[partner])
+            same_work = partner not in grown and _same_work(before, node, after, after.nodes[partner], is_run)
             found.before.append(Fate.KEPT if same_work else Fate.CHANGED)
     found.after = [found.before[back[j]] if j in back else Fate.NEW for j in range(len(after.nodes))]
     return found
@@ -170,24 +172,24 @@ class _Origins:
 # -- same or changed -----------------------------------------------------------------------------------------
 
 
-def _same_work(before: GraphRecord, a: NodeRecord, after: GraphRecord, b: NodeRecord) -> bool:
+def _same_work(before: GraphRecord, a: NodeRecord, after: GraphRecord, b: NodeRecord, is_run: bool) -> bool:
     """The same attributes and constants; other inputs may come from elsewhere."""
     if len(a.inputs) != len(b.inputs) or sorted(a.attributes) != sorted(b.attributes):
         return False
     return all(
-        x == y if ABSENT in (x, y) else _same_value(before.values[x], after.values[y])
+        x == y if ABSENT in (x, y) else _same_value(before.values[x], after.values[y], is_run)
         for x, y in zip(a.inputs, b.inputs, strict=True)
     )
 
 
-def _same_value(x: Value, y: Value) -> bool:
+def _same_value(x: Value, y: Value, is_run: bool) -> bool:
     if not (x.constant and y.constant):
         return x.constant == y.constant
     kind = x.constant_type()
     if kind != y.constant_type():
         return False
     if x.name == y.name:
-        return True
-    if tensor_bytes(*kind) > _COMPARED or any(v.tensor is not None and is_external(v.tensor) for v in (x, y)):
+        return is_run or same_constant(x, y)
+    if tensor_bytes(*kind) > _COMPARED or is_elsewhere(x) or is_elsewhere(y):
         return False
-    return x.array.tobytes() == y.array.tobytes()
+    return same_constant(x, y)

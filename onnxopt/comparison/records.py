@@ -112,7 +112,22 @@ def elements(value: Value) -> str | None:
     """The few elements of a constant, empty where they are many or in another file; None for what is no constant."""
     if not value.constant:
         return None
-    return "" if value.tensor is not None and is_external(value.tensor) else constant_text(value)
+    return "" if is_elsewhere(value) else constant_text(value)
+
+
+def is_elsewhere(value: Value) -> bool:
+    """Are the elements of a constant in a data file?"""
+    return value.tensor is not None and bool(is_external(value.tensor))
+
+
+def same_constant(x: Value, y: Value) -> bool:
+    """The same type and elements; what is in data files is not read for that."""
+    if x.constant_type() != y.constant_type():
+        return False
+    if is_elsewhere(x) or is_elsewhere(y):
+        return True
+    a, b = x.array, y.array
+    return bool(a.tolist() == b.tolist()) if a.dtype.hasobject else a.tobytes() == b.tobytes()
 
 
 def _attribute(a: AttributeProto) -> str:

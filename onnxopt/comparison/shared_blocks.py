@@ -28,13 +28,18 @@ def share_blocks(before: GraphRecord, after: GraphRecord, found: Counterparts) -
             links[1].setdefault(j, i)
     graphs, base = (before, after), int(len(after.nodes) > len(before.nodes))
     other = 1 - base
-    known: list[tuple[Block, int]] = [(blocks(graphs[base]), -1)]
+    known, inside = own_blocks(graphs[base])
+    inherited = _spread(known, _inherited(graphs[other], links[other], inside))
+    return SharedBlocks(known, (inherited, inside) if base else (inside, inherited))
+
+
+def own_blocks(graph: GraphRecord) -> tuple[list[tuple[Block, int]], list[int]]:
+    """The blocks of one graph, as `SharedBlocks` has them, and the block of each of its nodes."""
+    known: list[tuple[Block, int]] = [(blocks(graph), -1)]
     for at, (block, _) in enumerate(known):
         known.extend((item, at) for item in block.items if isinstance(item, Block))
     own = {i: at for at, (block, _) in enumerate(known) for i in block.items if not isinstance(i, Block)}
-    inside = [own[i] for i in range(len(graphs[base].nodes))]
-    inherited = _spread(known, _inherited(graphs[other], links[other], inside))
-    return SharedBlocks(known, (inherited, inside) if base else (inside, inherited))
+    return known, [own[i] for i in range(len(graph.nodes))]
 
 
 def _inherited(graph: GraphRecord, links: Mapping[int, int], inside: list[int]) -> list[int]:

@@ -36,6 +36,7 @@ COMMANDS = [
     ("partition", "a.onnx", "--ops", "Sin", "--out-dir", "parts"),
     ("extract", "a.onnx", "part.onnx", "--outputs", "y"),
     ("stats", "a.onnx"),
+    ("diff", "a.onnx", "b.onnx", "--html", "d.html"),
     ("why", "a.onnx", "elim-identity"),
     ("find", "a.onnx", "Sin(x)"),
     ("passes",),

@@ -116,6 +116,8 @@ COMMANDS: dict[str, list[str]] = {
     "partition evil": ["partition", "foreign.onnx", "--ops", EVIL],
     "bisect": ["bisect", EVIL_FILE, "--plugin", BROKEN, "--with", "wrong-pass"],
     "report": ["report", EVIL_FILE, "other.onnx", "-o", f"page{EVIL_FILE}.html"],
+    "report one": ["report", EVIL_FILE],
+    "diff": ["diff", EVIL_FILE, "foreign.onnx", "--html", f"diff{EVIL_FILE}.html"],
     "reproduce": ["reproduce", EVIL],
     "passes": ["passes", "--plugin", f"evil{EVIL_FILE}.py"],
     "explain": ["explain", EVIL],

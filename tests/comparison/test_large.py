@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.api import OptimizeOptions, optimize_model, save
-from onnxopt.comparison import History, compare_files, graph_record, repeat
+from onnxopt.comparison import History, compare_files, drawing, graph_record, repeat
 from onnxopt.comparison import compare as comparing
 from onnxopt.graph.node import Node
 from onnxopt.io import load
@@ -61,7 +61,8 @@ def compared(source: Path) -> dict[str, Any]:
 def test_a_report_costs_the_same_for_each_node(
     family: Callable[[Path, int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "LARGE", 20)
+    for module in (comparing, drawing):
+        monkeypatch.setattr(module, "LARGE", 20)
     counted = []
     for count in (40, 400):
         source = family(tmp_path / f"{count}.onnx", count)
@@ -75,7 +76,8 @@ def test_a_report_costs_the_same_for_each_node(
 
 
 def test_of_what_is_shown_as_blocks_nothing_is_inferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "LARGE", 50)
+    for module in (comparing, drawing):
+        monkeypatch.setattr(module, "LARGE", 50)
     monkeypatch.setattr(comparing, "infer", None)
     data = compared(chain(tmp_path / "m.onnx", 2000))
     before = data["graphs"][0]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from onnxopt.plaintext import counted
 from onnxopt.reporting.html.markup import Markup, join, tag
 from onnxopt.reporting.plain import pass_hits
 
+Row = tuple[str, int] | tuple[str, int, int]  # an operator, and how often each model has it
+
 _MOST: Final = 14  # operators that changed, before the rest is folded
 
 
 def operators(data: dict[str, Any]) -> Markup:
-    """Each operator before and after: the largest change first, those that stayed folded."""
+    """Each operator before and after: the largest change first, those that stayed folded. Of one model how often it
+    has each."""
+    if len(data["stats"]) == 1:
+        return _counts(data["stats"][0]["operators"])
     before, after = (s["operators"] for s in data["stats"])
     rows = [(op, before.get(op, 0), after.get(op, 0)) for op in {**before, **after}]
     widest = max([1, *before.values(), *after.values()])
@@ -33,25 +40,43 @@ def operators(data: dict[str, Any]) -> Markup:
     )
 
 
-def _folded(title: str, rows: list[tuple[str, int, int]], widest: int) -> Markup | None:
+def _counts(operators: dict[str, int]) -> Markup:
+    counts = sorted(operators.items(), key=lambda r: (-r[1], r[0]))
+    rows, widest = [(op, n) for op, n in counts], max([1, *operators.values()])
+    return tag(
+        "section",
+        tag("header", tag("h2", "Operators")),
+        _bars(rows[:_MOST], widest) if rows else tag("p", "None.", class_="none"),
+        _folded(f"{len(rows) - _MOST} more", rows[_MOST:], widest),
+        id="operators",
+        class_="panel",
+    )
+
+
+def _folded(title: str, rows: Sequence[Row], widest: int) -> Markup | None:
     return tag("details", tag("summary", title), _bars(rows, widest)) if rows else None
 
 
-def _bars(rows: list[tuple[str, int, int]], widest: int) -> Markup:
+def _bars(rows: Sequence[Row], widest: int) -> Markup:
+    """A bar and a figure for each model; of two their difference."""
     body = [
         tag(
             "tr",
             tag("th", op, scope="row"),
-            tag("td", *(_bar(n / widest) for n in (a, b)), class_="twin", aria_hidden="true"),
-            tag("td", f"{a:,}", class_="num"),
-            tag("td", f"{b:,}", class_="num"),
-            tag("td", f"{b - a:+,}" if a != b else "", class_=f"num {'less' if b < a else 'more'}"),
+            tag("td", *(_bar(n / widest) for n in counts), class_="twin", aria_hidden="true"),
+            *(tag("td", f"{n:,}", class_="num") for n in counts),
+            *(_change(a, b) for a, b in pairwise(counts)),
         )
-        for op, a, b in rows
+        for op, *counts in rows
     ]
-    heads = [tag("th", text, scope="col", class_="num") for text in ("before", "after", "change")]
+    named = ("before", "after", "change") if len(rows[0]) > 2 else ("nodes",)
+    heads = [tag("th", text, scope="col", class_="num") for text in named]
     head = tag("tr", tag("th", "operator", scope="col"), tag("td", aria_hidden="true"), *heads)
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+
+
+def _change(a: int, b: int) -> Markup:
+    return tag("td", f"{b - a:+,}" if a != b else "", class_=f"num {'less' if b < a else 'more'}")
 
 
 def _bar(part: float) -> Markup:

@@ -35,16 +35,18 @@ class Details {
 
   #end(model, end) {
     const list = html("ul", {}, ...end.values.map((v) => html("li", {}, model.values[v].name, this.#type(model.values[v]))));
-    return [html("p", {}, `${end.kind} of the ${model.side ? "optimized model" : "original"}`), list];
+    const which = this.models.length < 2 ? "" : model.side ? " of the model after" : " of the model before";
+    return [html("p", {}, `${end.kind}${which}`), list];
   }
 
   #node(model, node) {
     const scope = model.scopes[node.scope];
-    const facts = [["name", node.name || "(none)"], ["model", model.side ? "after" : "before"]];
+    const compared = this.models.length > 1;
+    const facts = [["name", node.name || "(none)"], ...(compared ? [["model", model.side ? "after" : "before"]] : [])];
     if (scope.path !== "main") facts.push(["scope", scope.path]);
     if (node.rewrite) facts.push([node.side ? "made by" : node.partner ? "rewritten by" : "removed by", node.rewrite]);
     return [
-      html("p", {}, html("span", { class: `badge ${node.fate}` }, `${SIGNS[node.fate]} ${FATES[node.fate]}`.trim())),
+      ...(compared ? [this.#badge(node)] : []),
       ...node.places.map(({ value, how }) => html("p", { class: "differs" }, "at ", html("code", {}, value), `: ${how}`)),
       html("dl", {}, ...facts.flatMap(([key, value]) => [html("dt", {}, key), html("dd", {}, value)])),
       ...this.#nodes(node.side ? "Before" : "After", node.partner ? [node.partner] : []),
@@ -54,6 +56,10 @@ class Details {
       ...this.#values(model, "Inputs", node.inputs, (value) => (value.producer ? [value.producer] : [])),
       ...this.#values(model, "Outputs", node.outputs, (value) => value.users),
     ];
+  }
+
+  #badge(node) {
+    return html("p", {}, html("span", { class: `badge ${node.fate}` }, `${SIGNS[node.fate]} ${FATES[node.fate]}`.trim()));
   }
 
   #nodes(title, nodes) {

@@ -12,27 +12,30 @@ _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "
 
 
 def graphs(data: dict[str, Any]) -> Markup:
+    """One graph, or two and what became of their nodes."""
+    names = ("before", "after") if len(data["stats"]) > 1 else ("",)
+    counts = data.get("counts", {})
     chips = [
         tag(
             "button",
             tag("span", sign, aria_hidden="true") if sign else None,
             "vanished" if fate == "gone" else fate,
-            tag("b", f"{data['counts'][fate]:,}"),
+            tag("b", f"{counts[fate]:,}"),
             type="button",
             class_=f"chip {fate}",
             value=fate,
             aria_pressed="false",
         )
         for fate, sign in _CHIPS
-        if data["counts"][fate]
+        if counts.get(fate)
     ]
     return tag(
         "section",
-        tag("header", tag("h2", "Graphs"), tag("p", "click a node for its details and its counterpart")),
+        tag("header", tag("h2", "Graphs" if len(names) > 1 else "Graph"), tag("p", _told(data))),
         tag(
             "div",
             _search(),
-            tag("div", *chips, class_="chips", role="group", aria_label="What became of the nodes"),
+            tag("div", *chips, class_="chips", role="group", aria_label="What became of the nodes") if chips else None,
             _differs(len(data["places"])),
             tag("button", "Expand all", type="button", name="expand"),
             tag("button", "Collapse all", type="button", name="collapse"),
@@ -40,16 +43,24 @@ def graphs(data: dict[str, Any]) -> Markup:
             tag("button", "Full screen", type="button", name="full"),
             class_="tools",
         ),
+        tag("ul", class_="failures", role="alert", hidden=True),
         tag(
             "div",
-            *(_pane(title, s) for title, s in zip(("before", "after"), data["stats"])),
+            *(_pane(title, s) for title, s in zip(names, data["stats"])),
             tag("aside", class_="info", aria_label="Details of the selected node", aria_live="polite", hidden=True),
-            class_="panes",
+            class_="panes" if len(names) > 1 else "panes single",
         ),
         tag("noscript", tag("p", "The graphs are drawn by scripts, which are switched off here.", class_="none")),
         id="graphs",
         class_="panel",
     )
+
+
+def _told(data: dict[str, Any]) -> str:
+    if len(data["stats"]) == 1:
+        return "click a node for its details"
+    matched = "" if data["history"] is not None else "; nodes are matched by names and values"
+    return f"click a node for its details and its counterpart{matched}"
 
 
 def _differs(count: int) -> Markup | None:
@@ -89,18 +100,21 @@ def _pane(title: str, stats: dict[str, Any]) -> Markup:
     zoom = [("in", "+", "Enlarge"), ("out", "−", "Reduce"), ("fit", "Fit", "Show all")]
     return tag(
         "figure",
-        tag("figcaption", tag("b", title), f" {name} · {counted(stats['nodes'], 'node')}"),
+        tag("figcaption", tag("b", title) if title else None, f" {name} · {counted(stats['nodes'], 'node')}"),
         tag(
             "div",
-            *(tag("button", text, type="button", name=n, aria_label=f"{label}: {title}") for n, text, label in zoom),
+            *(
+                tag("button", text, type="button", name=n, aria_label=f"{label}: {title or name}")
+                for n, text, label in zoom
+            ),
             class_="zoom",
         ),
         tag(
             "svg",
             tabindex="0",
             role="group",
-            aria_label=f"Graph {title}: arrow keys walk from node to node, Enter opens, plus and minus zoom",
+            aria_label=f"Graph {title or name}: arrow keys walk, Enter opens, Escape closes, plus and minus zoom",
         ),
-        tag("div", "drag to move · Ctrl + wheel to zoom · click first to zoom by wheel alone", class_="hint"),
+        tag("div", "drag, or Ctrl + wheel · arrows, Enter, Escape · / finds", class_="hint"),
         class_="pane",
     )

@@ -1,6 +1,6 @@
 // Where everything is. Each block is laid out by itself, when it is opened; what is closed is a box of fixed size.
 
-const HEAD = 30, PAD = 16, FAN = 5, CLOSED = { width: 196, height: 56 };
+const HEAD = 30, PAD = 16, FAN = 5, LINE = 14, LETTERS = 26, WIDE = 196;
 
 const measure = (() => {
   const context = document.createElement("canvas").getContext("2d");
@@ -19,11 +19,20 @@ const measure = (() => {
 const tail = (text, length) => (text.length <= length ? text : `…${text.slice(1 - length)}`);
 const cut = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
 
+/** One line, or two, the first of which ends with a part of the name. */
+const wrapped = (name) => {
+  const text = tail(name, 2 * LETTERS);
+  if (text.length <= LETTERS) return [text];
+  const end = Math.max(...[..."/._-: "].map((c) => text.lastIndexOf(c, LETTERS - 1))) + 1;
+  const at = text.length - end <= LETTERS ? end : LETTERS;
+  return [text.slice(0, at), text.slice(at)];
+};
+
 /** What is written under the operator: the node's own name, with the module around it where it only repeats the operator. */
 const shortName = (model, node) => {
   const name = node.name || (model.values[node.outputs.find((v) => v >= 0)]?.name ?? "");
   const parts = name.split("/").filter(Boolean), own = parts.pop() ?? name, module = parts.pop();
-  return tail(module && own === node.op ? module : own, 26);
+  return module && own === node.op ? module : own;
 };
 
 /** What is read everywhere would tie everything to it. Such edges are left out, unless nothing else holds the other end. */
@@ -54,7 +63,7 @@ class Layout {
   }
 
   shown(item) {
-    return !isNode(item) || item.op !== "Constant" || this.settings.constants;
+    return !isNode(item) || !item.isDetail || this.settings.constants;
   }
 
   /** Forget the block and those around it: its size has changed. */
@@ -64,21 +73,48 @@ class Layout {
 
   size(item) {
     if (isBlock(item)) {
-      if (!this.isOpen(item)) return CLOSED;
+      if (!this.isOpen(item)) return { width: WIDE, height: 56 + LINE * (wrapped(item.label).length - 1) };
       const { width, height } = this.of(item);
       return { width, height };
     }
-    if (!isNode(item)) return { width: Math.max(64, measure(cut(item.label, 26), "600 12px system-ui") + 28), height: 28 };
+    const widest = (lines, font, room) => Math.max(...lines.map((line) => measure(line, font) + room));
+    if (!isNode(item)) {
+      const lines = wrapped(item.label);
+      return { width: Math.max(64, widest(lines, "600 12px system-ui", 28)), height: 28 + LINE * (lines.length - 1) };
+    }
     if (item.op === "Constant") return { width: 104, height: 26 };
-    const op = measure(cut(item.op, 26), "600 13px system-ui") + 44;
-    const name = measure(shortName(this.model, item), "11px system-ui") + 26;
-    return { width: Math.round(Math.max(96, op, name)), height: 44 };
+    const ops = wrapped(item.op), names = wrapped(shortName(this.model, item));
+    const width = Math.max(96, widest(ops, "600 13px system-ui", 44), widest(names, "11px system-ui", 26));
+    return { width: Math.round(width), height: 44 + LINE * (ops.length + names.length - 2) };
   }
 
   /** `{ width, height, places: [{ item, x, y, width, height }], edges: [{ points, ends }], ports }`, from the top left. */
   of(block) {
-    if (!this.cache.has(block.id)) this.cache.set(block.id, this.#lay(block));
+    if (!this.cache.has(block.id)) {
+      const what = `the edges of block ${block.label} are not drawn`;
+      this.cache.set(block.id, attempt(what, () => this.#checked(this.#lay(block)), () => this.#list(block)));
+    }
     return this.cache.get(block.id);
+  }
+
+  /** A layout with a size that is no number would hide everything around it. */
+  #checked(layout) {
+    const sizes = [layout.width, layout.height, ...layout.places.flatMap(({ x, y, width, height }) => [x, y, width, height])];
+    if (!sizes.every(Number.isFinite)) throw new Error("a size is no number");
+    return layout;
+  }
+
+  /** The items of a block one below the other, without edges: what is shown where it cannot be laid out. */
+  #list(block) {
+    const layout = { width: WIDE, height: (block.kind === "root" ? 0 : HEAD) + PAD, places: [], edges: [], far: [], ports: {}, at: new Map() };
+    for (const item of block.items.filter((i) => this.shown(i))) {
+      const place = { item, x: PAD, y: layout.height, ...this.size(item) };
+      layout.places.push(place);
+      layout.at.set(item, place);
+      layout.height += place.height + PAD;
+      layout.width = Math.max(layout.width, place.width + 2 * PAD);
+    }
+    return layout;
   }
 
   #lay(block) {
@@ -98,12 +134,12 @@ class Layout {
       if (to === "out") graph.setNode("out", { width: 8, height: 1 });
       graph.setEdge(from, to, {});
     }
-    dagre.layout(graph);
+    if (items.length) dagre.layout(graph); // of nothing it says that it is smaller than anything
     const { width = 0, height = 0 } = graph.graph();
     const head = block.kind === "root" ? 0 : HEAD;
     const least = head ? measure(cut(block.label, 40), "600 12px system-ui") + 96 : 0;
     const bends = edges.flatMap(({ from, to }) => graph.edge(from, to).points.map(({ x }) => x));
-    const left = Math.max(0, PAD / 2 - Math.min(...bends)), right = Math.max(0, Math.max(...bends) + PAD / 2 - width);
+    const left = Math.max(0, PAD / 2 - Math.min(PAD, ...bends)), right = Math.max(0, Math.max(0, ...bends) + PAD / 2 - width);
     const shift = left + Math.max(0, (least - width - left - right) / 2);
     const place = (name) => {
       const { x, y, width: w, height: h } = graph.node(name);

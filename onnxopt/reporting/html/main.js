@@ -1,4 +1,4 @@
-// Two panes, one selection, and the same blocks open in both.
+// One pane, or two with one selection and the same blocks open in both.
 
 const VISIBLE = 70; // items that are opened at first, in the larger model
 
@@ -43,9 +43,16 @@ const toggle = (block, pane) => {
 
 const reveal = (node, pane) => {
   const closed = pane.model.path(node).filter((item) => isBlock(item) && !layouts[0].isOpen(item));
-  if (isNode(node) && node.op === "Constant" && !settings.constants) showConstants(true);
+  if (!pane.layout.shown(node)) showConstants(true);
   for (const block of closed) open.add(block.id);
   return closed.length > 0;
+};
+
+/** What is selected is left first, then the block around the focused item. */
+const leave = (item, pane) => {
+  const around = item ? pane.model.path(item).find((i) => isBlock(i) && i.kind !== "root" && layouts[0].isOpen(i)) : undefined;
+  if (panes.some((p) => p.selected)) select(null, pane);
+  else if (around) toggle(around, pane);
 };
 
 const showConstants = (on) => {
@@ -79,7 +86,7 @@ const filter = (fate) => {
 };
 
 const figures = [...section.querySelectorAll(".pane")];
-const panes = figures.map((figure, side) => new Pane(figure, models[side], layouts[side], { toggle, select }));
+const panes = figures.map((figure, side) => new Pane(figure, models[side], layouts[side], { toggle, select, leave }, models.length > 1));
 const details = new Details(section.querySelector(".info"), models, (node) => select(node, null));
 const go = (node) => {
   section.querySelector(".panes").scrollIntoView({ block: "nearest", behavior: "instant" }); // as the graphs move, too
@@ -129,11 +136,12 @@ if (places.length) {
     if (e.key === "d" && !e.ctrlKey && !e.metaKey && !e.altKey && !/^(input|textarea)$/i.test(e.target.tagName)) next();
   });
 }
-new ResizeObserver(() => { for (const pane of panes) pane.move(); }).observe(section);
+new ResizeObserver(() => { for (const pane of panes) if (pane.drawn.size) pane.move(); }).observe(section);
 
-openFirst();
+attempt("No block is opened", openFirst);
 for (const pane of panes) {
-  pane.draw();
-  pane.fit(true);
+  attempt(`The graph ${pane.name} is not drawn`, () => {
+    pane.draw();
+    pane.fit(true);
+  });
 }
-requestAnimationFrame(() => performance.mark("ready"));

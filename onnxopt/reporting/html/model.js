@@ -9,18 +9,24 @@ class Model {
     this.scopes = graph.scopes;
     this.nodes = graph.nodes.map(([op, name, scope, inputs, outputs, attributes, fate, block, rewrite], index) =>
       ({ index, side, op, name, scope, inputs, outputs, attributes, fate, block, rewrite, partner: null, parts: [], into: [], places: [] }));
-    this.counts = { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 };
     for (const node of this.nodes) {
-      this.counts[node.fate] += 1;
       for (const v of node.outputs) if (v >= 0) this.values[v].producer = node;
       for (const v of new Set(node.inputs)) if (v >= 0) this.values[v].users.push(node);
     }
+    this.#constants();
     this.ends = [...this.#ends("input"), ...this.#ends("output")];
     this.blocks = data.blocks.map(({ label, kind, parent }, id) =>
       ({ id, label, kind, parent, items: [], size: 0, counts: { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 }, places: [] }));
     this.root = this.blocks[0];
     this.#fill();
     this.#connect();
+  }
+
+  /** A Constant is told with the nodes that read it. One that nobody reads, or that is a result, stands for itself. */
+  #constants() {
+    const results = new Set(this.scopes.flatMap((scope) => scope.outputs));
+    const isTold = (v) => v < 0 || (this.values[v].users.length > 0 && !results.has(v));
+    for (const node of this.nodes) node.isDetail = node.op === "Constant" && node.outputs.every(isTold);
   }
 
   /** The graph's inputs or outputs; many of them as one. */
@@ -94,9 +100,9 @@ class Model {
 const isBlock = (item) => item.items !== undefined;
 const isNode = (item) => item.op !== undefined;
 
-/** Both models, with counterparts as references to nodes. */
+/** The models, with counterparts as references to nodes. */
 function readModels(data) {
-  const models = [new Model(data, 0), new Model(data, 1)];
+  const models = data.graphs.map((_, side) => new Model(data, side));
   for (const [i, j] of data.pairs) {
     models[0].nodes[i].partner = models[1].nodes[j];
     models[1].nodes[j].partner = models[0].nodes[i];

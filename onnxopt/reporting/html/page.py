@@ -4,47 +4,74 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, Final
 
 from onnxopt.reporting.html.charts import operators, timeline
+from onnxopt.reporting.html.contents import interface, weights
 from onnxopt.reporting.html.graphs import graphs
-from onnxopt.reporting.html.markup import Markup, json_script, tag
+from onnxopt.reporting.html.markup import Markup, join, json_script, tag
 from onnxopt.reporting.html.places import places
 from onnxopt.reporting.html.summary import cards, summary
 from onnxopt.reporting.html.tables import declined, passes
 from onnxopt.reporting.places import difference
 
 _SCRIPTS: Final = ("model.js", "layout.js", "view.js", "details.js", "search.js", "main.js")
-_PLACES: Final = "Places"
-_SECTIONS: Final = ("Summary", _PLACES, "Operators", "Timeline", "Passes", "Declined", "Graphs")
+_FRAME: Final = """"use strict";(() => {{{}
+attempt("The graphs are not drawn", () => {{{}}});
+requestAnimationFrame(() => performance.mark("ready"));
+}})();"""
+_Rows = tuple[tuple[tuple[str, Callable[[dict[str, Any]], Markup | None]], ...], ...]
+# What stands on the page, from the top down and side by side; what has a name is in the bar.
+_OF_A_RUN: Final[_Rows] = (
+    (("Summary", summary),),
+    (("Places", places),),
+    (("", cards),),
+    (("Operators", operators), ("Timeline", timeline)),
+    (("Passes", passes),),
+    (("Declined", declined),),
+    (("Graphs", graphs),),
+)
+_WITHOUT: Final[_Rows] = (
+    (("Summary", summary),),
+    (("", cards),),
+    (("Graphs", graphs),),
+    (("Operators", operators), ("Interface", interface)),
+    (("Weights", weights),),
+)
 
 
 def page(data: dict[str, Any]) -> str:
-    """The whole document for `Comparison.to_dict()` with `verification`, `times` and `examples`.
+    """The whole document for `View.to_dict()` or `Comparison.to_dict()`, with `version` and `times`.
 
     The same data gives the same text. Its policy allows no request at all, and only the scripts written here.
     """
     library = _script(_bundled("vendor", "dagre.min.js").partition("\n//# sourceMappingURL")[0])
-    own = _script('"use strict";(() => {\n' + "\n".join(_bundled(name) for name in _SCRIPTS) + "})();")
+    own = _script(_FRAME.format(_bundled("failures.js"), "\n".join(_bundled(name) for name in _SCRIPTS)))
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, own))
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
     names = [PurePath(s["path"]).name for s in data["stats"]]
     shown = {key: data[key] for key in ("blocks", "graphs", "pairs", "merged")}
-    parted = places(data)
-    if parted is not None:
+    if data["places"]:
         shown["places"] = [
             {"value": place["value"], "how": difference(place), "nodes": where["nodes"]}
             for place, where in zip(data["verification"]["places"], data["places"])
         ]
-    sections = [name for name in _SECTIONS if parted is not None or name != _PLACES]
+    sections, rows = [], []
+    for row in _OF_A_RUN if data["history"] is not None else _WITHOUT:
+        made = [(name, part) for name, make in row if (part := make(data)) is not None]
+        sections += [name for name, _ in made if name]
+        rows.append(
+            tag("div", *(part for _, part in made), class_="columns") if len(made) > 1 else join(*(p for _, p in made))
+        )
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{names[0]} → {names[1]}: onnxopt"),
+        tag("title", f"{' → '.join(names)}: onnxopt"),
         tag("link", rel="icon", href="data:,"),
         tag("style", Markup(_bundled("style.css"))),
     )
@@ -55,13 +82,7 @@ def page(data: dict[str, Any]) -> str:
         tag("div", tag("strong", "onnxopt"), tag("nav", *links, aria_label="Sections"), class_="bar"),
         tag(
             "main",
-            summary(data),
-            parted,
-            cards(data),
-            tag("div", operators(data), timeline(data), class_="columns"),
-            passes(data),
-            declined(data),
-            graphs(data),
+            *rows,
             tag("footer", f"onnxopt {data['version']}. This page is one file and asks the network for nothing."),
         ),
         json_script(shown, id="data"),

@@ -41,8 +41,7 @@ class Search {
     const rows = this.found.slice(0, SHOWN).map((node, i) => {
       const name = node.name || this.models[node.side].values[node.outputs.find((v) => v >= 0)]?.name || "";
       return html("li", { role: "option", id: `hit${i}`, "aria-selected": String(i === this.at), tabindex: "-1", onmousedown: (e) => { e.preventDefault(); this.#take(i); } },
-        html("span", { class: node.fate, "aria-label": node.fate }, SIGNS[node.fate] || "·"), html("span", {}, node.op),
-        html("em", {}, node.side ? "after" : "before"), html("small", {}, name));
+        ...this.#told(node), html("small", {}, name));
     });
     const n = this.found.length;
     const count = html("li", { class: "count", role: "status" }, n ? `${n.toLocaleString("en")} found${n > SHOWN ? `, the first ${SHOWN}` : ""}` : "nothing found");
@@ -51,6 +50,13 @@ class Search {
     this.input.setAttribute("aria-expanded", "true");
     this.input.setAttribute("aria-activedescendant", this.at >= 0 ? `hit${this.at}` : "");
     this.list.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** The operator; with two models, in which one, and what became of the node. */
+  #told(node) {
+    if (this.models.length < 2) return [html("span", {}, "·"), html("span", {}, node.op)];
+    const sign = html("span", { class: node.fate, "aria-label": node.fate }, SIGNS[node.fate] || "·");
+    return [sign, html("span", {}, node.op), html("em", {}, node.side ? "after" : "before")];
   }
 
   #key(e) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -19,12 +20,12 @@ _CLASSES: Final = {
 
 def summary(data: dict[str, Any]) -> Markup:
     """Names, verdict, notes, cards."""
-    before, after = data["stats"]
-    names = [PurePath(s["path"]).name for s in (before, after)]
+    first, *second = [PurePath(s["path"]).name for s in data["stats"]]
     return tag(
         "section",
-        tag("h1", names[0], tag("span", " → ", class_="arrow"), names[1]),
-        _verdict(data["verification"]),
+        tag("h1", first, *(part for name in second for part in (tag("span", " → ", class_="arrow"), name))),
+        _verdict(data["verification"]) if data["history"] is not None else None,
+        _facts(data.get("properties", ())),
         _figures(data["verification"]),
         _notes(data),
         id="summary",
@@ -33,28 +34,28 @@ def summary(data: dict[str, Any]) -> Markup:
 
 
 def cards(data: dict[str, Any]) -> Markup:
-    before, after = data["stats"]
-    memory = [sum(s["bytes_by_type"].values()) for s in (before, after)]
-    opsets = [", ".join(f"{d} {v}".removeprefix("ai.onnx ") for d, v in s["opsets"].items()) for s in (before, after)]
-    irs = [f"IR {s['ir_version']}" for s in (before, after)]
-    report = data["history"]["report"]
+    stats = data["stats"]
+    opsets = [", ".join(f"{d} {v}".removeprefix("ai.onnx ") for d, v in s["opsets"].items()) for s in stats]
+    irs = [f"IR {s['ir_version']}" for s in stats]
     found = [
-        _card("Nodes", before["nodes"], after["nodes"], exact),
-        _card("Bytes on disk", before["file_bytes"], after["file_bytes"], size),
-        _card("Parameters", before["parameters"], after["parameters"], count),
-        _card("Bytes of weights", memory[0], memory[1], size),
-        _card("Operator types", len(before["operators"]), len(after["operators"]), exact),
-        _fact("Opset", opsets[0] if opsets[0] == opsets[1] else " → ".join(opsets), " → ".join(dict.fromkeys(irs))),
+        _card("Nodes", [s["nodes"] for s in stats], exact),
+        _card("Bytes on disk", [s["file_bytes"] for s in stats], size),
+        _card("Parameters", [s["parameters"] for s in stats], count),
+        _card("Bytes of weights", [sum(s["bytes_by_type"].values()) for s in stats], size),
+        _card("Operator types", [len(s["operators"]) for s in stats], exact),
+        _fact("Opset", " → ".join(dict.fromkeys(opsets)), " → ".join(dict.fromkeys(irs))),
     ]
-    if data["times"]:
+    if data["history"] is not None and data["times"]:
+        report = data["history"]["report"]
         rounds = report["pipeline"]["rounds"]
         found.append(_fact("Time", f"{report['seconds']:.2f} s", f"{counted(rounds, 'round')}"))
     return tag("dl", *found, class_="cards")
 
 
-def _card(name: str, before: int, after: int, show: Any) -> Markup:
+def _card(name: str, figures: list[int], show: Any) -> Markup:
+    before, after = figures[0], figures[-1]
     if before == after:
-        return _fact(name, show(after), "unchanged")
+        return _fact(name, show(after), "unchanged" if len(figures) > 1 else "")
     style = "delta less" if after < before else "delta more"
     return _fact(name, show(after), join("from ", show(before), " ", tag("span", share(before, after), class_=style)))
 
@@ -79,8 +80,11 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
 
 def _figures(found: dict[str, Any] | None) -> Markup | None:
     """What was seen in pieces, and what rounding alone does."""
-    rows = figures(found) if found is not None else ()
-    parts = [tag(*part) for what, text in grouped(rows) for part in (("dt", what), ("dd", text))]
+    return _facts(list(grouped(figures(found)))) if found is not None else None
+
+
+def _facts(rows: Sequence[tuple[str, str]]) -> Markup | None:
+    parts = [tag(*part) for what, text in rows for part in (("dt", what), ("dd", text))]
     return tag("dl", *parts, class_="figures") if parts else None
 
 
@@ -90,15 +94,20 @@ def _name(r: dict[str, Any]) -> str:
 
 def _notes(data: dict[str, Any]) -> Markup | None:
     """What the reader has to know before the figures."""
-    report = data["history"]["report"]
     rows: list[tuple[object, str]] = [(text, "warn") for text in data["notes"]]
+    if data["history"] is not None:
+        rows += _notes_of_run(data)
+    return tag("ul", *(tag("li", text, class_=style) for text, style in rows), class_="notes") if rows else None
+
+
+def _notes_of_run(data: dict[str, Any]) -> Iterator[tuple[object, str]]:
+    report = data["history"]["report"]
     for r, spot in zip(report["rolled_back"], data["left_out"]):
         show = join(" ", link("show it", spot)) if spot is not None else None
-        rows.append((join(f"Left out, {r['fault']}: {_name(r)} ({r['message']})", show), "bad"))
-    rows += [(text, "warn") for text in report["pipeline"]["warnings"]]
+        yield (join(f"Left out, {r['fault']}: {_name(r)} ({r['message']})", show), "bad")
+    yield from ((text, "warn") for text in report["pipeline"]["warnings"])
     for choice in report["choices"]:
-        rows.append((f"For {report['target']}: {choice['what']} ({choice['why']})", "plain"))
+        yield f"For {report['target']}: {choice['what']} ({choice['why']})", "plain"
     if report["fixed_dims"]:
         fixed = ", ".join(f"{name} = {n}" for name, n in report["fixed_dims"].items())
-        rows.append((f"The result takes these sizes only: {fixed}", "plain"))
-    return tag("ul", *(tag("li", text, class_=style) for text, style in rows), class_="notes") if rows else None
+        yield f"The result takes these sizes only: {fixed}", "plain"

@@ -25,16 +25,27 @@ const curve = (points) => {
   return `${path}L${at(points[points.length - 1])}`;
 };
 
-const contents = (counts) =>
-  Object.entries(counts).filter(([, n]) => n).map(([fate, n]) => `${n} ${fate}`).join(", ");
+/** Lines below each other from `y` on, with the full text for whoever points at them. */
+const svgLines = (lines, { y, ...attributes }) => lines.map((line, i) => svgText(line, { ...attributes, y: y + i * LINE }));
+
+const counted = (n) => `${n.toLocaleString("en")} node${n === 1 ? "" : "s"}`;
+
+const svgTitle = (text) => {
+  const element = svg("title");
+  element.textContent = text;
+  return element;
+};
 
 class Pane {
-  constructor(figure, model, layout, actions) {
+  /** `compared`: is there another model, so that it matters what became of nodes? */
+  constructor(figure, model, layout, actions, compared) {
     this.figure = figure;
     this.svg = figure.querySelector("svg");
+    this.name = figure.querySelector("figcaption").textContent;
     this.model = model;
     this.layout = layout;
-    this.actions = actions; // toggle(block), select(item, pane)
+    this.actions = actions; // toggle(block), select(item, pane), leave(item, pane)
+    this.compared = compared;
     this.view = { x: 0, y: 0, scale: 1 };
     this.selected = null;
     this.partners = new Set();
@@ -77,7 +88,10 @@ class Pane {
     }
     if ("in" in layout.ports) lines.append(svg("circle", { class: "port", r: 3, cx: layout.ports.in, cy: HEAD }));
     if ("out" in layout.ports) lines.append(svg("circle", { class: "port", r: 3, cx: layout.ports.out, cy: layout.height }));
-    for (const place of layout.places) boxes.append(this.#item(place, record));
+    for (const place of layout.places) {
+      const { op, label } = place.item;
+      attempt(`${op ?? label} is not drawn`, () => boxes.append(this.#item(place, record)));
+    }
     parent.append(lines, boxes);
     this.#mark(record);
   }
@@ -97,18 +111,19 @@ class Pane {
     const end = !isNode(node);
     element.setAttribute("class", end ? "item end" : `item ${node.fate}`);
     const name = end ? node.label : shortName(this.model, node);
-    const fate = end ? "" : `${node.fate}${node.places.length ? ", differs" : ""}`;
-    element.setAttribute("aria-label", end ? `${node.kind} ${node.label}` : `${node.op} ${node.name || name}, ${fate}`);
+    const fate = (this.compared ? `, ${node.fate}` : "") + (node.places.length ? ", differs" : "");
+    element.setAttribute("aria-label", end ? `${node.kind} ${node.label}` : `${node.op} ${node.name || name}${fate}`);
     this.#ring(element, node, width, height);
-    element.append(svg("rect", { class: "box", width, height, rx: end ? height / 2 : 9 }));
+    element.append(svgTitle(end ? name : `${node.op} ${node.name || name}`), svg("rect", { class: "box", width, height, rx: end ? 14 : 9 }));
     if (end) {
-      element.append(svgText(cut(name, 26), { class: "title", x: width / 2, y: height / 2, "text-anchor": "middle" }));
+      element.append(...svgLines(wrapped(name), { class: "title", x: width / 2, y: 14, "text-anchor": "middle" }));
     } else if (node.op === "Constant") {
       const value = this.model.values[node.outputs[0]]?.constant || "Constant";
       element.append(svgText(cut(value, 14), { class: "sub", x: 10, y: height / 2 }));
     } else {
-      element.append(svgText(cut(node.op, 26), { class: "op", x: 13, y: 15 }));
-      element.append(svgText(name, { class: "sub", x: 13, y: 31 }));
+      const ops = wrapped(node.op);
+      element.append(...svgLines(ops, { class: "op", x: 13, y: 15 }));
+      element.append(...svgLines(wrapped(name), { class: "sub", x: 13, y: 17 + LINE * ops.length }));
     }
     if (!end && SIGNS[node.fate]) element.append(svgText(SIGNS[node.fate], { class: "mark", x: width - 9, y: Math.min(15, height / 2) }));
   }
@@ -122,16 +137,19 @@ class Pane {
 
   #closed(element, block, width, height) {
     element.setAttribute("class", "item block");
-    element.setAttribute("aria-label", `block ${block.label}, ${block.size} nodes: ${contents(block.counts)}; closed${block.places.length ? ", differs" : ""}`);
+    const lines = wrapped(block.label), below = LINE * (lines.length - 1);
+    element.setAttribute("aria-label", `block ${block.label}, ${this.#contents(block)}; closed${block.places.length ? ", differs" : ""}`);
     element.setAttribute("aria-expanded", "false");
     this.#ring(element, block, width, height - 2);
     element.append(
+      svgTitle(block.label),
       svg("rect", { class: "pile", x: 8, y: 6, width: width - 10, height: height - 2, rx: 9 }),
       svg("rect", { class: "box", width, height: height - 2, rx: 9 }),
-      svgText(cut(block.label, 25), { class: "title", x: 13, y: 17 }),
+      ...svgLines(lines, { class: "title", x: 13, y: 17 }),
       svgText("+", { class: "sign", x: width - 16, y: 17 }),
-      svgText(`${block.size.toLocaleString("en")} nodes`, { class: "sub", x: 13, y: 34 }),
+      svgText(counted(block.size), { class: "sub", x: 13, y: 34 + below }),
     );
+    if (!this.compared) return;
     let x = 13;
     for (const [fate, n] of Object.entries(block.counts)) {
       const share = ((width - 26) * n) / block.size;
@@ -142,15 +160,20 @@ class Pane {
 
   #frame(element, block, { width, height }, record) {
     element.setAttribute("class", "group");
-    element.setAttribute("aria-label", `block ${block.label}, ${block.size} nodes: ${contents(block.counts)}; open`);
+    element.setAttribute("aria-label", `block ${block.label}, ${this.#contents(block)}; open`);
     element.setAttribute("aria-expanded", "true");
     const inside = svg("g");
-    const head = svg("g", { class: "head" },
+    const head = svg("g", { class: "head" }, svgTitle(block.label),
       svg("rect", { width: width - 2, height: HEAD - 4, x: 1, y: 1, rx: 11 }),
       svgText(cut(block.label, 40), { class: "title", x: 14, y: HEAD / 2 }),
       svgText("−", { class: "sign", x: width - 16, y: HEAD / 2 }));
     element.append(svg("rect", { class: "frame box", width, height, rx: 12 }), head, inside);
     record.inner.push({ block, inside, element });
+  }
+
+  #contents(block) {
+    const fates = Object.entries(block.counts).filter(([, n]) => n).map(([fate, n]) => `${n} ${fate}`).join(", ");
+    return `${counted(block.size)}${this.compared ? `: ${fates}` : ""}`;
   }
 
   /** Draw what came into view; leave the rest for when it does. */
@@ -171,6 +194,7 @@ class Pane {
   #mark({ edges, layout }) {
     for (const { item } of layout.places) {
       const element = this.elements.get(item);
+      if (!element) continue; // it is not drawn
       element.classList.toggle("selected", item === this.selected);
       element.classList.toggle("partner", this.partners.has(item));
       element.classList.toggle("hit", this.fate !== "" && (isBlock(item) ? item.counts[this.fate] > 0 : item.fate === this.fate));
@@ -225,9 +249,12 @@ class Pane {
     const whole = Math.min(box.width / (width + 16), (box.height - 60) / (height + 16), 1.1);
     const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.4) : Math.max(whole, 0.02);
     const { places } = this.layout.of(this.model.root);
-    const first = places.reduce((a, b) => (b.y < a.y ? b : a), places[0] ?? { x: 0, width: 0 });
-    const center = width * scale > box.width ? first.x + first.width / 2 : width / 2; // where one begins to read
-    this.view = { x: box.width / 2 - center * scale, y: legible || scale * height > box.height - 60 ? 44 : (box.height - height * scale) / 2 + 16, scale };
+    const top = places.reduce((a, b) => (b.y < a.y ? b : a), places[0] ?? { x: 0, y: 0, width: 0 });
+    const first = places.find(({ item }) => item.kind === "input") ?? top; // where one begins to read
+    const half = Math.min(width, box.width / scale) / 2;
+    const center = Math.min(Math.max(first.x + first.width / 2, half), width - half);
+    const isTall = scale * height > box.height - 60, start = legible && isTall ? 56 - first.y * scale : 44;
+    this.view = { x: box.width / 2 - center * scale, y: legible || isTall ? start : (box.height - height * scale) / 2 + 16, scale };
     this.move();
   }
 
@@ -312,7 +339,7 @@ class Pane {
     else if (e.key === "+" || e.key === "=") this.zoom(1.25);
     else if (e.key === "-") this.zoom(0.8);
     else if (e.key === "0") this.fit();
-    else if (e.key === "Escape") this.actions.select(null, this);
+    else if (e.key === "Escape") this.actions.leave(document.activeElement.itemOfGraph, this);
     else if ((e.key === "Enter" || e.key === " ") && document.activeElement.itemOfGraph) {
       const item = document.activeElement.itemOfGraph;
       if (isBlock(item)) this.actions.toggle(item, this);
@@ -325,12 +352,13 @@ class Pane {
   #walk([dx, dy]) {
     const focused = document.activeElement.itemOfGraph ?? this.selected;
     const items = [...this.elements].filter(([item, el]) => el.isConnected && !(isBlock(item) && this.layout.isOpen(item)));
-    const middle = (el) => {
+    const middle = (el, part = 0.5) => {
       const box = el.querySelector(".box").getBoundingClientRect();
-      return { x: box.left + box.width / 2, y: box.top + box.height / 2 };
+      return { x: box.left + box.width / 2, y: box.top + box.height * part };
     };
     let best = null, least = Infinity;
-    const from = this.elements.has(focused) ? middle(this.elements.get(focused)) : null;
+    const isFrame = focused && isBlock(focused) && this.layout.isOpen(focused); // one goes into it from its head
+    const from = this.elements.has(focused) ? middle(this.elements.get(focused), isFrame ? 0 : 0.5) : null;
     for (const [item, element] of items) {
       if (item === focused) continue;
       const at = middle(element);

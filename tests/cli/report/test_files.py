@@ -68,6 +68,11 @@ def test_a_report_without_a_journal_will_do(run: Run, residual: Path, tmp_path: 
         (["m.onnx", "out.onnx", "-o", "p.html", "--from", "m.onnx"], "error: m.onnx is not JSON"),
         (["m.onnx", "out.onnx", "-o", "p.html", "--from", "x.json"], "error: x.json is not the report of an optimiz"),
         (["m.onnx", "out.onnx", "-o", "p.html", "--from", "r.json", "-O1"], "error: --from contradicts --level"),
+        (["none.onnx", "-o", "p.html"], "error: none.onnx: no such file"),
+        (["m.onnx", "-o", "m.onnx"], "error: m.onnx is one of the files to read"),
+        (["m.onnx", "-o", "p.html", "--from", "r.json"], "error: --from is about two models"),
+        (["m.onnx", "-o", "p.html", "-O3"], "error: --level is about two models"),
+        (["page.onnx"], "error: page.html exists"),
     ],
 )
 def test_errors_are_one_line_and_leave_nothing(
@@ -102,5 +107,5 @@ def test_the_wheel_has_what_the_page_is_made_of(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     folder = ROOT / "onnxopt" / "reporting" / "html"
     parts = [p for p in folder.rglob("*") if p.suffix in (".js", ".css", ".LICENSE")]
-    assert len(parts) == 9
+    assert len(parts) == 10
     assert {str(p.relative_to(ROOT)) for p in parts} <= names

@@ -1,0 +1,39 @@
+"""`onnxopt diff A B`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxopt.cli.options import NewFile
+from onnxopt.cli.say import say
+from onnxopt.cli.stats import counting_options, tell_counts
+
+
+@click.command(epilog="Exit codes: 0 done, also where the models differ, 2 wrong usage, unreadable input or page.")
+@click.argument("a", metavar="A", type=click.Path(path_type=Path))
+@click.argument("b", metavar="B", type=click.Path(path_type=Path))
+@counting_options
+@click.option("--html", type=NewFile(), metavar="FILE.html", help="Write a page with both graphs side by side, too.")
+def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
+    """Show what changed from model A to model B: operators, parameters, bytes, work, inputs and outputs.
+
+    The page also has both graphs, node by node, and the weights that differ. Nothing is run: `onnxopt verify A B`
+    says whether both compute the same, `onnxopt report A B` which pass did what.
+
+    \b
+    onnxopt diff model.onnx model.opt.onnx
+    onnxopt diff old.onnx new.onnx --html diff.html
+    onnxopt diff old.onnx new.onnx --format markdown
+    """
+    tell_counts(a, b, **counting)
+    if html is not None:
+        from onnxopt.api.page import diff as make_page
+        from onnxopt.reporting.plain import size
+        from onnxopt.reporting.progress import Progress
+
+        with Progress() as progress:
+            page = make_page(a, b, html, progress=progress.phase)
+        say(f"{html}: {size(len(page.html.encode()))}, open it in a browser", err=True)

@@ -1,0 +1,69 @@
+"""One model, as the page shows it that compares nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from onnx import ModelProto
+
+from onnxopt.analysis.facts import infer
+from onnxopt.analysis.measures.cost import ModelStats, model_stats
+from onnxopt.comparison.coarse import Side
+from onnxopt.comparison.counterparts import Fate
+from onnxopt.comparison.drawing import drawing
+from onnxopt.comparison.records import LARGE, GraphRecord, graph_record
+from onnxopt.comparison.shared_blocks import SharedBlocks, own_blocks
+from onnxopt.comparison.weights import weights
+from onnxopt.io import load
+
+_PROPERTIES: Final = 40
+_LENGTH: Final = 300  # characters of a property
+
+
+@dataclass
+class View:
+    """A model's graph and counts, and what its file says of itself: producer, description, metadata."""
+
+    graph: GraphRecord
+    stats: ModelStats
+    properties: list[tuple[str, str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the page, as `Comparison.to_dict()` of a single model, without a run."""
+        known, inside = own_blocks(self.graph)
+        data: dict[str, Any] = {
+            "stats": [self.stats.to_dict()],
+            "properties": self.properties,
+            "weights": weights([self.graph]),
+            "history": None,
+            "notes": [],
+            "examples": {},
+            "verification": None,
+            "places": [],
+            "left_out": [],
+        }
+        side = Side(self.graph, [Fate.KEPT] * len(self.graph.nodes), inside, {})
+        return drawing(data, SharedBlocks(known, (inside, [])), [side], None)
+
+
+def view_file(path: str | Path) -> View:
+    """Read a file. Raises ModelError for one that cannot be read."""
+    model = load(path, stored=True)
+    stats = model_stats(model)
+    if stats.nodes <= LARGE:
+        infer(model)
+    return View(graph_record(model), stats, _properties(model.proto))
+
+
+def _properties(proto: ModelProto) -> list[tuple[str, str]]:
+    said = [
+        ("producer", f"{proto.producer_name} {proto.producer_version}".strip()),
+        ("graph", proto.graph.name),
+        ("domain", proto.domain),
+        ("version", str(proto.model_version or "")),
+        ("description", proto.doc_string or proto.graph.doc_string),
+        *((p.key, p.value) for p in proto.metadata_props[:_PROPERTIES]),
+    ]
+    return [(key, text if len(text) <= _LENGTH else f"{text[:_LENGTH]}…") for key, text in said if text]
