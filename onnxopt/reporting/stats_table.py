@@ -51,7 +51,7 @@ def one(stats: ModelStats) -> RenderableType:
         grid.no_wrap = True
     figures = Fitting(_narrowing(headings_of(stats), rows, sums), _LEAST)
     parts: list[RenderableType] = [_heads(("", stats)), interface, figures]
-    parts += [Text(note, "dim") for note in notes(stats)]
+    parts += [Name(note, "dim") for note in notes(stats)]
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
 
 

@@ -127,3 +127,15 @@ def test_what_cannot_be(run: Run, model: Path) -> None:
         done = run("stats", model, *args)
         assert done.returncode == 2, args
         assert "Traceback" not in done.stderr
+
+
+def test_names_in_notes_fold_between_their_parts(run: Run, tmp_path: Path) -> None:
+    name = "/a_first_module_of_some_length/another_module_inside/and_one_more_that_is_long/Sin"
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Sin (x) }'
+    )
+    model.graph.node[0].name = name
+    onnx.save(model, tmp_path / "long.onnx")
+    lines = run("stats", "long.onnx", COLUMNS="60").stdout.splitlines()
+    told = [line.strip() for line in lines[lines.index(next(s for s in lines if s.startswith("memory is"))) :]]
+    assert name in "".join(told) and len(told) > 1 and all(s[-1] in "/ >=" or " -> " in s for s in told[:-1]), told
