@@ -46,6 +46,17 @@ def names_of(given: Any, setting: str) -> dict[str, str]:
     return dict(names)
 
 
+def places_in(given: Any, setting: str) -> dict[str, str]:
+    """The names that are given by `INPUT:AXIS`, none for None. Raises UsageError for what is no dict of them."""
+    found = dict_in(given, setting, '"batch"')
+    for place, name in found.items():
+        whose, _, axis = str(place).rpartition(":")
+        if not (whose and axis.isdecimal() and isinstance(name, str) and name):
+            hint = f'{setting}={{"INPUT:0": "batch"}}, or "*:0" for all inputs'
+            raise UsageError(f"{setting}[{place!r}] is {_shown(name)}: a name for the dim at INPUT:AXIS", hint)
+    return dict(found)
+
+
 def dict_in(given: Any, setting: str, value: str) -> Mapping[str, Any]:
     """What is given by name, nothing for None. `value`: an example. Raises UsageError for what is no dict."""
     given = {} if given is None else given

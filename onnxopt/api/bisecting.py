@@ -47,5 +47,6 @@ def bisect(
             dims=dict(verify_dims or {}),
             dtype=options.dtype,
             custom_op_libraries=custom_op_libraries,
+            freed=options.freed,
         )
         return bisection.bisect(source, options, judging, progress)

@@ -44,6 +44,7 @@ def optimize(
     freeze_initializers: bool = False,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    make_dynamic: Mapping[str, str] | None = None,
     target_opset: int | None = None,
     dtype: str | None = None,
     keep_io: bool = True,
@@ -96,6 +97,7 @@ def optimize(
     What becomes of the model:
         freeze_initializers: initializers that are also inputs are constants.
         dims: sizes of dynamic dims by name. shapes: shapes of inputs by name.
+        make_dynamic: names for fixed dims by `INPUT:AXIS`, `*:0` for the first of all inputs, which become dynamic.
         infer_shapes: declare the types and shapes of all values, as far as they are known.
         target_opset: convert the model to this opset first. inline_functions: put functions in place of their calls.
         dtype: `float16` or `bfloat16` for what is float32; keep_io: but for inputs and outputs.
@@ -148,6 +150,7 @@ def optimize(
                 dims=dict(verify_dims or {}),
                 dtype=dtype or "",
                 custom_op_libraries=custom_op_libraries,
+                freed=options.freed,
             )
         made = stack.enter_context(temporary_folder()) / IN_MEMORY if output is None else Path(output)
         report = run(

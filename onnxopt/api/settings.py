@@ -25,6 +25,7 @@ class Settings(TypedDict, total=False):
     freeze_initializers: bool
     dims: Mapping[str, int] | None
     shapes: Mapping[str, Sequence[int]] | None
+    make_dynamic: Mapping[str, str] | None
     target_opset: int | None
     dtype: str | None
     keep_io: bool

@@ -28,7 +28,7 @@ def run(
     source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
 ) -> Model:
     """The pipeline up to so many rewrites."""
-    model = given.load_specialised(source)
+    model = given.load_converted(source)
     options = given if rewrites is None else dataclasses.replace(given, max_rewrites=rewrites)
     execute(options.passes(), model, options.context(instruments))
     return model

@@ -22,6 +22,7 @@ from onnxopt.cli.options import (
     format_option,
     is_given,
     library_option,
+    made_dynamic,
     make_options,
     memory_option,
     pipeline_options,
@@ -203,6 +204,7 @@ def optimize(
     verify_options = None
     if not no_verify:
         dtype = given["dtype"] or ""
+        freed = tuple(dict.fromkeys(made_dynamic(given).values()))
         verify_options = VerifyOptions(
             rtol,
             atol,
@@ -213,6 +215,7 @@ def optimize(
             given["memory"],
             dims=verify_dims,
             dtype=dtype,
+            freed=freed,
             custom_op_libraries=custom_op_libraries,
         )
     telling = Telling(

@@ -91,6 +91,29 @@ def _is_size(text: str) -> bool:
     return text.strip().isdecimal() and len(text.strip()) < 19
 
 
+def parse_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """`--make-dynamic INPUT:AXIS=NAME`, repeatable."""
+    places: dict[str, str] = {}
+    for text in value:
+        place, found, name = text.rpartition("=")
+        whose, colon, axis = place.rpartition(":")
+        if not (found and name and whose and colon and _is_size(axis)):
+            raise click.BadParameter(f"{text!r} is not INPUT:AXIS=NAME")
+        once(places, place, name, param)
+    return places
+
+
+def _sizes_or_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int | None]:
+    """`--dim NAME=SIZE`, and `NAME=?`, which has no size."""
+    free = {text.removesuffix("=?"): None for text in value if text.endswith("=?")}
+    if len(free) > 1:
+        raise UsageError(f"--dim gives the first axis of all inputs two names: {', '.join(free)}", "give one of them")
+    sizes = parse_dims(ctx, param, tuple(text for text in value if not text.endswith("=?")))
+    if both := free.keys() & sizes.keys():
+        raise UsageError(f"--dim gives {both.pop()!r} a size and makes it dynamic", "give one of them")
+    return sizes | free
+
+
 def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
     """`--dim NAME=SIZE`, repeatable."""
     sizes: dict[str, int] = {}
@@ -280,7 +303,22 @@ _MODEL: Final = [  # what becomes of it besides
         is_flag=True,
         help="Initializers that are also inputs are constants: nobody overrides them.",
     ),
-    dim_option("dims stay dynamic"),
+    click.option(
+        "--dim",
+        "dims",
+        callback=_sizes_or_free,
+        multiple=True,
+        metavar="NAME=SIZE|?",
+        help="Give a dynamic dim its size; NAME=?: make the first axis of all inputs, a number, this dynamic dim. "
+        "[default: dims stay as they are]",
+    ),
+    click.option(
+        "--make-dynamic",
+        callback=parse_free,
+        multiple=True,
+        metavar="INPUT:AXIS=NAME",
+        help="Make a fixed dim of an input dynamic, whose places do not depend on one another.",
+    ),
     click.option(
         "--shape",
         "shapes",
@@ -355,13 +393,20 @@ def make_options(given: dict[str, Any], **of_a_result: Any) -> OptimizeOptions:
     return settings.make_options(**settings_of(given), **of_a_result)
 
 
+def made_dynamic(given: dict[str, Any]) -> dict[str, str]:
+    """The name that the dim at each `INPUT:AXIS` gets; `*:0`, the first axis of all inputs, that of `--dim NAME=?`."""
+    free = [("*:0", name) for name, size in given["dims"].items() if size is None]
+    return {**dict(free), **given["make_dynamic"]}
+
+
 def settings_of(given: dict[str, Any]) -> Settings:
     """The options that `pipeline_options` put into a command's arguments, as keywords of the Python API."""
     from onnxopt.api.settings import Settings
     from onnxopt.pipeline.text import literal
 
     config = {key: literal(text) for key, text in given["config"].items()}
-    named = given | {"config": config, "target": given["target"] or "any"}
+    named = given | {"config": config, "target": given["target"] or "any", "make_dynamic": made_dynamic(given)}
+    named["dims"] = {name: size for name, size in given["dims"].items() if size is not None}
     if given["keep_dynamic"]:
         named |= {"dims": {}, "shapes": {}}
     return cast("Settings", {name: named[name] for name in Settings.__annotations__})

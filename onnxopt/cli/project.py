@@ -21,6 +21,7 @@ CHOOSES: Final = frozenset(
             "dim",
             "shape",
             "keep-dynamic",
+            "make-dynamic",
             "freeze-initializers",
             "infer-shapes",
             "inline-functions",

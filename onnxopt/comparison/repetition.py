@@ -54,7 +54,9 @@ def judge(
     `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
     passes said that they change outputs; `libraries`: of custom operators."""
     options = options or OptimizeOptions()
-    asked = VerifyOptions(limit=options.limits.memory, dtype=options.dtype, custom_op_libraries=libraries)
+    asked = VerifyOptions(
+        limit=options.limits.memory, dtype=options.dtype, freed=options.freed, custom_op_libraries=libraries
+    )
     with Verifier(source, asked) as verifier:
         verifier.start()
         model = load(source, stored=True)

@@ -50,7 +50,7 @@ def optimize_model(
     """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
     exist, and PassError, which leaves the model as far as it came."""
     options = options or OptimizeOptions()
-    fixed = specialise(model, options.dims, options.shapes)
+    fixed = specialise(model, options.dims, options.shapes) | options.convert(model)
     check_names(model, options.rename)
     report = execute(options.passes(), model, options.context(instruments, trace))
     _finish(model, options, outputs=bool(fixed))
@@ -115,7 +115,7 @@ def attempt(
     if verify_options is not None and verifier is None and not options.only_copy:
         from onnxopt.verification import Verifier
 
-        verifier = Verifier(source, replace(verify_options, dtype=options.dtype))
+        verifier = Verifier(source, replace(verify_options, dtype=options.dtype, freed=options.freed))
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")
@@ -125,13 +125,15 @@ def attempt(
         check_names(model, options.rename)
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
+        nodes, freed = model.node_count(), options.convert(model)
         before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model)
         with Staged(destination, home) as staged:
             phase("load")
             try:
                 pipeline = execute(passes, model, ctx)
-                _finish(model, options, outputs=bool(fixed))
+                pipeline.nodes_before = nodes
+                _finish(model, options, outputs=bool(fixed or freed))
                 phase("passes")
                 progress("writing")
                 changed = model.version > 0
@@ -149,7 +151,8 @@ def attempt(
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.brought_in = model.brought_in
             report.target, report.choices = str(ctx.target), options.choices(model)
-            report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
+            report.phases, report.changed, report.data = phases, changed, staged.read
+            report.fixed_dims, report.freed_dims = fixed, freed
             verified = verifier is not None and changed
             if verifier is not None and changed:
                 verifier.submit(staged.path, model.tolerances, options.rename)
@@ -168,7 +171,7 @@ def attempt(
                     watch.refuse_removed()
                     raise
                 verdict = let_in(verdict, options.allow_domains)
-                if verdict.status == DIFFERENT and (options.target_opset is not None or options.chosen is not None):
+                if verdict.status == DIFFERENT and (options.target_opset or options.chosen or options.make_dynamic):
                     from onnxopt.optimizer.conversion import judged
 
                     verdict = judged(verdict, staged.path, source, options, verifier)
@@ -206,7 +209,7 @@ def _accuse(
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)
     try:
-        execute(passes, options.load_specialised(source), checking)
+        execute(passes, options.load_converted(source), checking)
     except OnnxOptError as e:
         error.message, error.failed = e.message, e.failed
     return checking
@@ -228,5 +231,5 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    model = options.load_specialised(source)
+    model = options.load_converted(source)
     keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)

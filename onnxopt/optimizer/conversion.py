@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from onnxopt.conversion.opset import opset_of
+from onnxopt.errors import ModelError
 from onnxopt.io import Staged
 from onnxopt.io.load import read_proto
 from onnxopt.optimizer.options import OptimizeOptions
@@ -22,21 +23,24 @@ def judged(
     """The verdict on the result. Where onnxruntime lacks an operator of that opset, with the model converted and not
     optimized, it is that of onnx's reference evaluator.
 
-    Raises ConversionFault where the conversion alone makes a model that computes something else, or that is invalid.
+    Raises ModelError where what became dynamic alone does so, and ConversionFault where the conversion to the opset
+    alone makes a model that computes something else, or that is invalid.
     """
     own, model = opset_of(read_proto(source, weights=False)), options.load_specialised(source)
     opset = model.opsets.get("", 0)
-    if verdict.status != DIFFERENT or opset == own:
+    if verdict.status != DIFFERENT or (opset == own and not options.make_dynamic):
         return verdict
     with TemporaryDirectory() as folder:
         converted = Path(folder) / "converted.onnx"
         with Staged(converted) as staged:
-            staged.write(model, options.external)
+            staged.write(options.load_converted(source) if options.make_dynamic else model, options.external)
             staged.commit()
         verifier.submit(converted)
         alone = verifier.finish()
         if alone.status != DIFFERENT:
             return verdict
+        if options.make_dynamic and alone.cases:
+            raise ModelError(f"{source}: {', '.join(options.freed)} cannot be dynamic: {alone.message}", alone.hint)
         lacks = missing(alone.message)
         if alone.cases or not lacks:
             if opset > own:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.arguments import check_whole, names_in, names_of, shapes_in, sizes_in
+from onnxopt.arguments import check_whole, names_in, names_of, places_in, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import specialise
 from onnxopt.io import load
@@ -41,6 +41,7 @@ class OptimizeOptions:
     `target`: what the result is for, a name or several, the preferred ones first. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
+    `make_dynamic`: the symbol that the dim at `INPUT:AXIS`, a number, becomes; `*:0` is the first axis of all inputs.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `infer_shapes`: declare the types and shapes of all values in the result, as far as they are known.
     `rename`: other names for inputs, outputs and symbolic dims, by those of the file. `name_nodes`: name
@@ -64,6 +65,7 @@ class OptimizeOptions:
     freeze_initializers: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    make_dynamic: Mapping[str, str] = field(default_factory=dict)
     allow_domains: Sequence[str] = ()
     infer_shapes: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +92,7 @@ class OptimizeOptions:
         names = {name: tuple(names_in(getattr(self, name), name)) for name in ("extra", "disable", "allow_domains")}
         vars(self).update(rename=names_of(self.rename, "rename"))
         vars(self).update(names, dims=sizes_in(self.dims, "dims"), shapes=shapes_in(self.shapes, "shapes"))
+        vars(self).update(make_dynamic=places_in(self.make_dynamic, "make_dynamic"))
 
     @cached_property
     def chosen(self) -> Chosen | None:
@@ -107,6 +110,11 @@ class OptimizeOptions:
         return [*model.raised, *self.chosen.choices_without(model.without)]
 
     @property
+    def freed(self) -> tuple[str, ...]:
+        """The names of the dims that become dynamic."""
+        return tuple(dict.fromkeys(self.make_dynamic.values()))
+
+    @property
     def _level(self) -> int:
         return self.level if self.chosen is None or self.pipeline is not None else self.chosen.level
 
@@ -114,7 +122,7 @@ class OptimizeOptions:
     def only_copy(self) -> bool:
         """Is nothing asked for but a copy? A model that comes out otherwise is verified."""
         passes = self.level if self.pipeline is None else self.pipeline.strip()
-        sizes = self.dims or self.shapes
+        sizes = self.dims or self.shapes or self.make_dynamic
         return not (
             passes
             or self.extra
@@ -163,11 +171,26 @@ class OptimizeOptions:
         return model
 
     def load_specialised(self, source: str | Path) -> Model:
-        """The same as passes get it: with the sizes that are given to its dims, large weights left in the file. Raises
-        what `load` does."""
+        """The same with the sizes that are given to its dims, large weights left in the file. Raises what `load`
+        does."""
         model = self.load(source, stored=True)
         specialise(model, self.dims, self.shapes)
         return model
+
+    def load_converted(self, source: str | Path) -> Model:
+        """The same as passes get it. Raises what `load` and `convert` do."""
+        model = self.load_specialised(source)
+        self.convert(model)
+        return model
+
+    def convert(self, model: Model) -> dict[str, int]:
+        """Change what is asked to be different about a model that is loaded: the number that each new symbol replaces.
+        Raises UsageError where that cannot be."""
+        if not self.make_dynamic:
+            return {}
+        from onnxopt.conversion.dynamic import make_dynamic
+
+        return make_dynamic(model, self.make_dynamic)
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""

@@ -57,6 +57,7 @@ class Report:
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     rolled_back: list[RolledBack] = field(default_factory=list)
     fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
+    freed_dims: dict[str, int] = field(default_factory=dict)  # the sizes that became symbols, by these
     stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
     target: str = "any"
     choices: list[Choice] = field(default_factory=list)  # what was done for the target

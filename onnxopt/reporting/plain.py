@@ -45,6 +45,8 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                     yield f"    {name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
     yield from choices(report, verbose)
+    if report.get("freed_dims"):
+        yield f"dynamic: {', '.join(f'{name}, was {size}' for name, size in report['freed_dims'].items())}"
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import OnnxOptError, few
+from onnxopt.verification.batches import NAME as BATCHES
 from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.job import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _OF_A_CHANNEL: Final = 16  # numbers, of which the noise is a bound
 _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt verify {} {}` shows where"
 _REAL: Final = "give real data with --input NAME=FILE.npy"
+_TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
 _OTHER_STEPS: Final = 5  # than those of single cases
 _UNFINISHED: Final = "not run: an earlier case did not finish"
@@ -153,7 +155,7 @@ class JobRunner:
         if self._failure is not None:
             raise self._failure
         self._more, self._has_asked, self.has_loaded = [], False, False
-        is_used = self._submission.verdict is not None or self._conclude(verdict)
+        is_used = self._submission.verdict is not None or (self._conclude(verdict) and self._holds_in_batches(verdict))
         if is_used:
             self._tell(Concluded(verdict))
             why, original = self._optimized()
@@ -161,6 +163,25 @@ class JobRunner:
         with contextlib.suppress(Died):
             self.begin(RELEASE)
             self.judge.release()
+
+    def _holds_in_batches(self, verdict: Verification) -> bool:
+        """Does the result take another size of what is a number in the original, and give the same for each part?"""
+        if not verdict.agrees:
+            return True
+        self.begin(COMPARE + BATCHES)
+        try:
+            cases = self.judge.batches()
+        except Refused as e:
+            verdict.status = INCONCLUSIVE
+            verdict.message += f"; but {e}"
+            return True
+        verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
+        for case in cases:
+            if case.status == DIFFERENT:
+                _stop(verdict, DIFFERENT, case.note, _TIED)
+                return False
+            verdict.message += f"; the same for each part at {', '.join(f'{n}={d}' for n, d in case.dims.items())}"
+        return True
 
     def _conclude(self, verdict: Verification) -> bool:
         """The verdict without onnxruntime's optimizations; False where there is no more to ask."""

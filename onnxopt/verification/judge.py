@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from onnxopt.protos import tensor_type
+from onnxopt.verification.batches import ALIKE, compared, freed, other_feeds
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.metrics import measure
@@ -176,6 +178,44 @@ class Judge(Original):
                 record.outputs.append(self._measure(output, given, a, explained, f"{self.labels[0]} and file"))
                 record.outputs.append(self._measure(output, given, b, explained, f"{self.labels[1]} and file"))
         return record
+
+    def batches(self) -> list[JudgedCase]:
+        """The result on twice the size of each dim that is a symbol there and a number in the original, if there are
+        any: see `batches.py`. Raises Refused where no case tells the halves apart."""
+        names = self.options.freed
+        if not names or self.unknown or isinstance(self.b, Reference) or not self.kept:
+            return []
+        if isinstance(self.b, OnnxRuntime):
+            dims = self.b.dims
+        else:
+            dims = {i.name: tensor_type(i.type)[1] or () for i in self._looked().b.program.graph.input}
+        found = []
+        for symbol, axes in freed(self.planned, dims, names).items():
+            self.tell(f"running {self.labels[1]}")
+            found.append(self._batch(symbol, axes))
+        return found
+
+    def _batch(self, symbol: str, axes: Mapping[str, int]) -> JudgedCase:
+        (case, values), *others = self.kept.values()
+        for feeds in other_feeds(case.feeds, axes, (c.feeds for c, _ in others), self.options.seed):
+            try:
+                again = self._with_room(partial(self._run_original, feeds))[: len(self.outputs)]
+            except Exception as e:  # it takes no such values
+                blame_system(e)
+                continue
+            own = zip(self.outputs, values, self._run_result(case.feeds))
+            share = {name: 2 * difference(a, b).relative for name, a, b in own}  # which the verdict allows
+            halves = [(case.feeds, values), (feeds, again)]
+            run = partial(compared, symbol, axes, halves, self.outputs, self._run_result)
+            found: JudgedCase = run(partial(self._measure, explained=share))
+            if paths := self._by_paths(values, found.outputs) if self._may_shake() else {}:
+                share = {name: max(s, paths.get(name, 0.0)) for name, s in share.items()}
+                found = run(partial(self._measure, explained=share))
+            return found
+        raise Refused(ALIKE)
+
+    def _run_result(self, feeds: dict[str, Any]) -> list[Any]:
+        return list(self._with_room(partial(self.b.run, self._feeds_of_b(feeds))))
 
     def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
         if not self.options.dtype:

@@ -44,6 +44,7 @@ class VerifyOptions:
     `dtype`: `float16` or `bfloat16`, which the result may hold what is float32 in the original; it is always looked at
     in pieces then.
     `rename`: what is called otherwise in the result, by the original's names: inputs, outputs, symbolic dims.
+    `freed`: dims that are numbers in the original and symbols in the result, along which samples are independent.
     `without`: why onnxruntime is not asked; onnx's reference evaluator is.
     `custom_op_libraries`: files that register custom operators with onnxruntime.
     """
@@ -61,6 +62,7 @@ class VerifyOptions:
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str = ""
+    freed: tuple[str, ...] = ()
     without: str = ""
     rename: dict[str, str] = field(default_factory=dict)
     custom_op_libraries: Sequence[str | os.PathLike[str]] = ()

@@ -129,6 +129,10 @@ class OnnxRuntime:
         self._stateful = stateful
         self._session: Any = self._open()
         self._names = Called(names or {})
+        taken = self._session.get_inputs()
+        self.dims: dict[str, Sequence[int | str | None]] = dict(
+            zip(self._names.here(i.name for i in taken), (i.shape for i in taken))
+        )
         given = self._session.get_outputs()
         self.outputs: list[str] = self._names.here(o.name for o in given)  # one that is listed twice is given twice
         # The type of each output: `tensor(float)`, `seq(tensor(int64))`.

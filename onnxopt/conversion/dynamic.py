@@ -1,0 +1,125 @@
+"""A dim of the inputs that is a number becomes a symbol, through all that holds the number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from onnxopt.analysis import types
+from onnxopt.conversion.carrier import Carrier
+from onnxopt.conversion.carry_rules import carry
+from onnxopt.errors import UsageError, nearest
+from onnxopt.graph import Model, Value
+from onnxopt.graph.dim_names import as_symbol, as_written
+from onnxopt.graph.model import values_read
+from onnxopt.graph.structure import interface_of
+from onnxopt.passes.basics.constant_folding import ConstantFolding
+from onnxopt.passes.basics.dead_code import DeadCode
+from onnxopt.passes.basics.lift_constants import LiftConstants
+from onnxopt.pipeline import Sequential, execute
+from onnxopt.protos import tensor_type
+
+ALL_INPUTS: Final = "*:0"  # the first axis of all inputs
+
+
+def make_dynamic(model: Model, places: Mapping[str, str]) -> dict[str, int]:
+    """Make dims symbols: `places` names the symbol of each `INPUT:AXIS`; `*:0` is the first axis of all inputs.
+
+    Returns the number that each symbol replaces. Raises UsageError for places that do not exist or are dynamic, and
+    with the node where the dim cannot follow.
+    """
+    # What is computed of constants would hide the numbers.
+    execute(Sequential((LiftConstants(), ConstantFolding(), DeadCode())), model)
+    sizes: dict[str, int] = {}
+    for name in dict.fromkeys(places.values()):
+        axes = _axes(model, name, [place for place, given in places.items() if given == name])
+        sizes[name] = _convert(model, name, axes)
+    return sizes
+
+
+def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
+    """The axis of each input that becomes the symbol."""
+    inputs = {v.name: v for v in model.graph.inputs if v.name not in model.graph.initializers}
+    taken = {d for v in inputs.values() for d in types.shape(v) or () if isinstance(d, str)}
+    if as_symbol(name) in taken:
+        raise UsageError(f"{model.name}: {name!r} is a dynamic dim already", f"--dim {name}=SIZE gives it a size")
+    found: dict[Value, int] = {}
+    for place in places:
+        if place == ALL_INPUTS:
+            fixed = ((v, types.shape(v)) for v in inputs.values())
+            found |= {v: 0 for v, dims in fixed if dims and isinstance(dims[0], int)}
+            continue
+        whose, _, axis = place.rpartition(":")
+        if whose not in inputs:
+            raise UsageError(f"{model.name}: no input is called {whose!r}", nearest(whose, inputs, _listed(inputs)))
+        dims = types.shape(inputs[whose])
+        if dims is None or not 0 <= int(axis) < len(dims):
+            count = "an unknown number of" if dims is None else str(len(dims))
+            raise UsageError(f"{model.name}: input {whose!r} has no axis {axis}: it has {count} dims", "the first is 0")
+        if not isinstance(dims[int(axis)], int):
+            raise UsageError(
+                f"{model.name}: dim {axis} of input {whose!r} is dynamic already: {as_written(dims[int(axis)])}"
+            )
+        if found.setdefault(inputs[whose], int(axis)) != int(axis):
+            raise UsageError(f"{model.name}: {name!r} is given to two axes of input {whose!r}", "to one, at most")
+    if not found:
+        raise UsageError(f"{model.name}: no input has a fixed first axis", "its inputs are dynamic, or have no axes")
+    sizes = {v.name: (types.shape(v) or ())[axis] for v, axis in found.items()}
+    if len({*sizes.values()}) > 1:
+        told = ", ".join(f"{whose}: {size}" for whose, size in sizes.items())
+        hint = f"--make-dynamic INPUT:0={name} for each input of the batch"
+        raise UsageError(f"{model.name}: {name!r} would be of different sizes: {told}", hint)
+    if 0 in sizes.values():
+        raise UsageError(f"{model.name}: {name!r} would be a dim of no place", "a sample is one place, or more")
+    return found
+
+
+def _listed(inputs: Mapping[str, Value]) -> str:
+    return f"the inputs are {', '.join(inputs)}"
+
+
+def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
+    graph = model.graph
+    whose, axis = next(iter(axes.items()))
+    size = (types.shape(whose) or ())[axis]
+    assert isinstance(size, int)
+    types.refresh_allowed(model)
+    c = Carrier(model, as_symbol(name), size, axes)
+    for node in list(graph):
+        if c.computes_size(node):
+            continue
+        read = values_read(node) if node.bodies else [v for v in node.inputs if v is not None]
+        if not any(v in c.at or c.has_symbol(v) for v in read):
+            c.evaluate(node)
+            continue
+        outputs = list(node.outputs)
+        for value, carried in zip(outputs, carry(c, node)):
+            if value is not None and carried is not None:
+                c.follow(value, carried)
+    if not any(v in c.at for v in graph.outputs):
+        raise UsageError(f"{model.name}: no output follows {name!r}", "none is made of these inputs, sample by sample")
+    _declare(c, name, axes)
+    return size
+
+
+def _declare(c: Carrier, name: str, axes: Mapping[Value, int]) -> None:
+    """Write the symbol into inputs and outputs; what was known of the values that follow is not so any more."""
+    model, proto = c.model, c.model.proto.graph
+    for value, carried in c.at.items():
+        dims = c.now.dims[value]
+        value.shape = tuple(d if isinstance(d, int) else d.name for d in dims)
+        if value.is_input or value.is_output:
+            whole = carried.outer == carried.inner == 1
+            for info in (*proto.input, *proto.output):
+                listed = tensor_type(info.type)[1] if info.name == value.name else None
+                if listed is not None and len(listed) > carried.axis:
+                    dim = info.type.tensor_type.shape.dim[carried.axis]
+                    dim.Clear()
+                    if whole:
+                        dim.dim_param = name
+    follows = {v.name for v in c.at}
+    for info in [i for i in proto.value_info if i.name in follows]:
+        proto.value_info.remove(info)
+    model.version += 1
+    model.analyses.clear()
+    model.interface = interface_of(model.proto)
