@@ -46,6 +46,8 @@ def bisect(
             limit=options.limits.memory,
             dims=dict(verify_dims or {}),
             dtype=options.dtype,
+            strip_qdq=options.strip_qdq,
+            keep=options.keep,
             custom_op_libraries=custom_op_libraries,
             freed=options.freed,
         )

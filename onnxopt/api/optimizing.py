@@ -50,6 +50,8 @@ def optimize(
     keep_io: bool = True,
     infer_shapes: bool = False,
     inline_functions: bool = False,
+    strip_qdq: bool = False,
+    keep: Sequence[str] = (),
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     external: str = "auto",
@@ -101,6 +103,8 @@ def optimize(
         infer_shapes: declare the types and shapes of all values, as far as they are known.
         target_opset: convert the model to this opset first. inline_functions: put functions in place of their calls.
         dtype: `float16` or `bfloat16` for what is float32; keep_io: but for inputs and outputs.
+        strip_qdq: drop pairs of QuantizeLinear and DequantizeLinear, and take weights as floats; keep: names of those
+        that stay.
         inputs, outputs: values at which the model is cut first.
         external: where weights beside the model go: `auto`, `inline`, `copy` or `reuse`.
         rename: other names for inputs, outputs and symbolic dims, by those of the model. name_nodes: name
@@ -148,7 +152,9 @@ def optimize(
                 verify_memory,
                 memory,
                 dims=dict(verify_dims or {}),
-                dtype=dtype or "",
+                dtype=options.dtype,
+                strip_qdq=strip_qdq,
+                keep=options.keep,
                 custom_op_libraries=custom_op_libraries,
                 freed=options.freed,
             )

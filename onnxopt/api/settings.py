@@ -31,6 +31,8 @@ class Settings(TypedDict, total=False):
     keep_io: bool
     infer_shapes: bool
     inline_functions: bool
+    strip_qdq: bool
+    keep: Sequence[str]
     max_constant_bytes: int | None
     memory: int
     work: float

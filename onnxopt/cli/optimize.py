@@ -216,6 +216,8 @@ def optimize(
             dims=verify_dims,
             dtype=dtype,
             freed=freed,
+            strip_qdq=given["strip_qdq"],
+            keep=given["keep"],
             custom_op_libraries=custom_op_libraries,
         )
     telling = Telling(

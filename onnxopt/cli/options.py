@@ -136,6 +136,9 @@ def parse_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
     return names
 
 
+keep_option = names_option("--keep", help="With --strip-qdq: nodes or values whose quantizers stay.")
+
+
 def rename_option(help: str) -> Callable[[F], F]:
     return click.option("--rename", callback=parse_names, multiple=True, metavar="OLD=NEW", help=help)
 
@@ -341,6 +344,12 @@ _MODEL: Final = [  # what becomes of it besides
     ),
     click.option("--infer-shapes", is_flag=True, help="Declare types and shapes of all values, as far as known."),
     click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
+    click.option(
+        "--strip-qdq",
+        is_flag=True,
+        help="Drop pairs of QuantizeLinear and DequantizeLinear, and take quantized weights as floats: numbers change.",
+    ),
+    keep_option,
     click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
 ]
 _BOUNDS: Final = [  # what passes may take, and make

@@ -62,7 +62,7 @@ ACTS: Final = {
     "executor": "names a machine to send to",
     **dict.fromkeys(("input", "inputs", "from"), "names what is read, and believed"),
     "outputs": "drops what the model gives",
-    "dtype": "decides how exact a result is",
+    **dict.fromkeys(("dtype", "strip-qdq", "keep"), "decides how exact a result is"),
     "no-verify": "switches verification off",
     "allow-unverified": "accepts what is not verified",
     **dict.fromkeys(("rtol", "atol"), "decides how wrong a result may be"),

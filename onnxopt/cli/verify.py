@@ -14,6 +14,7 @@ from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
     format_option,
+    keep_option,
     library_option,
     limit_option,
     load_plugins,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
 )
 @rename_option("B calls an input, an output or a symbolic dim of A otherwise.")
+@click.option("--strip-qdq", is_flag=True, help="Take A without its pairs of QuantizeLinear and DequantizeLinear.")
+@keep_option
 @click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
 @format_option("table", "json")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
@@ -95,6 +98,8 @@ def verify(
     timeout: float,
     dtype: str | None,
     rename: dict[str, str],
+    strip_qdq: bool,
+    keep: tuple[str, ...],
     strict: bool,
     form: str,
     quiet: bool,
@@ -133,7 +138,11 @@ def verify(
         limit=memory,
         dtype=dtype or "",
         rename=rename,
+        strip_qdq=strip_qdq,
+        keep=keep,
     )
+    if keep and not strip_qdq:
+        raise UsageError("--keep is for --strip-qdq", "without it all quantizers stay")
     with Progress(enabled=not quiet) as progress, blaming_files(a, b):
         progress.phase("comparing")
         found = compare_files(a, b, options)

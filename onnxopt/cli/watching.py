@@ -74,7 +74,12 @@ class Watch:
             from onnxopt.verification import VerifyOptions
 
             libraries = verify_options.custom_op_libraries if verify_options is not None else ()
-            options = VerifyOptions(dtype=given["dtype"] or "", custom_op_libraries=libraries)
+            options = VerifyOptions(
+                dtype=given["dtype"] or "",
+                strip_qdq=given["strip_qdq"],
+                keep=given["keep"],
+                custom_op_libraries=libraries,
+            )
             self.instruments.append(VerifyEach(source, options))
         if given["journal"]:
             self._journal = Journal()

@@ -55,7 +55,12 @@ def judge(
     passes said that they change outputs; `libraries`: of custom operators."""
     options = options or OptimizeOptions()
     asked = VerifyOptions(
-        limit=options.limits.memory, dtype=options.dtype, freed=options.freed, custom_op_libraries=libraries
+        limit=options.limits.memory,
+        dtype=options.dtype,
+        freed=options.freed,
+        strip_qdq=options.strip_qdq,
+        keep=options.keep,
+        custom_op_libraries=libraries,
     )
     with Verifier(source, asked) as verifier:
         verifier.start()

@@ -50,10 +50,11 @@ def optimize_model(
     """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
     exist, and PassError, which leaves the model as far as it came."""
     options = options or OptimizeOptions()
-    fixed = specialise(model, options.dims, options.shapes) | options.convert(model)
+    fixed, converted = specialise(model, options.dims, options.shapes), options.convert(model)
     check_names(model, options.rename)
     report = execute(options.passes(), model, options.context(instruments, trace))
-    _finish(model, options, outputs=bool(fixed))
+    report.warnings += converted.told
+    _finish(model, options, outputs=bool(fixed or converted.freed))
     return report
 
 
@@ -115,7 +116,9 @@ def attempt(
     if verify_options is not None and verifier is None and not options.only_copy:
         from onnxopt.verification import Verifier
 
-        verifier = Verifier(source, replace(verify_options, dtype=options.dtype, freed=options.freed))
+        changes = {"dtype": options.dtype, "strip_qdq": options.strip_qdq, "keep": options.keep, "freed": options.freed}
+        asked = replace(verify_options, **changes)
+        verifier = Verifier(source, asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")
@@ -125,7 +128,7 @@ def attempt(
         check_names(model, options.rename)
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
-        nodes, freed = model.node_count(), options.convert(model)
+        nodes, converted = model.node_count(), options.convert(model)
         before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model)
         with Staged(destination, home) as staged:
@@ -133,7 +136,7 @@ def attempt(
             try:
                 pipeline = execute(passes, model, ctx)
                 pipeline.nodes_before = nodes
-                _finish(model, options, outputs=bool(fixed or freed))
+                _finish(model, options, outputs=bool(fixed or converted.freed))
                 phase("passes")
                 progress("writing")
                 changed = model.version > 0
@@ -149,10 +152,11 @@ def attempt(
                 raise
             phase("write")
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
+            report.pipeline.warnings += converted.told
             report.brought_in = model.brought_in
             report.target, report.choices = str(ctx.target), options.choices(model)
             report.phases, report.changed, report.data = phases, changed, staged.read
-            report.fixed_dims, report.freed_dims = fixed, freed
+            report.fixed_dims, report.freed_dims = fixed, dict(converted.freed)
             verified = verifier is not None and changed
             if verifier is not None and changed:
                 verifier.submit(staged.path, model.tolerances, options.rename)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.arguments import check_whole, names_in, names_of, places_in, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 _DTYPES: Final = ("float16", "bfloat16")
 
 
+class Converted(NamedTuple):
+    """Changes that were asked for, before the passes: the number that each new symbol replaces, and warnings."""
+
+    freed: Mapping[str, int] = {}
+    told: Sequence[str] = ()
+
+
 @record(frozen=True)
 class OptimizeOptions:
     """What to run, and how.
@@ -45,7 +52,7 @@ class OptimizeOptions:
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `infer_shapes`: declare the types and shapes of all values in the result, as far as they are known.
     `rename`: other names for inputs, outputs and symbolic dims, by those of the file. `name_nodes`: name
-    nodes that have no name.
+    nodes that have no name. `strip_qdq`: drop QuantizeLinear and DequantizeLinear, but for those that `keep` names.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain, without it a target may do so; `provenance`: write into the model's
     metadata what made it, from what; `external`: where weights that lie beside the model go: `copy` into a data file of
@@ -70,6 +77,8 @@ class OptimizeOptions:
     infer_shapes: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
     name_nodes: bool = False
+    strip_qdq: bool = False
+    keep: Sequence[str] = ()
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
@@ -89,7 +98,11 @@ class OptimizeOptions:
             vars(self).update(target=",".join(targets_in(self.target)))
         if self.target_opset is not None:
             check_whole("target_opset", self.target_opset)
-        names = {name: tuple(names_in(getattr(self, name), name)) for name in ("extra", "disable", "allow_domains")}
+        if self.keep and not self.strip_qdq:
+            raise UsageError("--keep is for --strip-qdq", "without it all quantizers stay")
+        names = {
+            name: tuple(names_in(getattr(self, name), name)) for name in ("extra", "disable", "allow_domains", "keep")
+        }
         vars(self).update(rename=names_of(self.rename, "rename"))
         vars(self).update(names, dims=sizes_in(self.dims, "dims"), shapes=shapes_in(self.shapes, "shapes"))
         vars(self).update(make_dynamic=places_in(self.make_dynamic, "make_dynamic"))
@@ -133,6 +146,7 @@ class OptimizeOptions:
             or self.infer_shapes
             or self.rename
             or self.name_nodes
+            or self.strip_qdq
         )
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
@@ -183,14 +197,18 @@ class OptimizeOptions:
         self.convert(model)
         return model
 
-    def convert(self, model: Model) -> dict[str, int]:
-        """Change what is asked to be different about a model that is loaded: the number that each new symbol replaces.
-        Raises UsageError where that cannot be."""
-        if not self.make_dynamic:
-            return {}
-        from onnxopt.conversion.dynamic import make_dynamic
+    def convert(self, model: Model) -> Converted:
+        """Change what is asked to be different about a model that is loaded. Raises UsageError where that cannot be."""
+        freed, told = dict[str, int](), list[str]()
+        if self.make_dynamic:
+            from onnxopt.conversion.dynamic import make_dynamic
 
-        return make_dynamic(model, self.make_dynamic)
+            freed = make_dynamic(model, self.make_dynamic)
+        if self.strip_qdq:
+            from onnxopt.conversion.strip_qdq import strip_qdq
+
+            told = list(strip_qdq(model, self.keep))
+        return Converted(freed, told)
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""

@@ -17,6 +17,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, check_renamed, fix_dims, read
 from onnxopt.verification.job import Read
+from onnxopt.verification.model.views import views
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import Comparison, JudgedCase
 from onnxopt.verification.verifier import Verifier
@@ -34,10 +35,10 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     began = time.monotonic()
     a, b = Path(a), Path(b)
     with Verifier(a, options, labels=("A", "B"), stepwise=True, foreign=True) as verifier:
-        skeletons = read(a), read(b)
         if options.rename:
-            check_renamed(skeletons[0].proto, skeletons[1].proto, options.rename)
-            skeletons = skeletons[0], read(b, options.original_names)
+            check_renamed(read(a).proto, read(b).proto, options.rename)
+        of_a, of_b = views(options)
+        skeletons = read(a, of_a), read(b, of_b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
         plan = of_both(make_plan(models[0], skeletons[0].values), Side.of(skeletons[0]), Side.of(skeletons[1]))

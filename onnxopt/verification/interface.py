@@ -13,18 +13,20 @@ from onnxopt.verification.model.skeleton import Skeleton
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
+    from onnxopt.verification.model.views import View
+
 _SHOWN: Final = 4  # names that only one of the models has
 
 
-def read(path: Path, names: Mapping[str, str] | None = None) -> Skeleton:
-    """The model without its weights, whose files must be there; `names`: see `Skeleton`. Raises ModelError."""
+def read(path: Path, view: View | None = None) -> Skeleton:
+    """The model without its weights, whose files must be there; `view`: see `Skeleton`. Raises ModelError."""
     from onnx import TensorProto
 
     from onnxopt.worker.calls import refuse_explosion
 
     refuse_pipe(path)
     try:
-        skeleton = Skeleton(path, names)
+        skeleton = Skeleton(path, view)
     except (ModelError, MemoryError):
         raise
     except Exception as e:

@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxopt.protos import tensor_type
 from onnxopt.verification.batches import ALIKE, compared, freed, other_feeds
+from onnxopt.verification.model.views import views
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.metrics import measure
@@ -342,7 +343,8 @@ class Judge(Original):
 
         with contextlib.suppress(*_UNSEEN):  # said where it is asked
             read = getattr(self.engine, "program", None)
-            self._first = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign).program
+            view, _ = views(self.options)
+            self._first = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
             self._side = Side.of(self._first.skeleton)
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:

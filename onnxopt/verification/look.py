@@ -25,6 +25,7 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
 from onnxopt.verification.model.dependence import count_draws
 from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.model.views import View, views
 from onnxopt.verification.noise import Noise
 from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import EPSILON, allowed_of_whole, difference
@@ -53,16 +54,16 @@ def open_runner(
     runtime: Runtime = PLAIN,
     tell: Tell = lambda state: None,
     foreign: Foreign = NOTHING,
-    names: Mapping[str, str] | None = None,
+    view: View | None = None,
     **options: bool,
 ) -> Runner:
     """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError, protobuf's
     DecodeError, and Refused where its weights cannot be handed to parts."""
-    return Runner(Program(_skeleton(path, foreign, runtime, names)), runtime=runtime, label=label, tell=tell, **options)
+    return Runner(Program(_skeleton(path, foreign, runtime, view)), runtime=runtime, label=label, tell=tell, **options)
 
 
-def _skeleton(path: str, foreign: Foreign, runtime: Runtime, names: Mapping[str, str] | None = None) -> Skeleton:
-    skeleton = Skeleton(path, names, runtime.references)
+def _skeleton(path: str, foreign: Foreign, runtime: Runtime, view: View | None = None) -> Skeleton:
+    skeleton = Skeleton(path, view, runtime.references)
     if skeleton.left_outside:
         size = f"{skeleton.left_outside / (1 << 30):.1f} GiB of weights that bodies read lie beside the model"
         raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
@@ -91,10 +92,9 @@ class Look:
         self.paths, self.foreign = paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         known = (None, None) if plan.random or options.dtype else programs
-        called = (None, options.original_names)
         skeletons = [
-            _skeleton(path, foreign, runtime, names) if p is None else p.skeleton
-            for path, p, names in zip(paths, known, called)
+            _skeleton(path, foreign, runtime, view) if p is None else p.skeleton
+            for path, p, view in zip(paths, known, views(options))
         ]
         if plan.random:
             draw_alike(*skeletons)
@@ -210,7 +210,8 @@ class Look:
         runners = self.a, self.b
         if not any(has_narrow(r.program.skeleton.proto) for r in runners):
             return []
-        skeletons = (with_roundings(_skeleton(path, self.foreign, self.a.runtime)) for path in self.paths)
+        files = zip(self.paths, views(self.options))
+        skeletons = (with_roundings(_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
         a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
         walk = self._walked(a, b, cases)
         # What is narrow in A is rounded there as well, and which of the two loses more is not asked, unless it is all.

@@ -45,6 +45,8 @@ class VerifyOptions:
     in pieces then.
     `rename`: what is called otherwise in the result, by the original's names: inputs, outputs, symbolic dims.
     `freed`: dims that are numbers in the original and symbols in the result, along which samples are independent.
+    `strip_qdq`: the original is taken without its pairs of QuantizeLinear and DequantizeLinear, but for those that
+    `keep` names.
     `without`: why onnxruntime is not asked; onnx's reference evaluator is.
     `custom_op_libraries`: files that register custom operators with onnxruntime.
     """
@@ -66,6 +68,8 @@ class VerifyOptions:
     without: str = ""
     rename: dict[str, str] = field(default_factory=dict)
     custom_op_libraries: Sequence[str | os.PathLike[str]] = ()
+    strip_qdq: bool = False
+    keep: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers that nothing could be held against, and for what is of another type."""
@@ -81,6 +85,7 @@ class VerifyOptions:
         datasets = tuple(map(os.fspath, all_in(self.datasets, "datasets", "folders and archives")))
         libraries = library_files(self.custom_op_libraries)
         dims, rename = sizes_in(self.dims, "dims"), names_of(self.rename, "rename")
+        vars(self).update(keep=tuple(names_in(self.keep, "keep")))
         vars(self).update(cases=cases, datasets=datasets, dims=dims, rename=rename, custom_op_libraries=libraries)
 
     def share(self, limit: int) -> VerifyOptions:
@@ -99,7 +104,9 @@ class VerifyOptions:
     @property
     def thorough(self) -> bool:
         """Is anything asked for that the optimizer's own check does not do?"""
-        return bool(self.cases is not None or self.datasets or self.provider or self.dims or self.rename)
+        return bool(
+            self.cases is not None or self.datasets or self.provider or self.dims or self.rename or self.strip_qdq
+        )
 
     @property
     def by_tolerance(self) -> bool:

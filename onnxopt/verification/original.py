@@ -20,6 +20,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Opened, Request
 from onnxopt.verification.model.glance import glance
+from onnxopt.verification.model.views import views
 from onnxopt.verification.numbers.compare import differ, evidence, is_dull
 from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.options import VerifyOptions
@@ -107,7 +108,8 @@ class Original:
 
     def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
-        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.runtime, self.options.without)
+        ask = (give, stateful, self.runtime, self.options.without, views(self.options)[0])
+        self.engine, self.refused = open_original(self.paths[0], *ask)
         self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()
         if self.refused and not self.options.without:
             self.search.slow_down()
@@ -308,8 +310,8 @@ class Original:
 
         self.tell(f"loading {self.labels[which]}")
         try:
-            names = self.options.original_names if which else None
-            return open_runner(self.paths[which], self.labels[which], self.runtime, self.tell, self._foreign, names)
+            view = views(self.options)[which]
+            return open_runner(self.paths[which], self.labels[which], self.runtime, self.tell, self._foreign, view)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
 

@@ -19,6 +19,15 @@ from onnxopt.worker.heap import weights_apart
 from onnxopt.worker.serving import Refused
 
 
+def viewed(path: str, view: Callable[[Any], None]) -> bytes:
+    """The model at `path` after `view` has changed it."""
+    from onnx import ModelProto
+
+    model = ModelProto.FromString(Path(path).read_bytes())
+    view(model)
+    return bytes(model.SerializeToString())
+
+
 def _behind(path: str, give: Sequence[str], runtime: Runtime) -> bytes:
     """What is put behind the model at `path`, which a reader of protobuf merges: values that it gives out, too, and
     functions for operators that the runtime has not."""
@@ -183,23 +192,32 @@ class Reference:
 
 
 def open_original(
-    path: str, give: Sequence[str], stateful: bool, runtime: Runtime, without: str = ""
+    path: str,
+    give: Sequence[str],
+    stateful: bool,
+    runtime: Runtime,
+    without: str = "",
+    view: Callable[[Any], None] | None = None,
 ) -> tuple[OnnxRuntime | Reference, str]:
     """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
 
-    `give`: values inside that onnxruntime gives out, too. `without`: why it is not asked. Raises Refused where neither
-    can.
+    `give`: values inside that onnxruntime gives out, too. `without`: why it is not asked. `view`: what changes the
+    model before anything runs it. Raises Refused where neither can.
     """
+    source = path if view is None else viewed(path, view)
     if without:
-        return Reference(path), without
+        return Reference(source), without
     try:
+        if isinstance(source, bytes):
+            source += _behind(path, give, runtime)
+            return OnnxRuntime(source, stateful=stateful, runtime=runtime, folder=Path(path).absolute().parent), ""
         return OnnxRuntime(path, stateful=stateful, runtime=runtime, give=give), ""
     except Exception as e:
         why = reason(e)
         if is_starved(e):  # a slower engine takes no less
             raise Refused(f"the original cannot be loaded: {why}") from e
         try:
-            return Reference(path), why
+            return Reference(source), why
         except Exception as other:
             raise Refused(f"onnxruntime cannot load the original: {why}") from other
 

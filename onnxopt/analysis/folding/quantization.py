@@ -1,4 +1,4 @@
-"""QuantizeLinear of constants: the bits that every correct runtime makes."""
+"""QuantizeLinear and DequantizeLinear of constants: the bits that every correct runtime makes."""
 
 from __future__ import annotations
 
@@ -78,3 +78,17 @@ def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None
     if parameter.shape != (shape[axis],):
         return None
     return parameter.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def dequantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
+    """What a DequantizeLinear makes of these, each product rounded once; None where runtimes may differ."""
+    x, scale = inputs[0], inputs[1]
+    zero = inputs[2] if len(inputs) > 2 else None
+    if x is None or scale is None or scale.dtype not in (np.float32, np.float16) or node.attr("output_dtype", 0):
+        return None
+    steps = _along(node, scale.astype(np.float32), x.shape)
+    wide = np.float32 if element_type(x) in _LARGEST else np.int64
+    offset = np.zeros((), wide) if zero is None else _along(node, zero.astype(wide), x.shape)
+    if steps is None or offset is None:
+        return None
+    return np.asarray(((x.astype(wide) - offset).astype(np.float32) * steps).astype(scale.dtype))

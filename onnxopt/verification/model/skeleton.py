@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,8 @@ from onnxopt.wire import Stored, call_of, map_file, skim
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
+
+    from onnxopt.verification.model.views import View
 
 _ELSEWHERE: Final = "plain files inside the folder of the model are read; move the data there and correct the location"
 _FIELDS: Final = sys.maxsize
@@ -54,12 +56,10 @@ class Operand:
 class Skeleton:
     """`proto`: the model, whose large initializers have no data; `stored`: where these are, by name."""
 
-    def __init__(
-        self, path: str | Path, names: Mapping[str, str] | None = None, references: Sequence[Reference] = ()
-    ) -> None:
-        """`names`: what to call inputs, outputs and dims that have other names in the original. `references`: functions
-        for operators that the model does not define. Raises OSError, ValueError and protobuf's DecodeError for what is
-        no model, ModelError for weights that are elsewhere."""
+    def __init__(self, path: str | Path, view: View | None = None, references: Sequence[Reference] = ()) -> None:
+        """`view`: what changes the model as it is read. `references`: functions for operators that the model does not
+        define. Raises OSError, ValueError and protobuf's DecodeError for what is no model, ModelError for weights that
+        are elsewhere."""
         from onnx import ModelProto, TensorProto
 
         from onnxopt.protos import belongs_inside
@@ -70,10 +70,8 @@ class Skeleton:
         self.foreign: list[NodeProto] = []  # nodes that were cut out
         self.operands: dict[str, Operand] = {}  # of nodes that draw, by the names that they got
         inside = self._parse()
-        if names:
-            from onnxopt.verification.model.renamed import rename
-
-            rename(self.proto.graph, names)
+        if view is not None:
+            view(self.proto)
         if references:
             self.proto.MergeFrom(definitions(self.proto, references))
         for i, tensor in enumerate(self.proto.graph.initializer[:]):

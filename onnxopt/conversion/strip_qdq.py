@@ -1,0 +1,141 @@
+"""A model without the QuantizeLinear and DequantizeLinear of its values, and with floats for quantized weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.analysis.folding.quantization import dequantize
+from onnxopt.errors import UsageError, few, nearest
+from onnxopt.graph import Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.plaintext import counted
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+def strip_qdq(model: Model, keep: Collection[str]) -> list[str]:
+    """Have readers of `DequantizeLinear(QuantizeLinear(x))` read x, and those of a constant's DequantizeLinear floats.
+
+    `keep`: names of nodes, or of what they read first and make, whose pair stays, or weight. Returns what is to be said
+    of that: numbers change. Raises UsageError for a name that no such node has.
+    """
+    types.update(model)
+    _check_names(model, keep)
+    pairs = weights = 0
+    left: dict[str, list[str]] = {}
+    for node in list(_nodes(model, _DEQUANTIZE)):
+        source = _quantizer(node)
+        if _is_kept(node, keep) or (source is not None and _is_kept(source, keep)):
+            continue
+        if source is not None and not (why := _why_not(source, node)):
+            x = source.input(0)
+            assert x is not None
+            _replace(node, x)
+            pairs += 1
+        elif source is None and not (why := _fold(node)):
+            weights += 1
+        else:
+            left.setdefault(why, []).append(f"`{node.outputs[0].name}`" if node.outputs[0] is not None else repr(node))
+    told = [f"{few(names)} stay{'s' if len(names) == 1 else ''} quantized: {why}" for why, names in left.items()]
+    if not pairs + weights:
+        return [f"--strip-qdq: there is nothing to strip{f': {told[0]}' if told else ''}"]
+    gone = [f"{counted(pairs, 'pair')} of {_QUANTIZE} and {_DEQUANTIZE} less"] if pairs else []
+    gone += [f"{counted(weights, 'weight')} in floats"] if weights else []
+    changes = " changes numbers" if pairs else ""
+    against = "; the result is compared with the original without them" if pairs else ""
+    return [f"--strip-qdq{changes}: {', '.join(gone)}{against}", *told]
+
+
+def _check_names(model: Model, keep: Collection[str]) -> None:
+    if not keep:
+        return
+    known = {name: None for op in (_QUANTIZE, _DEQUANTIZE) for node in _nodes(model, op) for name in _names(node)}
+    for name in keep:
+        if name not in known:
+            hint = nearest(name, known, f"there are {few([*known])}" if known else "the model has none")
+            raise UsageError(f"{model.name}: no quantizer reads or makes {name!r}, or is called so", hint)
+
+
+def _nodes(model: Model, op_type: str) -> Iterator[Node]:
+    for scope in model.open_scopes():
+        for op in (op_type, f"com.microsoft::{op_type}"):
+            yield from scope.by_op.get(op, ())
+
+
+def _names(node: Node) -> list[str]:
+    """Those by which a user names a quantizer."""
+    ends = (node.input(0), *node.outputs)
+    return [*filter(None, [node.name]), *(v.name for v in ends if v is not None)]
+
+
+def _is_kept(node: Node, keep: Collection[str]) -> bool:
+    return bool(keep) and not set(keep).isdisjoint(_names(node))
+
+
+def _quantizer(node: Node) -> Node | None:
+    """The QuantizeLinear whose result a DequantizeLinear reads."""
+    source = node.input(0)
+    made_by = source.producer if source is not None else None
+    return made_by if made_by is not None and made_by.proto.op_type == _QUANTIZE else None
+
+
+def _why_not(quantizer: Node, node: Node) -> str:
+    """Why the two are more than rounding; empty if they are not."""
+    x, out = quantizer.input(0), node.outputs[0]
+    if x is None or out is None or not types.dtype(x) or types.dtype(x) != types.dtype(out):
+        return "its type is another than that of what is quantized"
+    for i in (1, 2):
+        if not _are_equal(quantizer.input(i), node.input(i)):
+            return "it is scaled otherwise than it was quantized"
+    of_both = ("axis", 1), ("block_size", 0)
+    if any(quantizer.attr(name, default) != node.attr(name, default) for name, default in of_both):
+        return "it is scaled otherwise than it was quantized"
+    return ""
+
+
+def _are_equal(a: Value | None, b: Value | None) -> bool:
+    if a is b:
+        return True
+    if a is None or b is None:  # the default, zero
+        other = a or b
+        return other is not None and other.constant and not other.array.astype(np.float32).any()
+    return a.constant and b.constant and a.array.dtype == b.array.dtype and np.array_equal(a.array, b.array)
+
+
+def _replace(node: Node, by: Value) -> None:
+    """Have `by` read in place of what a DequantizeLinear makes, and drop what nothing reads then."""
+    out, graph = node.outputs[0], node.graph
+    assert out is not None and graph is not None
+    reads = list(node.inputs)
+    out.replace_all_uses_with(by)
+    if node.graph is not None and not any(v is not None and v.is_used for v in node.outputs):
+        graph.remove(node)
+    _drop(reads)
+
+
+def _drop(values: Collection[Value | None]) -> None:
+    """What nothing reads any more: quantizers and their parameters."""
+    for v in values:
+        if v is None or v.is_used:
+            continue
+        if v.producer is None and not v.is_input and v.graph.initializers.get(v.name) is v:
+            v.graph.remove_initializer(v)
+        elif v.producer is not None and v.producer.graph is not None and v.producer.proto.op_type == _QUANTIZE:
+            reads = list(v.producer.inputs)
+            v.producer.graph.remove(v.producer)
+            _drop(reads)
+
+
+def _fold(node: Node) -> str:
+    """Put floats in the place of a constant's DequantizeLinear; why that is not possible, else empty."""
+    if any(v is not None and not v.constant for v in node.inputs):
+        return "integers come from elsewhere"
+    array = dequantize(node, [None if v is None else v.array for v in node.inputs])
+    if array is None or node.graph is None:
+        return "runtimes may differ in how it is scaled"
+    name = node.outputs[0].name if node.outputs[0] is not None else "weight"
+    _replace(node, node.graph.constant(array, name, node))
+    return ""

@@ -1,0 +1,73 @@
+"""How the judge reads two files that are not to be the same: one under the names of the other, without quantizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from onnxopt.protos import body_graphs, tensor_to_array
+from onnxopt.verification.options import VerifyOptions
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+View = Callable[["ModelProto"], None]
+
+
+def views(options: VerifyOptions) -> tuple[View | None, View | None]:
+    """What changes original and result as they are read; None for a file that is read as it is."""
+
+    def without(model: ModelProto) -> None:
+        pass_through(model, options.keep)
+
+    def renamed(model: ModelProto) -> None:
+        from onnxopt.verification.model.renamed import rename
+
+        rename(model.graph, options.original_names)
+
+    return without if options.strip_qdq else None, renamed if options.rename else None
+
+
+def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
+    """Have each DequantizeLinear of what a QuantizeLinear with its scale and zero point made hand on what that reads.
+    `keep`: names of nodes, or of what they read first and make, that stay."""
+    for graph in (model.graph, *model.functions):
+        _pass_through(graph, {*keep}, {}, {})
+
+
+def _pass_through(
+    graph: GraphProto | FunctionProto, keep: set[str], numbers: Mapping[str, bytes], quantizers: Mapping[str, NodeProto]
+) -> None:
+    """`numbers`: constants around the graph, `quantizers` those around it, by what they make."""
+    numbers = {**numbers, **{t.name: _number(t) for t in getattr(graph, "initializer", ())}}
+    quantizers = dict(quantizers)
+    for node in graph.node:
+        for _, body in body_graphs(node):
+            _pass_through(body, keep, numbers, quantizers)
+        if node.op_type == "Constant":
+            numbers.update((node.output[0], _number(a.t)) for a in node.attribute if a.name == "value")
+        elif node.op_type == "QuantizeLinear" and keep.isdisjoint(_names(node)):
+            quantizers[node.output[0]] = node
+        elif node.op_type == "DequantizeLinear" and keep.isdisjoint(_names(node)):
+            quantizer = quantizers.get(node.input[0])
+            if quantizer is not None and _scaling(node, numbers) == _scaling(quantizer, numbers):
+                node.op_type, node.domain, node.input[:] = "Identity", "", [quantizer.input[0]]
+                del node.attribute[:]
+
+
+def _names(node: NodeProto) -> list[str]:
+    return [*filter(None, [node.name]), *node.input[:1], *node.output]
+
+
+def _number(tensor: TensorProto) -> bytes:
+    """What tells a constant from others: its numbers, or its name where these are elsewhere."""
+    elsewhere = tensor.data_location == 1 or not (tensor.HasField("raw_data") or tensor.int32_data or tensor.float_data)
+    return tensor.name.encode() if elsewhere else bytes(tensor_to_array(tensor).tobytes())
+
+
+def _scaling(node: NodeProto, numbers: Mapping[str, bytes]) -> tuple[object, ...]:
+    """Scale, zero point and how they are laid out; a zero point of zero is as none."""
+    reads = [numbers.get(name, name) for name in (*node.input[1:], "", "")[:2]]
+    if isinstance(reads[1], bytes) and not any(reads[1]):
+        reads[1] = ""
+    layout = {a.name: a.i for a in node.attribute}
+    return (*reads, layout.get("axis", 1), layout.get("block_size", 0))
