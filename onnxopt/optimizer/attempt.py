@@ -116,8 +116,8 @@ def attempt(
     if verify_options is not None and verifier is None and not options.only_copy:
         from onnxopt.verification import Verifier
 
-        changes = {"dtype": options.dtype, "strip_qdq": options.strip_qdq, "keep": options.keep, "freed": options.freed}
-        asked = replace(verify_options, **changes)
+        asked = replace(verify_options, dtype=options.dtype, strip_qdq=options.strip_qdq, keep=options.keep)
+        asked = replace(asked, freed=options.freed)
         verifier = Verifier(source, asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):

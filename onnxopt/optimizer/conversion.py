@@ -33,7 +33,7 @@ def judged(
     with TemporaryDirectory() as folder:
         converted = Path(folder) / "converted.onnx"
         with Staged(converted) as staged:
-            staged.write(options.load_converted(source) if options.make_dynamic else model, options.external)
+            staged.write(options.load_converted(source), options.external)
             staged.commit()
         verifier.submit(converted)
         alone = verifier.finish()

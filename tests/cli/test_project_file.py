@@ -62,6 +62,8 @@ ACTING = {
     "work": "1e-9",
     "allow-unverified": "true",
     "dtype": '"float16"',
+    "strip-qdq": "true",
+    "keep": '["x"]',
     "inputs": '["x"]',
     "outputs": '["y"]',
     "quiet": "true",
