@@ -14,6 +14,7 @@ from onnxopt.analysis.shapes.integers import CONTENTS
 from onnxopt.analysis.shapes.sizes import axis_of, product
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size, divide, symbol
+from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, Value
 from onnxopt.graph.node import Node
@@ -112,7 +113,7 @@ class Carrier:
     def evaluate(self, node: Node) -> None:
         """Learn what a node makes of numbers that do not follow: indices, of positions."""
         given = [self.numbers(v) for v in node.inputs if v is not None]
-        operands = [a for a in given if a is not None and a.dtype.kind in "iub"]
+        operands = [a for a in given if a is not None and element_kind(a) in "iub"]
         if not given or len(operands) < len(given) or len(given) < len(node.inputs):
             return
         if all(v is not None and v.constant for v in node.inputs) or result_bytes(node, operands) > _LARGE:

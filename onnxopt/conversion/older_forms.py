@@ -269,7 +269,7 @@ def _quantized(call: Call) -> list[NodeProto]:
     found = call.op("Round", call.op("Div", x, _column(call, scale)))
     if zero:
         found = call.op("Add", found, _column(call, call.cast(zero, own)))
-    bounds = np.iinfo(numpy_dtype(kind))
+    bounds = np.iinfo(np.dtype(numpy_dtype(kind)))
     limits = [call.op.constant(n, numpy_dtype(own)) for n in (bounds.min, bounds.max)]
     call.op("Cast", call.op("Clip", found, *limits), to=kind, name=call.made[0])
     return call.op.nodes
