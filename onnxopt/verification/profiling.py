@@ -39,9 +39,11 @@ def profiles(openers: Sequence[Callable[[Any], Any]], settings: Any, run: Callab
     the seconds that took. The first run of each does not count."""
     with TemporaryDirectory(prefix="onnxopt-") as folder:
         settings.enable_profiling = True
-        settings.profile_file_prefix = str(Path(folder_for(folder, b"location")) / "profile")
+        sessions = []
         try:
-            sessions = [opener(settings) for opener in openers]
+            for i, opener in enumerate(openers):  # a file's name ends in the time: two of one moment would be one
+                settings.profile_file_prefix = str(Path(folder_for(folder, b"location")) / f"profile{i}")
+                sessions.append(opener(settings))
         finally:
             settings.enable_profiling = False
         rounds, spent = 0, 0.0
