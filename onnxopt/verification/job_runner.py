@@ -165,15 +165,18 @@ class JobRunner:
             self.judge.release()
 
     def _holds_in_batches(self, verdict: Verification) -> bool:
-        """Does the result take another size of what is a number in the original, and give the same for each part?"""
-        if not verdict.agrees:
+        """Whether the result takes another size of each dim that is a number in the original, with equal samples."""
+        if not (verdict.agrees and self._submission.options.freed):
             return True
-        self.begin(COMPARE + BATCHES)
+        step = COMPARE + BATCHES
         try:
+            self.begin(step)
             cases = self.judge.batches()
-        except Refused as e:
+        except (Refused, Died) as e:
+            if isinstance(e, Died) and any(death.step == step for death in self._submission.deaths):
+                raise
             verdict.status = INCONCLUSIVE
-            verdict.message += f"; but {e}"
+            verdict.message += f"; but another size was not compared: {e}"
             return True
         verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
         for case in cases:
