@@ -10,7 +10,6 @@ import click
 from onnxopt.cli.feeds import input_option
 from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
-    Number,
     dim_option,
     format_option,
     library_option,
@@ -20,6 +19,7 @@ from onnxopt.cli.options import (
     timeout_option,
 )
 from onnxopt.cli.say import say, say_all
+from onnxopt.cli.values import Number
 from onnxopt.errors import UsageError
 
 
@@ -54,7 +54,7 @@ from onnxopt.errors import UsageError
 )
 @provider_option
 @library_option
-@dim_option("a batch of 1, others 64 or what the model takes")
+@dim_option("Give a dynamic dim its size. [default: a batch of 1, others 64 or what the model takes]")
 @input_option("Measure with this input.")
 @seed_option
 @timeout_option("each load and each run")

@@ -10,7 +10,6 @@ import click
 from onnxopt.cli.feeds import verify_dim_option
 from onnxopt.cli.files import refuse_models, refuse_unwritable, write_bytes
 from onnxopt.cli.options import (
-    NewFile,
     library_option,
     pipeline_options,
     refuse_ignored,
@@ -20,6 +19,7 @@ from onnxopt.cli.options import (
 )
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
+from onnxopt.cli.values import NewFile
 from onnxopt.plaintext import counted
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.options import NewFile
 from onnxopt.cli.say import say
 from onnxopt.cli.stats import counting_options, tell_counts
+from onnxopt.cli.values import NewFile
 
 
 @click.command(epilog="Exit codes: 0 done, also where the models differ, 2 wrong usage, unreadable input or page.")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from onnxopt.cli.options import once, parse_dims
+from onnxopt.cli.values import once, parse_dims
 from onnxopt.errors import UsageError, nearest_file
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.files import json_text, named_text, refuse_swapped
-from onnxopt.cli.options import Number, format_option
+from onnxopt.cli.options import format_option
 from onnxopt.cli.say import say, say_all, say_lines
+from onnxopt.cli.values import Number
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.files import refuse_missing_folder, refuse_models, refuse_unwritable
 from onnxopt.cli.headings import HeadedCommand, heading
 from onnxopt.cli.options import (
-    NewFile,
     external_option,
     format_option,
     is_given,
@@ -34,6 +33,7 @@ from onnxopt.cli.options import (
 )
 from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
+from onnxopt.cli.values import NewFile
 from onnxopt.cli.watching import WATCHES, Watch, instrument_options
 from onnxopt.errors import UsageError, WriteError
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import os
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_passes, known_rules, known_targets, names_option
-from onnxopt.cli.files import named_text, refuse_missing_folder
+from onnxopt.cli.files import named_text
 from onnxopt.cli.headings import heading
+from onnxopt.cli.values import (
+    Number,
+    Size,
+    parse_config,
+    parse_dims,
+    parse_dims_or_free,
+    parse_free,
+    parse_names,
+    parse_shapes,
+)
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
@@ -23,117 +29,10 @@ if TYPE_CHECKING:
     from onnxopt.optimizer import OptimizeOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-V = TypeVar("V")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    """A number of bytes, `least` or more: 65536, 4M, 1.5 GiB."""
-
-    name = "size"
-
-    def __init__(self, least: int = 1) -> None:
-        self._least = least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
-        if found is None:
-            self.fail(f"{str(value)!r} is not a size; for example 500M or 2G", param, ctx)
-        size = int(float(found[1]) * _UNITS[found[2].lower()])
-        if size < self._least:
-            self.fail(f"{str(value)!r} is not enough", param, ctx)
-        return size
-
-
-class Number(click.FloatRange):
-    """A finite number in a range: NaN is out of none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
-
-
-class NewFile(click.Path):
-    """A file to write: no folder, whether it is there or not, and not `-`, which would be a file of that name.
-    `instead`: what does write to stdout."""
-
-    def __init__(self, instead: str = "") -> None:
-        super().__init__(path_type=Path)
-        self._instead = instead
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        hint = "name the file to write"
-        if value == "-":
-            raise UsageError("`-` would be a file of that name, and not stdout", self._instead or hint)
-        if os.path.isdir(value):
-            raise UsageError(f"{value} is a directory", hint)
-        refuse_missing_folder(str(value), hint)
-        return super().convert(value, param, ctx)
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     return value if value is None else named_text(value, "a pipeline")
-
-
-def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    config: dict[str, str] = {}
-    for key, found, text in (text.partition("=") for text in value):
-        if not found or not key:
-            raise click.BadParameter(f"{key!r} is not KEY=VALUE")
-        once(config, key, text, param)
-    return config
-
-
-def _is_size(text: str) -> bool:
-    """A number that a dim can hold; Python refuses to read very long ones."""
-    return text.strip().isdecimal() and len(text.strip()) < 19
-
-
-def parse_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """`--make-dynamic INPUT:AXIS=NAME`, repeatable."""
-    places: dict[str, str] = {}
-    for text in value:
-        place, found, name = text.rpartition("=")
-        whose, colon, axis = place.rpartition(":")
-        if not (found and name and whose and colon and _is_size(axis)):
-            raise click.BadParameter(f"{text!r} is not INPUT:AXIS=NAME")
-        once(places, place, name, param)
-    return places
-
-
-def _sizes_or_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int | None]:
-    """`--dim NAME=SIZE`, and `NAME=?`, which has no size."""
-    free = {text.removesuffix("=?"): None for text in value if text.endswith("=?")}
-    if len(free) > 1:
-        raise UsageError(f"--dim gives the first axis of all inputs two names: {', '.join(free)}", "give one of them")
-    sizes = parse_dims(ctx, param, tuple(text for text in value if not text.endswith("=?")))
-    if both := free.keys() & sizes.keys():
-        raise UsageError(f"--dim gives {both.pop()!r} a size and makes it dynamic", "give one of them")
-    return sizes | free
-
-
-def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
-    """`--dim NAME=SIZE`, repeatable."""
-    sizes: dict[str, int] = {}
-    for text in value:
-        name, found, size = text.rpartition("=")
-        if not found or not name or not _is_size(size):
-            raise click.BadParameter(f"{text!r} is not NAME=SIZE")
-        once(sizes, name, int(size), param)
-    return sizes
-
-
-def parse_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """`--rename OLD=NEW`, repeatable."""
-    names: dict[str, str] = {}
-    for text in value:
-        old, _, new = text.partition("=")
-        if not old or not new or "=" in new:
-            raise click.BadParameter(f"{text!r} is not OLD=NEW")
-        once(names, old, new, param)
-    return names
 
 
 keep_option = names_option("--keep", help="With --strip-qdq: nodes or values whose quantizers stay.")
@@ -143,44 +42,25 @@ def rename_option(help: str) -> Callable[[F], F]:
     return click.option("--rename", callback=parse_names, multiple=True, metavar="OLD=NEW", help=help)
 
 
-def once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
-    if given.setdefault(name, value) != value:
-        raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
-
-
-def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """`--shape INPUT:1,128`, repeatable."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in value:
-        name, found, sizes = text.rpartition(":")
-        if not found or not name or not all(_is_size(s) for s in sizes.split(",")):
-            raise click.BadParameter(f"{text!r} is not INPUT:1,128")
-        once(shapes, name, tuple(int(s) for s in sizes.split(",")), param)
-    return shapes
-
-
 def apply_all(options: list[Callable[[F], F]], function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
 
 
-def dim_option(default: str, *also: str) -> Callable[[F], F]:
-    """`--dim NAME=SIZE`, and what it is `also` called, given as `dims`; `default` says what happens to the others."""
-    return click.option(
-        "--dim",
-        *also,
-        "dims",
-        callback=parse_dims,
-        multiple=True,
-        metavar="NAME=SIZE",
-        help=f"Give a dynamic dim its size. [default: {default}]",
-    )
+def dim_option(help: str, *also: str) -> Callable[[F], F]:
+    """`--dim NAME=SIZE` with this help, also under other names, given as `dims`."""
+    return click.option("--dim", *also, "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help=help)
+
+
+def shape_option(help: str) -> Callable[[F], F]:
+    """`--shape INPUT:1,128` with this help, given as `shapes`."""
+    return click.option("--shape", "shapes", callback=parse_shapes, multiple=True, metavar="INPUT:1,128", help=help)
 
 
 memory_option = click.option(
     "--verify-memory",
-    type=_Size(),
+    type=Size(),
     default="2G",
     show_default=True,
     metavar="SIZE",
@@ -236,7 +116,7 @@ def tolerance_options(function: F) -> F:
 
 limit_option = click.option(
     "--memory",
-    type=_Size(),
+    type=Size(),
     callback=lambda ctx, param, value: value or 0,
     metavar="SIZE",
     help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",
@@ -252,23 +132,18 @@ external_option = click.option(
     "where they are, in the folder of OUT or below. auto: copy, unless nothing changed and OUT is in that folder.",
 )
 
-library_option = click.option(
+
+def _files_option(flag: str, name: str, metavar: str, help: str) -> Callable[[F], F]:
+    return click.option(flag, name, multiple=True, type=click.Path(path_type=str), metavar=metavar, help=help)
+
+
+library_option = _files_option(
     "--custom-op-library",
     "custom_op_libraries",
-    multiple=True,
-    type=click.Path(path_type=str),
-    metavar="FILE",
-    help="Load this library of custom operators into onnxruntime, as register_custom_ops_library does.",
+    "FILE",
+    "Load this library of custom operators into onnxruntime, as register_custom_ops_library does.",
 )
-
-plugin_option = click.option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    type=click.Path(path_type=str),
-    metavar="FILE.py|MODULE",
-    help="Load passes from a Python file or module.",
-)
+plugin_option = _files_option("--plugin", "plugins", "FILE.py|MODULE", "Load passes from a Python file or module.")
 
 
 _PASSES: Final = [  # which run
@@ -289,7 +164,7 @@ _PASSES: Final = [  # which run
         help="Do not run these passes, or rules; RULE@VALUE: not at the node that makes this value.",
     ),
     click.option(
-        "--config", callback=_config, multiple=True, metavar="KEY=VALUE", help="Set a config key, or PASS.OPTION."
+        "--config", callback=parse_config, multiple=True, metavar="KEY=VALUE", help="Set a config key, or PASS.OPTION."
     ),
     names_option(
         "--target",
@@ -309,7 +184,7 @@ _MODEL: Final = [  # what becomes of it besides
     click.option(
         "--dim",
         "dims",
-        callback=_sizes_or_free,
+        callback=parse_dims_or_free,
         multiple=True,
         metavar="NAME=SIZE|?",
         help="Give a dynamic dim its size; NAME=?: make the first axis of all inputs, a number, this dynamic dim. "
@@ -322,14 +197,7 @@ _MODEL: Final = [  # what becomes of it besides
         metavar="INPUT:AXIS=NAME",
         help="Make a fixed dim of an input dynamic, whose places do not depend on one another.",
     ),
-    click.option(
-        "--shape",
-        "shapes",
-        callback=parse_shapes,
-        multiple=True,
-        metavar="INPUT:1,128",
-        help="Give a dynamic input its shape.",
-    ),
+    shape_option("Give a dynamic input its shape."),
     click.option("--target-opset", type=click.IntRange(7), metavar="N", help="Convert the model to this opset first."),
     click.option(
         "--dtype",
@@ -355,7 +223,7 @@ _MODEL: Final = [  # what becomes of it besides
 _BOUNDS: Final = [  # what passes may take, and make
     heading("What passes may take, and make"),
     click.option(
-        "--max-constant-bytes", type=_Size(0), help="How much one constant fold may add to the file. [default: 1M]"
+        "--max-constant-bytes", type=Size(0), help="How much one constant fold may add to the file. [default: 1M]"
     ),
     limit_option,
     click.option(

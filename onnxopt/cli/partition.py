@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from onnxopt.cli.options import NewFile, limit_option
+from onnxopt.cli.options import limit_option
 from onnxopt.cli.say import say, say_lines
+from onnxopt.cli.values import NewFile
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, any_of, few, unwritable
 from onnxopt.plaintext import counted
 

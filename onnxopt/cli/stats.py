@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from onnxopt.cli.files import json_text
-from onnxopt.cli.options import apply_all, format_option, parse_dims, parse_shapes
+from onnxopt.cli.options import apply_all, dim_option, format_option, shape_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError, few
 
@@ -25,22 +25,8 @@ def counting_options(function: F) -> F:
     """How models are counted, and in which form that is said."""
     options = [
         format_option("table", "json", "markdown", "csv"),
-        click.option(
-            "--dim",
-            "dims",
-            callback=parse_dims,
-            multiple=True,
-            metavar="NAME=SIZE",
-            help="Size of a dynamic dim, for MACs.",
-        ),
-        click.option(
-            "--shape",
-            "shapes",
-            callback=parse_shapes,
-            multiple=True,
-            metavar="INPUT:1,128",
-            help="Shape of an input, for MACs.",
-        ),
+        dim_option("Size of a dynamic dim, for MACs."),
+        shape_option("Shape of an input, for MACs."),
         click.option(
             "--no-work", is_flag=True, help="Do not work out MACs, FLOPs and memory, which takes shape inference."
         ),

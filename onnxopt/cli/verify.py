@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     "(input_0.pb, …, or a folder of test_data_set_0, …); NAME=FILE.npy gives one input its value in every case.",
 )
 @tolerance_options
-@dim_option("several sizes, one after the other", "--verify-dim")
+@dim_option("Give a dynamic dim its size. [default: several sizes, one after the other]", "--verify-dim")
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
 @memory_option
 @limit_option

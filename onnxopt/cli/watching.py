@@ -10,8 +10,9 @@ import click
 
 from onnxopt.cli.completing import known_passes, names_option
 from onnxopt.cli.files import write_text
-from onnxopt.cli.options import NewFile, apply_all
+from onnxopt.cli.options import apply_all
 from onnxopt.cli.say import say
+from onnxopt.cli.values import NewFile
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument

@@ -256,3 +256,10 @@ def rank(value: Value | None) -> int:
 def axis_in(node: Node, name: str, count: int, default: int = 0) -> int:
     """The axis that an attribute names, of so many."""
     return axis_of(int(node.attr(name, default)), count)
+
+
+def operand(node: Node, index: int) -> Value:
+    """An operand that the standard requires."""
+    value = node.inputs[index]
+    assert value is not None
+    return value

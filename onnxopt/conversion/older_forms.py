@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto
 from onnxopt.conversion.call import FLOATS, Call, Unsayable
 from onnxopt.conversion.rotary import rotary_embedding
 from onnxopt.conversion.written import group_norm, layer_norm, rms_norm, trilu
+from onnxopt.element_types import BY_CODE
 from onnxopt.operators import REDUCTIONS
 from onnxopt.protos import Array, numpy_dtype
 from onnxopt.rewriting.forms import FORMS
@@ -269,8 +270,8 @@ def _quantized(call: Call) -> list[NodeProto]:
     found = call.op("Round", call.op("Div", x, _column(call, scale)))
     if zero:
         found = call.op("Add", found, _column(call, call.cast(zero, own)))
-    bounds = np.iinfo(np.dtype(numpy_dtype(kind)))
-    limits = [call.op.constant(n, numpy_dtype(own)) for n in (bounds.min, bounds.max)]
+    bounds = BY_CODE[kind].integers
+    limits = [call.op.constant(n, numpy_dtype(own)) for n in bounds]
     call.op("Cast", call.op("Clip", found, *limits), to=kind, name=call.made[0])
     return call.op.nodes
 

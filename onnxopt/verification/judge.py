@@ -54,8 +54,7 @@ class Judge(Original):
         self.b: Any = None  # the result
         self._uneven: set[str] = set()  # cases in which a channel of an output differs by much of its own range
         self._look: Look | None = None
-        self._first: Program | None = None  # of the original, which is the same for all results
-        self._side: Side | None = None
+        self._ahead: tuple[Program, Side] | None = None  # of the original, which is the same for all results
         self._alone: Plan | None = None  # the plan of the original, where that of both is in its place
         self._roundings: dict[str, float] | None = None  # see `Look.roundings`
         self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
@@ -181,11 +180,11 @@ class Judge(Original):
         return record
 
     def batches(self) -> list[JudgedCase]:
-        """The result on twice the size of each dim that is a symbol there and a number in the original, if there are
-        any: see `batches.py`. Raises Refused where no case tells the halves apart."""
+        """The result on twice the size of each dim that is a symbol there and a number in the original: see
+        `batches.py`. Raises Refused where that cannot be run, or no case tells the halves apart."""
         names = self.options.freed
-        if not names or self.unknown or isinstance(self.b, Reference) or not self.kept:
-            return []
+        if self.unknown or isinstance(self.b, Reference) or not self.kept:
+            raise Refused("onnxruntime does not run all of the model")
         if isinstance(self.b, OnnxRuntime):
             dims = self.b.dims
         else:
@@ -336,7 +335,7 @@ class Judge(Original):
 
     def read_ahead(self) -> None:
         """Read the original as the look into both files will: while its result is not there, nothing else is to do."""
-        if self.planned.random or self.options.dtype or self._side is not None:  # each look changes its own copy
+        if self.planned.random or self.options.dtype or self._ahead is not None:  # each look changes its own copy
             return
         from onnxopt.verification.inputs.limits import Side
         from onnxopt.verification.look import open_runner
@@ -344,8 +343,8 @@ class Judge(Original):
         with contextlib.suppress(*_UNSEEN):  # said where it is asked
             read = getattr(self.engine, "program", None)
             view, _ = views(self.options)
-            self._first = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
-            self._side = Side.of(self._first.skeleton)
+            program = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
+            self._ahead = program, Side.of(program.skeleton)
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Cases for numbers that only one of the two models has, where these inputs are given. They are planned for
@@ -356,7 +355,7 @@ class Judge(Original):
         try:
             self.read_ahead()
             a, b = (runner.program.skeleton for runner in (self._looked().a, self._looked().b))
-            both = of_both(self.planned, self._side or Side.of(a), Side.of(b), _WORK)
+            both = of_both(self.planned, self._ahead[1] if self._ahead else Side.of(a), Side.of(b), _WORK)
         except _UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs
@@ -441,6 +440,7 @@ class Judge(Original):
         from onnxopt.verification.look import Look
 
         if self._look is None:
+            first = self._ahead[0] if self._ahead else getattr(self.engine, "program", None)
             self._look = Look(
                 self.paths,
                 self.options,
@@ -450,7 +450,7 @@ class Judge(Original):
                 self.engine,
                 self.tell,
                 self._foreign,
-                [self._first or getattr(self.engine, "program", None), getattr(self.b, "program", None)],
+                [first, getattr(self.b, "program", None)],
             )
         return self._look
 

@@ -1,0 +1,140 @@
+"""Texts that options are given, as values."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from onnxopt.cli.files import refuse_missing_folder
+from onnxopt.errors import UsageError
+
+V = TypeVar("V")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
+    """A number of bytes, `least` or more: 65536, 4M, 1.5 GiB."""
+
+    name = "size"
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{str(value)!r} is not a size; for example 500M or 2G", param, ctx)
+        size = int(float(found[1]) * _UNITS[found[2].lower()])
+        if size < self._least:
+            self.fail(f"{str(value)!r} is not enough", param, ctx)
+        return size
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: NaN is out of none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+class NewFile(click.Path):
+    """A file to write: no folder, whether it is there or not, and not `-`, which would be a file of that name.
+    `instead`: what does write to stdout."""
+
+    def __init__(self, instead: str = "") -> None:
+        super().__init__(path_type=Path)
+        self._instead = instead
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        hint = "name the file to write"
+        if value == "-":
+            raise UsageError("`-` would be a file of that name, and not stdout", self._instead or hint)
+        if os.path.isdir(value):
+            raise UsageError(f"{value} is a directory", hint)
+        refuse_missing_folder(str(value), hint)
+        return super().convert(value, param, ctx)
+
+
+def once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
+    """Note a value of a repeatable option. Raises UsageError for a second value of one name."""
+    if given.setdefault(name, value) != value:
+        raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
+
+
+def parse_config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """`--config KEY=VALUE`, repeatable."""
+    config: dict[str, str] = {}
+    for key, found, text in (text.partition("=") for text in value):
+        if not found or not key:
+            raise click.BadParameter(f"{key!r} is not KEY=VALUE")
+        once(config, key, text, param)
+    return config
+
+
+def _is_size(text: str) -> bool:
+    """A number that a dim can hold; Python refuses to read very long ones."""
+    return text.strip().isdecimal() and len(text.strip()) < 19
+
+
+def parse_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """`--make-dynamic INPUT:AXIS=NAME`, repeatable."""
+    places: dict[str, str] = {}
+    for text in value:
+        place, found, name = text.rpartition("=")
+        whose, colon, axis = place.rpartition(":")
+        if not (found and name and whose and colon and _is_size(axis)):
+            raise click.BadParameter(f"{text!r} is not INPUT:AXIS=NAME")
+        once(places, place, name, param)
+    return places
+
+
+def parse_dims_or_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int | None]:
+    """`--dim NAME=SIZE`, and `NAME=?`, which has no size."""
+    free = {text.removesuffix("=?"): None for text in value if text.endswith("=?")}
+    if len(free) > 1:
+        raise UsageError(f"--dim gives the first axis of all inputs two names: {', '.join(free)}", "give one of them")
+    sizes = parse_dims(ctx, param, tuple(text for text in value if not text.endswith("=?")))
+    if both := free.keys() & sizes.keys():
+        raise UsageError(f"--dim gives {both.pop()!r} a size and makes it dynamic", "give one of them")
+    return sizes | free
+
+
+def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
+    """`--dim NAME=SIZE`, repeatable."""
+    sizes: dict[str, int] = {}
+    for text in value:
+        name, found, size = text.rpartition("=")
+        if not found or not name or not _is_size(size):
+            raise click.BadParameter(f"{text!r} is not NAME=SIZE")
+        once(sizes, name, int(size), param)
+    return sizes
+
+
+def parse_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """`--rename OLD=NEW`, repeatable."""
+    names: dict[str, str] = {}
+    for text in value:
+        old, _, new = text.partition("=")
+        if not old or not new or "=" in new:
+            raise click.BadParameter(f"{text!r} is not OLD=NEW")
+        once(names, old, new, param)
+    return names
+
+
+def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """`--shape INPUT:1,128`, repeatable."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in value:
+        name, found, sizes = text.rpartition(":")
+        if not found or not name or not all(_is_size(s) for s in sizes.split(",")):
+            raise click.BadParameter(f"{text!r} is not INPUT:1,128")
+        once(shapes, name, tuple(int(s) for s in sizes.split(",")), param)
+    return shapes
