@@ -237,7 +237,7 @@ def test_what_the_optimizer_does_to_both_is_no_difference(
     the result computes the same and is of no use where the original is. Afterwards the next result is judged."""
     for name, text in {"a": RELU, "b": RELU, "c": ABS, "d": RELU}.items():
         (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
-    to_hang = 1.0 if stepwise else 3.0  # where it is not for each step, the worker's start is in it
+    to_hang = 1.0 if stepwise else 2.0  # where it is not for each step, the worker's start is in it
     options = VerifyOptions(timeout=to_hang if HANG in endings.values() else 60.0)
     start = WORKER + OPTIMIZED.format(endings=json.dumps(endings))
     with Verifier(tmp_path / "a", options, start=start, stepwise=stepwise) as verifier:
