@@ -7,6 +7,7 @@ server forks. A worker's parent is then a process of the server that waits for i
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import select
@@ -127,6 +128,7 @@ def serve(descriptor: int) -> None:
     """Fork a worker for each request until the other side closes. A request is 8 bytes of its length, with which come
     three descriptors, and JSON; what is told is 4 bytes of the worker's number, and at its end 4 of its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for workers ends by itself
+    gc.freeze()  # forks need not go through what is here
     with socket.socket(fileno=descriptor) as client:
         for request, ends in asked(client, 3):
             if os.fork() == 0:

@@ -8,6 +8,7 @@ A worker that it starts is its child as ever, and runs the same program, but is 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import selectors
@@ -173,6 +174,7 @@ def _tell_modules(model: str, target: int) -> NoReturn:
 def serve(descriptor: int) -> None:
     """Until the other side closes. A request is 8 bytes of its length, with which come a stdout and a stderr, and JSON;
     the answer is the exit code, below zero for a signal."""
+    gc.freeze()  # forks need not go through what is here
     with socket.socket(fileno=descriptor) as client:
         for request, streams in asked(client, 2):
             pid = os.fork()
