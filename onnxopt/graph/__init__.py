@@ -1,4 +1,4 @@
-"""The in-memory graph: slim, and backed by the protobuf it came from."""
+"""The in-memory graph: a slim index over a ModelProto."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What quantization annotations name: it stays for as long as what they are about."""
+"""Quantization annotations of a graph: removed together with the annotated value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def values_named(graph: Graph) -> set[str]:
-    """The names of what the scope has, sparse initializers among them."""
+    """Return the names of all values of a scope, sparse initializers included."""
     names = {v.name for node in graph for v in node.outputs if v is not None}
     names.update(graph.initializers, (v.name for v in graph.inputs))
     names.update(s.values.name for s in graph.proto.sparse_initializer)
@@ -21,7 +21,10 @@ def values_named(graph: Graph) -> set[str]:
 
 
 def pin(graph: Graph) -> None:
-    """Initializers that annotations of the main graph name stay, whoever reads them; not what becomes one later."""
+    """Keep the initializers that annotations of the main graph name, even if no node reads them.
+
+    Initializers added later are not pinned.
+    """
     for annotation in graph.proto.quantization_annotation:
         for value in _named(graph, annotation):
             value.output_count += 1
@@ -34,9 +37,9 @@ def _named(graph: Graph, annotation: TensorAnnotation) -> list[Value]:
 
 
 def drop_vanished(graph: Graph, names: set[str] | None = None) -> bool:
-    """Remove annotations of values that are gone, which lets go of the initializers that they name. Were there any?
+    """Remove annotations of removed values, and unpin the initializers they name. Returns whether any annotation went.
 
-    What the file says of names that never were values of ours stays. `names`: what there is, if it is known.
+    Annotations of names unknown to the index stay as in the file. `names`: the names of the scope, if known.
     """
     annotations = graph.proto.quantization_annotation
     if not annotations:

@@ -1,4 +1,4 @@
-"""The graph's own rules, checked from scratch: what the mutating methods promise to keep."""
+"""Consistency check of the index: recomputes the invariants maintained by the mutating methods."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def _check_scope(
 
 
 def _sparse(value: Value) -> bool:
-    """A sparse initializer: named in the proto only."""
+    """Whether `value` is a sparse initializer, named only in the proto."""
     return value.producer is None and not value.is_input and value.tensor is None and not value.constant

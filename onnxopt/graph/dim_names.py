@@ -1,7 +1,7 @@
-"""Names of dims: those a file gives, kept apart from those that are made here.
+"""Names of symbolic dims: names from a file are kept apart from names made by onnxopt.
 
-What is computed is called as it is computed, `{a*b}`, and what inference invents has an @. A file may call a dim
-anything, `a*b` or `{a*b}` too: a name is no arithmetic, and the same name is all that makes two dims equal.
+A computed dim is named by its expression, `{a*b}`; a dim invented by shape inference contains an `@`. A file may use
+any name, even `a*b` or `{a*b}`. Such a name is no expression: two dims are equal only if the names are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _PLAIN: Final = re.compile(r"[^\W\d][\w.]*")
 
 
 def as_symbol(name: str) -> str:
-    """A name of a file as a symbol: in quotes if it is no plain word, so that nothing made here is called alike."""
+    """Return the symbol for a name of a file: the name, or a quoted form for anything but a plain identifier.
+
+    Names made by onnxopt are never quoted, so symbols from a file cannot collide with made ones.
+    """
     if _PLAIN.fullmatch(name):
         return name
     import json
@@ -27,7 +30,7 @@ def as_symbol(name: str) -> str:
 
 
 def as_written(dim: Dim) -> Dim:
-    """A dim with its symbol as the file calls it."""
+    """Return a dim with its symbol spelled as in the file."""
     if not (isinstance(dim, str) and dim.startswith('"') and dim.endswith('"')):
         return dim
     import json
@@ -36,7 +39,7 @@ def as_written(dim: Dim) -> Dim:
 
 
 def rename_dims(kind: TypeProto, name: Callable[[str], str]) -> None:
-    """Call the dims of a type, also of one inside it, as `name` says; by an empty name they are unknown."""
+    """Apply `name` to each named dim of a type, nested types included; an empty result makes the dim unknown."""
     which = kind.WhichOneof("value")
     if which in ("sequence_type", "optional_type"):
         rename_dims(getattr(kind, which).elem_type, name)

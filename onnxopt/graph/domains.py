@@ -1,4 +1,4 @@
-"""Domains of operators that a pass brings into a model: whether they may enter, and which version is imported."""
+"""Operator domains added to a model by passes: whether they are allowed, and the version to import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class Domain:
-    """Operators that somebody else defines. `operators` is empty where nobody listed them."""
+    """A declared operator domain. An empty `operators` means that no list of operators was given."""
 
     version: int
     operators: frozenset[str] = frozenset()
@@ -28,10 +28,11 @@ _DECLARED: dict[str, Domain] = {}
 
 
 def declare_domain(name: str, version: int = 1, operators: Iterable[str] = ()) -> None:
-    """Operators of the domain `name` bring an import of this version into a model that has none.
+    """Declare a domain: a model without an import of `name` gets this `version` when a pass adds an operator of the
+    domain.
 
-    `operators`: the names that there are; a pass that makes another one is told. Raises UsageError for a domain of the
-    standard, and for another declaration than there was.
+    `operators`: the operators of the domain; making any other raises an error. Raises UsageError for a standard domain,
+    and for a declaration that differs from an earlier one.
     """
     declared = Domain(version, frozenset(operators))
     if is_standard(name) or version < 1:
@@ -47,20 +48,20 @@ def declared(name: str) -> Domain | None:
 
 
 def is_standard(domain: str) -> bool:
-    """Does the installed onnx say what operators there are in it?"""
+    """Whether `domain` is an ONNX domain (`ai.onnx…`), whose operators the installed onnx lists."""
     return not domain or domain == "ai.onnx" or domain.startswith("ai.onnx.")
 
 
 def where(graph: Graph, op: str, place: object) -> str:
-    """How messages call a call of `op` that is made for the node `place`."""
+    """Return the location of a call of `op`, made for the node `place`, for messages."""
     made = f"{op} for {place!r}" if op and place is not None else op or repr(place)
     return f"{graph.model.name}: {graph.path}: {made}"
 
 
 def opset_for(graph: Graph, op: str, place: object = None) -> int:
-    """The version of the operator's domain in force in `graph`, or the one that it would bring.
+    """Return the version of the operator's domain in force in `graph`, or the version to import.
 
-    Raises DomainError where it may not enter.
+    Raises DomainError for a domain that is neither imported nor allowed.
     """
     domain, _, op_type = op.rpartition("::")
     version = graph.opset(domain)
@@ -83,10 +84,10 @@ def opset_for(graph: Graph, op: str, place: object = None) -> int:
 
 
 def adopt_opsets(graph: Graph) -> None:
-    """In a function those versions are in force that the model imports, where all that it calls is the same in both.
+    """Set a function's opset versions to the model's if each called operator has the same definition in both.
 
-    onnx's checker wants each operator of a function to be the one that the model imports (`check_opset_compatibility`):
-    what comes into a function of which that holds has to be such, too.
+    onnx.checker (`check_opset_compatibility`) requires each operator of a function to match the version imported by the
+    model. Nodes added to the function by passes must match, too.
     """
     assert graph.opsets is not None
     given = graph.model.opsets
@@ -99,7 +100,7 @@ def adopt_opsets(graph: Graph) -> None:
 
 
 def write_opsets(graph: Graph) -> None:
-    """Say in the function around `graph` which versions are in force there."""
+    """Write the versions in force into the opset imports of the function around `graph`."""
     opsets = graph.root.opsets or {}
     for o in graph.root.proto.opset_import if opsets else ():
         o.version = opsets["" if o.domain == "ai.onnx" else o.domain]

@@ -1,6 +1,6 @@
-"""What a pass makes is looked at when it makes it: is it a call that the operator's definition allows?
+"""Schema checks of each node when a pass makes the node.
 
-A model in which such a node stands is found out by a checker long after, when nobody knows who made it.
+A checker of the whole model would find an invalid node only later, and could not name the pass.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ def make_call(
     like: NodeProto | None = None,
     place: object = None,
 ) -> NodeProto:
-    """The proto of a new call; what `like` has, apart from names of values and from `attributes`, it has too.
+    """Return the NodeProto of a new call; fields of `like` other than value names and `attributes` are copied.
 
-    `outputs` learn their element types. `place` is where it goes, for messages. An attribute of None is left out.
-    Raises EmissionError for what the operator's definition does not allow, and DomainError.
+    Sets the element types of `outputs`. `place`: the node for which the call is made, for messages. An attribute of
+    value
+    None is left out. Raises EmissionError if the call violates the operator's schema, and DomainError if the domain is
+    not
+    allowed.
     """
     op = qualified(op_type, domain)
     opset = opset_for(graph, op, place)
@@ -61,9 +64,9 @@ def make_call(
 
 
 def admit(graph: Graph, node: Node) -> None:
-    """Import the domain of a node's operator into the model, and into the function around `graph`, unless they do.
+    """Import the domain of a node's operator into the model and the function around `graph`, if missing.
 
-    Raises DomainError where it may not enter, and EmissionError for an operator that there is not.
+    Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
     """
     domain = node.op.rpartition("::")[0]
     opset = opset_for(graph, node.op)
@@ -83,7 +86,7 @@ def check_call(
     outputs: Sequence[Value | None],
     place: object,
 ) -> None:
-    """Raise EmissionError if the call that is there may not have these inputs and outputs."""
+    """Raise EmissionError if an existing call may not have these inputs and outputs."""
     opset = graph.opset(op.rpartition("::")[0])
     objection = _objection(op, opset, signature(op, opset), inputs, len(outputs), (), known=True)
     if objection:
@@ -100,8 +103,7 @@ def _check_types(
     proto: NodeProto,
     place: object,
 ) -> None:
-    """Raise MistypedError for element types that the operator does not take, as far as they are known, and does not
-    result in. `outputs` learn theirs."""
+    """Raise MistypedError for element types not allowed by the schema; set the element types of `outputs`."""
     known = formals(op, opset)
     if known is None:
         return
@@ -125,7 +127,7 @@ def _check_types(
         formal = made[i] if i < len(made) else made[-1]
         kind = bound.get(formal.symbol, 0) or formal.only or _said_type(proto)
         if kind not in formal.allowed:
-            continue  # it is not known
+            continue  # the type is not known
         if v.dtype and v.dtype != kind:
             told = f"it results in {type_name(kind)}, and `{v.name}` is {type_name(v.dtype)}"
             raise refusal(graph, place, told, op, opset, kind=MistypedError)
@@ -133,7 +135,7 @@ def _check_types(
 
 
 def _said_type(proto: NodeProto) -> int:
-    """The element type that a Cast, or what draws or fills, results in by an attribute; 0 if it says none."""
+    """Return the element type in attribute `to` or `dtype` of a Cast, random or fill operator; 0 if absent."""
     for a in proto.attribute[:]:
         if a.name in ("to", "dtype") and a.type == AttributeProto.INT and not a.ref_attr_name:
             return int(a.i)
@@ -141,7 +143,7 @@ def _said_type(proto: NodeProto) -> int:
 
 
 def check_attribute(graph: Graph, node: Node, name: str, attribute: AttributeProto | None) -> None:
-    """Raise EmissionError if the node may not have this attribute, or (None) has to have one of that name."""
+    """Raise EmissionError if the node may not have `attribute`, or if `attribute` is None and `name` is required."""
     opset = graph.opset(node.op.rpartition("::")[0])
     defined = signature(node.op, opset)
     if defined is None:
@@ -162,7 +164,8 @@ def refusal(
     hint: str = "this is a bug in the pass",
     kind: type[EmissionError] = EmissionError,
 ) -> EmissionError:
-    """`objection` against a call of `op`, or without one against what a pass did, at `place`."""
+    """Return the error for `objection` at `place`, against a call of `op` or, without `op`, against an action of a
+    pass."""
     defined = signature(op, opset)
     if defined is not None:
         hint = f"in opset {opset} it is {defined}"
@@ -175,8 +178,10 @@ def refusal(
 
 
 def contradiction(old: Value, data_type: int, dims: Shape | None) -> str:
-    """How this type, of which 0 and None are not known, differs from that of `old`, whose place it is to take; empty if
-    it does not."""
+    """Return how a type differs from the known type of `old`, the value to replace; empty if it does not differ.
+
+    A `data_type` of 0 and `dims` of None are unknown.
+    """
     was, shape = old.known_dtype, old.known_shape
     alike = not (was and data_type) or was == data_type
     if alike and dims is not None and shape is not None:
@@ -192,17 +197,17 @@ def contradiction(old: Value, data_type: int, dims: Shape | None) -> str:
 
 
 def describe_as(proto: NodeProto, like: NodeProto) -> None:
-    """Give a new node the name, the doc string and the metadata of the node whose place it takes."""
-    if name := like.name:  # an empty field takes bytes
+    """Copy name, doc string and metadata to a new node from the replaced node."""
+    if name := like.name:  # setting an empty field would still add bytes
         proto.name = str(name)
     doc_string = like.doc_string
-    if doc_string and isinstance(doc_string, str):  # what is not UTF-8 is handed out as bytes, and not taken
+    if doc_string and isinstance(doc_string, str):  # protobuf returns invalid UTF-8 as bytes, which cannot be set again
         proto.doc_string = doc_string
     proto.metadata_props.extend(like.metadata_props)
 
 
 def _attribute(name: str, value: Any, defined: Signature | None) -> AttributeProto:
-    """An empty list is of the type that the operator wants."""
+    """Return an AttributeProto; the type of an empty list is taken from the schema."""
     if isinstance(value, (list, tuple)) and not value and defined is not None and name in defined.attributes:
         return AttributeProto(name=name, type=defined.attributes[name])
     return make_attribute(name, value)
@@ -218,7 +223,7 @@ def _objection(
     *,
     known: bool,
 ) -> str:
-    """What is wrong with a call; `known`: a node of this operator was there before."""
+    """Return why a call violates its schema, or an empty string. `known`: a node of this operator existed before."""
     for i, value in enumerate(inputs):
         if value is not None and not isinstance(value, Value):
             kind = an(type(value).__name__)
@@ -247,7 +252,7 @@ def _objection(
 
 
 def _objection_to(attribute: AttributeProto, defined: Signature) -> str:
-    """What is wrong with an attribute, for who knows what an operator has."""
+    """Return why the schema does not allow an attribute, or an empty string."""
     wanted = defined.attributes.get(attribute.name)
     if wanted is None:
         return f"it has no attribute `{attribute.name}`"

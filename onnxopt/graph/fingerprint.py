@@ -1,4 +1,4 @@
-"""What a model says, as a hash: it sees the edits of protos that no counter does."""
+"""A hash of a model's contents. Detects edits of the protos that bypass the version counter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.protos import tensor_bytes
 
-_SMALL: Final = 4096  # bytes of scales and targets of reshapes, which are looked at; weights are not
+# bytes; smaller tensors (scales, target shapes) are hashed by content, larger ones by name and type
+_SMALL: Final = 4096
 
 
 def fingerprint(model: Model) -> bytes:
-    """A hash of all but the data of weights, which is read-only anyway. Brings the model's proto up to date."""
+    """Return a hash of the model without the (read-only) data of large weights. Updates the model's proto."""
     import hashlib  # OpenSSL takes its time to load
 
     found = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""One scope of nodes: the main graph, a body of If/Loop/Scan, or a function's body."""
+"""A scope of nodes: the main graph, a body of If/Loop/Scan, or the body of a function."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class Graph(Order):
     `rename`, `drop_input`, `drop_output`, `give`, `constant`, `attach_constant`, `add_initializer`, `know` and
     `remove_initializer` here; `Node.op`, `Node.set_attr`, `Node.adopt`, `Node.set_input`, `Node.remove_input` and
     `Node.remove_output`; `Value.rename`, `Value.redirect_readers` and `Value.replace_all_uses_with`; and
-    `Model.add_function`. Each keeps users, index and version right and tells the model's watcher which nodes to look at
-    again. Each node gives out what its operator has to, and no scope gives out one value twice, unless its file did.
+    `Model.add_function`. Each updates users, index and version, and marks the nodes to be visited again by passes. Each
+    node has all required outputs of its operator. No scope lists a value twice as output, unless the file did.
     """
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
         super().__init__()
         self.model = model
         self.proto = proto
-        self.owner = owner  # the node whose body this is
+        self.owner = owner  # the node that holds this body
         self.label = label  # "then_branch", or the function's name, or "main"
         self.is_function = not hasattr(proto, "initializer")
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self.initializers: dict[str, Value] = {}
         self.by_op: defaultdict[str, dict[Node, None]] = defaultdict(dict)
-        self.owners: dict[Node, None] = {}  # nodes with bodies
+        self.owners: dict[Node, None] = {}  # nodes that hold bodies
         self.size = 0
-        self.opsets: dict[str, int] | None = None  # a function has its own
-        self.skipped = False  # marked `onnxopt.skip` in its metadata, or inside a scope that is: passes leave it alone
+        self.opsets: dict[str, int] | None = None  # functions only: version by domain
+        self.skipped = False  # `onnxopt.skip` in the metadata of this scope or of one around it: passes leave it alone
         self.nodes_changed = False
         self.initializers_changed = False
-        self.deferred: list[Value] = []  # initializers that were written without their data
-        self.pinned: set[Value] = set()  # initializers that the file's annotations name
+        self.deferred: list[Value] = []  # initializers written without their data
+        self.pinned: set[Value] = set()  # initializers named by quantization annotations of the file
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class Graph(Order):
 
     @property
     def root(self) -> Graph:
-        """The main graph, or the function, around this scope."""
+        """The main graph or function around this scope."""
         graph = self
         while graph.owner is not None and graph.owner.graph is not None:
             graph = graph.owner.graph
@@ -74,45 +74,50 @@ class Graph(Order):
 
     @property
     def path(self) -> str:
-        """`main / If "if_3" / then_branch`."""
+        """The scope's location for messages: `main / If "if_3" / then_branch`."""
         if self.owner is None or self.owner.graph is None:
             return self.label
         name = f' "{self.owner.name}"' if self.owner.name else ""
         return f"{self.owner.graph.path} / {self.owner.op}{name} / {self.label}"
 
     def opset(self, domain: str = "") -> int:
-        """The version of `domain` in force here; 0 when it is not imported."""
+        """Return the version of `domain` in force here; 0 if it is not imported."""
         opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
         return opsets.get("" if domain == "ai.onnx" else domain, 0)
 
     def is_pure(self, node: Node) -> bool:
-        """May the node go when nothing reads it? What is not made of operators of the standard may have effects."""
+        """Whether an unread node may be removed: operators outside the standard may have side effects."""
         return self.knows(node._op) or (not node.proto.overload and self.model.is_pure_function(node.op))
 
     def knows(self, op: str) -> bool:
-        """Does the standard define this operator, in the version in force here?"""
+        """Whether the standard defines this operator in the version in force here."""
         return is_known(op, self.opset(op.rpartition("::")[0]))
 
     @property
     def holds_initializers(self) -> bool:
-        """Functions have none; before IR 4 one must also be an input, which a body cannot add."""
+        """Whether the scope can hold initializers. Functions cannot; before IR 4 each initializer must also be an
+        input, and a
+        body cannot add inputs.
+        """
         return not self.is_function and (self.owner is None or self.model.ir_version >= 4)
 
     @property
     def is_bound_by_name(self) -> bool:
-        """Are its inputs and outputs known outside by their names? Those of the model and of functions are. Those of a
-        body may be, unless the standard defines its operator: BeamSearch of com.microsoft looks for `input_ids`."""
+        """Whether inputs and outputs are bound by name outside: in the main graph, in functions, and in bodies of
+        operators
+        outside the standard. BeamSearch of com.microsoft, for example, looks for `input_ids`.
+        """
         return self.owner is None or self.owner.graph is None or not self.owner.graph.knows(self.owner.op)
 
     def walk(self) -> Iterator[Node]:
-        """Nodes of this scope and of all bodies inside, owners before their bodies."""
+        """Yield the nodes of this scope and of all nested bodies, each owner before its bodies."""
         for node in self:
             yield node
             for body in node.bodies.values():
                 yield from body.walk()
 
     def __str__(self) -> str:
-        """The graph as text: one line a node, types where they are known."""
+        """Return the graph as text: a line for each node, with known types."""
         from onnxopt.graph.text import graph_text
 
         return graph_text(self)
@@ -127,14 +132,15 @@ class Graph(Order):
         self.model.mark(node)
 
     def drop_use(self, value: Value, node: Node) -> None:
-        """`node` reads `value` once less."""
+        """Remove a single use of `value` by `node`."""
         if value.users[node] == 1:
             self._drop_uses((value,), node)
         else:
             value.users[node] -= 1
 
     def _drop_uses(self, values: Iterable[Value | None], node: Node) -> None:
-        """`node` does not read these any more; the last reader left may now be fusable with the producer."""
+        """Remove all uses of `values` by `node`; a last remaining reader is marked, since it may now fuse with the
+        producer."""
         for value in values:
             if value is not None:
                 users = value.users
@@ -162,10 +168,11 @@ class Graph(Order):
         before: Node | None = None,
         **attributes: Any,
     ) -> Any:
-        """Insert a new call of `op` (`Conv`, `com.microsoft::Gelu`) before a node, or at the end.
+        """Insert a new call of `op` (`Conv`, `com.microsoft::Gelu`) before a node, or at the end of the scope.
 
-        Its result, or with several `outputs` a tuple of them. Raises EmissionError for what the operator's definition
-        does not allow, DomainError where its domain may not enter.
+        Returns the output value, or a tuple of them if `outputs` > 1. Raises EmissionError if the call violates the
+        operator's
+        schema, and DomainError if the domain is not allowed.
         """
         operands = list(inputs)
         while operands and operands[-1] is None:
@@ -180,11 +187,12 @@ class Graph(Order):
         return results[0] if outputs == 1 else tuple(results)
 
     def insert(self, node: Node, before: Node | None = None) -> Node:
-        """Insert a node that a pass made (and its bodies) before another, or at the end; its inputs gain it as user.
-        The names of what it reads and makes are written when the model is.
+        """Insert a node made by a pass, with its bodies, before another node or at the end; updates the users of its
+        inputs.
 
-        The domain of its operator is imported where it was not. Raises DomainError where it may not enter, and
-        EmissionError for an operator that there is not.
+        Value names are written into the node's proto only when the model is written. Imports the operator's domain if
+        missing.
+        Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
         """
         if not self.by_op.get(node._op):
             admit(self, node)
@@ -205,7 +213,7 @@ class Graph(Order):
         return node
 
     def place(self, node: Node, before: Node | None = None) -> None:
-        """Insert a node as it is, which a file has: nobody has looked at it yet, and its results know it."""
+        """Insert a node of a file, unchecked and unmarked; the producer of its outputs is set already."""
         assert node.graph is None
         node.graph = self
         self._put(node, before)
@@ -229,7 +237,7 @@ class Graph(Order):
         )
 
     def reads_itself(self, value: Value, other: Value) -> InvariantError:
-        """What is said where `other` is to take the place of a value of which it is made."""
+        """Return the error for replacing `value` by `other`, where `other` is computed from `value`."""
         return InvariantError(
             f"{self.model.name}: {self.path}: `{value.name}` was to be replaced by `{other.name}`, "
             f"which is made of it: {other.producer!r} would read itself",
@@ -237,9 +245,9 @@ class Graph(Order):
         )
 
     def remove(self, node: Node) -> None:
-        """Remove a node nobody reads; uses made by its bodies go with it. Raises InvariantError if somebody does."""
+        """Remove an unread node, and the uses made by its bodies. Raises InvariantError if an output is still read."""
         assert node.graph is self
-        # No cycle is left behind: what only this node kept goes now, not when a collector finds it.
+        # The references are cleared, so the memory is freed at once and not by the garbage collector.
         for v in node.outputs:
             if v is not None and v.producer is node:
                 if v.users or v.output_count:
@@ -265,29 +273,33 @@ class Graph(Order):
         node.inputs, node.outputs, node._places = [], [], None
 
     def move_after(self, node: Node, place: Node) -> None:
-        """Put `node` right behind `place`; only the order changes."""
+        """Move `node` directly behind `place`; only the order changes."""
         self._take_out(node)
         self._put(node, place.next)
         self.nodes_changed = True
         self.model.version += 1
 
     def _release(self) -> None:
-        """Drop every use that this scope makes of values outside it, its owner being removed."""
+        """Drop every use of outer values by this scope, whose owner is being removed."""
         for node in list(self):
             for body in node.bodies.values():
                 body._release()
             for v in node.inputs:
                 if v is not None and node in v.users:
                     self.drop_use(v, node)
-            node.graph = None  # removed with its owner
+            node.graph = None  # the node was removed with its owner
             self.model.marked.pop(node, None)
         for v in self.outputs:
             v.output_count -= 1
 
     def inline(self, body: Graph, given: Sequence[Value] = ()) -> list[Value]:
-        """Move the nodes and initializers of `body` in front of its owner, which is a node of this scope, and return
-        what the body gave out. `given`: what takes the place of its inputs. Names of values become fresh: what is
-        visible here must not be defined in a body again."""
+        """Move the nodes and initializers of `body` in front of its owner, a node of this scope. Returns the body's
+        outputs.
+
+        `given`: values to replace the body's inputs. All moved values get fresh names, since bodies must not redefine a
+        name
+        visible around them.
+        """
         owner, fresh = body.owner, self.model.names.fresh
         assert owner is not None and owner.graph is self
         instead = dict(zip(body.inputs, given))
@@ -321,10 +333,11 @@ class Graph(Order):
         return [instead.get(v, v) for v in results]
 
     def take_over(self, value: Value, node: Node, index: int = 0, *, removed: bool = False) -> None:
-        """`node` produces `value` (object, name, users, graph output) in place of its producer.
+        """Make `node` the producer of `value`; name, users and role as graph output stay.
 
-        O(1): no reader changes. Its producer makes one in its place that nothing reads, where the operator has to, and
-        the caller does not remove it next (`removed`).
+        O(1): readers do not change. The old producer gets a new, unread output if the operator requires it, unless the
+        caller
+        removes the producer next (`removed`).
         """
         self._vacate(value, removed)
         while len(node.outputs) <= index:
@@ -343,7 +356,10 @@ class Graph(Order):
             self.model.mark(user)
 
     def _vacate(self, value: Value, removed: bool) -> None:
-        """What makes `value` makes another in its place, which nothing reads, or none, where the operator need not."""
+        """Replace output `value` of its producer by a new, unread value, or by None if the output is optional or the
+        producer is
+        to be `removed`.
+        """
         node = value.producer
         if node is None or node.outputs[value.index] is not value:
             return
@@ -356,18 +372,24 @@ class Graph(Order):
         node.stale = True
 
     def check_type(self, old: Value, new: Value) -> None:
-        """Raise MistypedError where `new` is to take the place of `old`, and is of another type, as far as both are
-        known. Sizes count in debug mode: files may say wrong ones."""
+        """Raise MistypedError if the known type of `new` differs from the type of `old`, the value to replace.
+
+        Shapes are compared only in debug mode, since files may declare wrong ones.
+        """
         if told := contradiction(old, new.known_dtype, new.known_shape if self.model.debug else None):
             raise refusal(self, old.producer, told, kind=MistypedError)
 
     def needs_copy(self, value: Value) -> bool:
-        """Does this scope need an Identity to give out `value` under another name? It has to make it, and give it out
-        under no name yet: runtimes lose one of two outputs that are one value."""
+        """Whether this scope needs an Identity to list `value` as output under another name.
+
+        True if the scope does not produce `value`, or lists it already: runtimes lose an output if two are the same
+        value.
+        """
         return value.producer is None or value.graph is not self or value.is_output
 
     def _copy(self, value: Value, of: Node | None) -> Value:
-        """An Identity of `value`, called as the node `of` is, right behind what makes `value`, or behind `of`."""
+        """Return an Identity of `value`, described as the node `of`, directly behind the producer of `value` or behind
+        `of`."""
         place = value.producer if value.graph is self and value.producer is not None else of
         node = Node(make_node("Identity", "", "", {}), [value], [])
         if of is not None:
@@ -379,11 +401,13 @@ class Graph(Order):
         return copy
 
     def give_out(self, output: Value, value: Value) -> Value:
-        """What lists `output`, which keeps its name, gives out what `value` is. Returns the value to read from now on:
-        `output`, or `value` where an Identity makes `output` of it."""
+        """Make graph output `output`, of unchanged name, carry `value`. Returns the value to read from now on.
+
+        The result is `output`, or `value` if an Identity computes `output` from `value`.
+        """
         old = output.producer
         if old is None:
-            return value  # an input, or an initializer: it is the same, and nothing can make it
+            return value  # an input or initializer of the same content: no node can produce it
         kept = self.needs_copy(value)
         given = self._copy(value, old) if kept else value
         assert given.producer is not None
@@ -393,13 +417,13 @@ class Graph(Order):
         return value if kept else output
 
     def rename(self, value: Value, hint: str) -> None:
-        """Give what a node of this scope makes a fresh name like its own and `hint`."""
+        """Give a value produced by this scope a fresh name: the present name and `hint`."""
         value.rename(self.model.names.fresh(value.name, hint))
         self.nodes_changed = True
         self.model.version += 1
 
     def drop_input(self, index: int) -> None:
-        """This function, or body, takes one input less, which nothing in it reads; whoever calls it still gives it."""
+        """Remove an unused input of this function or body. Its callers still pass the argument."""
         assert not self.inputs[index].is_used
         del self.inputs[index]
         if not self.is_function:
@@ -407,15 +431,15 @@ class Graph(Order):
         self.model.version += 1
 
     def drop_output(self, index: int) -> None:
-        """This function, or body, gives out one value less; its calls still name it."""
+        """Remove an output of this function or body. Its callers still name the result."""
         self.outputs.pop(index).output_count -= 1
         if not self.is_function:
             del self.proto.output[index]
         self.model.version += 1
 
     def give(self, index: int, value: Value) -> None:
-        """This body gives out `value` in place of another: an Identity of it where another scope makes it, or it is
-        given out already."""
+        """Set output `index` of this body to `value`, through an Identity if another scope produces it or it is already
+        an output."""
         assert self.owner is not None
         if value.graph is not self or value.is_output:
             value = self._copy(value, self.last)
@@ -425,8 +449,11 @@ class Graph(Order):
         self.model.version += 1
 
     def constant(self, array: ArrayLike, hint: str = "constant", before: Node | None = None) -> Value:
-        """A new constant of this scope holding `array`, called `hint` or like it. `before`: where a scope that cannot
-        hold constants has a node for it. A float of Python's is float64, as for numpy."""
+        """Return a new constant of this scope with the data `array`, named after `hint`.
+
+        `before`: position of the Constant node, in a scope without initializers. A Python float becomes float64, as in
+        numpy.
+        """
         value = Value("", self)
         value.array = array if isinstance(array, np.ndarray) else np.asarray(array)
         self.attach_constant(value, hint, before)
@@ -435,7 +462,7 @@ class Graph(Order):
     def attach_constant(self, value: Value, hint: str, before: Node | None = None) -> None:
         """Make a detached value, whose array is set, a constant of this scope under a fresh name.
 
-        It becomes an initializer, or where a scope cannot hold one a Constant node before `before`.
+        The constant is an initializer, or a Constant node before `before` in a scope without initializers.
         """
         made = value.array
         array = contiguous(made)
@@ -452,8 +479,10 @@ class Graph(Order):
             self.insert(Node(make_node("Constant", "", "", {"value": array}), [], [value]), before)
 
     def add_initializer(self, value: Value, *, removed: bool = False) -> None:
-        """Make an existing value, whose array or tensor is set, an initializer of this scope; what made it makes it no
-        more, or the caller removes that next (`removed`)."""
+        """Turn an existing value, whose array or tensor is set, into an initializer of this scope.
+
+        The producer loses the output, or is removed next by the caller (`removed`).
+        """
         self._vacate(value, removed)
         if self.model.debug:
             self.model.gone.pop(value, None)
@@ -464,14 +493,14 @@ class Graph(Order):
         self.model.version += 1
 
     def know(self, value: Value) -> None:
-        """`value`, whose array or tensor is set, is a constant from now on, whoever makes it."""
+        """Mark `value`, whose array or tensor is set, as constant; its producer stays."""
         if not value.constant:
             value.constant = True
             for user in value.users:
                 self.model.mark(user)
 
     def remove_initializer(self, *values: Value) -> None:
-        """Remove constants that nobody reads."""
+        """Remove unread initializers."""
         initializers = self.initializers
         for value in values:
             assert not value.users and not value.output_count

@@ -1,9 +1,9 @@
-"""Names of a body's inputs and outputs that hide a value around the body, and have to: its operator binds them by name.
+"""Inputs and outputs of a body that must keep a name shadowing an outer value: the operator binds them by name.
 
-The index has one name for one value: what hides another gets a name of its own when a model is read. The file keeps the
-name if the body is bound by name (`Graph.is_bound_by_name`), as BeamSearch of com.microsoft is. `Model.hiding` has such
-values with their names in the file. What passes have such a body read of the values that it hides is read through a
-copy, which only the file has.
+In the index each name belongs to a single value: the reader renames a value that shadows another. The file keeps the
+name if the body is bound by name (`Graph.is_bound_by_name`), for example in BeamSearch of com.microsoft.
+`Model.hiding` maps renamed values to the names in the file. If a pass makes the body read a shadowed value, the file
+reads a copy (Identity) under another name; the index has no copy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 
 def is_hidden(value: Value, scope: Graph) -> bool:
-    """Does the name of `value` in the file mean another value in `scope`, a body below that of `value`?"""
+    """Whether the file's name of `value` denotes another value in `scope`, a body nested below the scope of `value`."""
     return bool(value.graph.model.hiding) and _Names(value.graph.model).hiding_body(value, scope) is not None
 
 
 def write_hiding(model: Model, scopes: Iterable[Graph]) -> None:
-    """Write the names that the file has into the protos of these scopes, of which the index has others. Nodes that read
-    or make what is called otherwise stay stale, and scopes with copies changed: they do not say what the index says."""
+    """Write the file's names into the protos of `scopes`, where they differ from the names of the index.
+
+    Affected nodes stay stale, and scopes with copies stay changed, since the protos differ from the index.
+    """
     if model.hiding:
         names = _Names(model, dict.fromkeys(scopes))
         for scope in names.scopes or ():
@@ -37,33 +39,37 @@ def write_hiding(model: Model, scopes: Iterable[Graph]) -> None:
 
 
 def copies_before(nodes: Sequence[Node], scopes: Iterable[Graph]) -> dict[Node, list[NodeProto]]:
-    """The Identity nodes by which bodies read in the file what they hide; each with the node of `nodes` before which it
-    is. `scopes`: the bodies that are written."""
+    """Return, by owner among `nodes`, the Identity nodes to put before the owner: copies of values shadowed in its
+    bodies.
+
+    `scopes`: the scopes to write.
+    """
     model = nodes[0].graph.model if nodes and nodes[0].graph is not None else None
     return _Names(model, dict.fromkeys(scopes)).copies(nodes) if model is not None and model.hiding else {}
 
 
 class _Names:
-    """What values are called in the file. `scopes`: those that are written, None for all; what is around them is called
-    as in the index."""
+    """Names of values in the file. `scopes`: the scopes to write, None for all; elsewhere the names of the
+    index hold."""
 
     def __init__(self, model: Model, scopes: Collection[Graph] | None = None) -> None:
         self.model = model
         self.scopes = scopes
 
     def own(self, value: Value) -> str:
-        """The name of a value where nothing hides it."""
+        """Return the file's name of a value where nothing shadows it."""
         graph, name = value.graph, self.model.hiding.get(value, value.name)
         if name != value.name and self._is_written(graph) and graph.owner is not None and graph.is_bound_by_name:
             return name if value in graph.inputs or value in graph.outputs else value.name
         return value.name
 
     def inside(self, value: Value, scope: Graph) -> str:
-        """The name by which a value is read in `scope`."""
+        """Return the name by which `scope` reads a value."""
         return self.own(value) if self.hiding_body(value, scope) is None else self._copy(value)
 
     def hiding_body(self, value: Value, scope: Graph) -> Graph | None:
-        """The outermost body around `scope`, below that of `value`, of which an input or output has the same name."""
+        """Return the outermost body around `scope`, below the scope of `value`, with an input or output of the same
+        name, or None."""
         hiding, name = self.model.hiding, self.own(value)
         found, at = None, scope
         while at is not value.graph and self._is_written(at):
@@ -83,7 +89,8 @@ class _Names:
         return self.model.copied[value]
 
     def copies(self, nodes: Iterable[Node]) -> dict[Node, list[NodeProto]]:
-        """Each before the first of these nodes of one scope that needs it, if the scope has the value itself."""
+        """Return the copies by the first node of a scope to need each. A copy is made only in the scope of its
+        value."""
         found: dict[Node, list[NodeProto]] = {}
         done: set[Value] = set()
         for owner in (node for node in nodes if node.bodies):
@@ -112,7 +119,7 @@ class _Names:
             place: dict[int, float] = {id(node.proto): i for i, node in enumerate(scope)}
             where = [place[id(node.proto)] - 0.5 for node, made in copies.items() for _ in made]
             field.extend(itertools.chain(*copies.values()))
-            held = field[before:]  # as long as they are, no other message has the id of one
+            held = field[before:]  # keeps the messages alive, so their ids stay unique
             place.update(zip(map(id, held), where))
             field.sort(key=lambda proto: place[id(proto)])
-            scope.nodes_changed = True  # the next to write it leaves them out
+            scope.nodes_changed = True  # the next write removes the copies

@@ -1,4 +1,4 @@
-"""The version of the format (IR) that a model is in, raised where something needs a later one."""
+"""The IR version of a model, raised when a feature needs a later version."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Final
 
 from onnx import ModelProto
 
-DEFAULTS_SINCE: Final = 4  # from here on an initializer that is an input too is a default; before, it is a constant
+DEFAULTS_SINCE: Final = 4  # from IR 4 on an initializer that is also an input is a default value; before, a constant
 FUNCTIONS_SINCE: Final = 8
 
 
 def raise_ir_version(proto: ModelProto, least: int) -> None:
-    """Have `proto` be of this version, or a later one.
+    """Raise the IR version of `proto` to at least `least`.
 
-    Constants, which old versions had to list among the inputs, are inputs no more: callers could override them now.
+    Constants listed as inputs, as IR < 4 requires, are removed from the inputs: from IR 4 on callers could override
+    them.
     """
     if proto.ir_version < DEFAULTS_SINCE <= least:
         constants = {t.name for t in proto.graph.initializer}

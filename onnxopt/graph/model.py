@@ -1,4 +1,4 @@
-"""A model: the header of the ModelProto, its main graph and functions, names, opsets and the version counter."""
+"""A model: ModelProto header, main graph, functions, names, opsets and the version counter."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _PURE: Final = "pure functions"
 
 @record(frozen=True)
 class Left:
-    """How a pass left a model: the state, the clock when it had looked at all, and what it declined, by node: it may do
-    that yet, if more becomes known. None where it does not tell."""
+    """State of a model after a pass: `state`, mark `clock`, and the reasons of the pass by declined node.
+
+    A declined node is tried again when more becomes known. `declined` is None if the pass does not report any.
+    """
 
     state: tuple[int, int]
     clock: int
@@ -38,63 +40,67 @@ class Left:
 
 
 class Model:
-    """The index over one ModelProto. What the index does not understand stays in the proto, untouched.
+    """The index over a ModelProto. Unknown parts stay in the proto, untouched.
 
-    `version` counts mutations: a pass that leaves it unchanged did nothing; `learnt` how often a value came to be known
-    better. `watch`, when set, is called with every node that is marked, and with each that is removed. `read_external`
-    decodes tensors stored outside the file. In `debug` mode the use of a value that no longer is raises InvariantError.
+    `version` counts mutations: unchanged after a pass that did nothing. `learnt` counts improvements of types and
+    shapes.
+    `watch`, if set, is called with every marked and every removed node. `read_external` decodes tensors stored in
+    external
+    files. In `debug` mode the use of a removed value raises InvariantError.
     """
 
     debug = bool(os.environ.get("ONNXOPT_DEBUG"))
 
     def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
         self.proto = proto
-        self.path = path  # the file it was read from
-        self.file: MappedFile | None = None  # the same, where weights stayed in it
-        self.stands_alone = False  # is it known that none of its tensors names another file?
-        self.data_files: Sequence[str] = ()  # what the tensors of the file name, whatever became of them
-        self.brought_in = 0  # small tensors of data files, which belong inside
-        self.without: Mapping[str, str] = {}  # operators of the standard that no rule makes, and why
-        self.raised: Sequence[Any] = ()  # what a target did with the opset, as records of the report
+        self.path = path  # the file that the model was read from
+        self.file: MappedFile | None = None  # that file mapped into memory, if weights stayed in it
+        self.stands_alone = False  # whether no tensor is known to name an external file
+        self.data_files: Sequence[str] = ()  # external files that the tensors named when the model was loaded
+        self.brought_in = 0  # count of small external tensors that belong inside the model
+        self.without: Mapping[str, str] = {}  # standard operators that no rule may make, and the reason
+        self.raised: Sequence[Any] = ()  # opset changes made for a target, as records of the report
         self.names = Names()
         self.hiding: dict[Value, str] = {}  # see hiding.py
         self.copied: dict[Value, str] = {}
-        self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
+        self._node_names: Names | None = None  # made on first use: few rewrites need a new node name
         self.version = 0
         self.learnt = 0
-        self._operators: tuple[int, frozenset[str]] = (-1, frozenset())  # with the version of which they are
+        # (version, operators of all scopes at this version)
+        self._operators: tuple[int, frozenset[str]] = (-1, frozenset())
         self.watch: Callable[[Node], None] | None = None
         self.read_external: Decoder | None = None
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
-        self.interface: Interface  # what no pass may change
-        self.lacking: set[Node] = set()  # nodes that the file has without a result that their operator has to give
-        self.repeated: set[Value] = set()  # what a scope of the file gives out more than once
-        self.gone: dict[Value, str] = {}  # in debug mode: values that no longer are, and why
+        self.interface: Interface  # inputs and outputs, which no pass may change
+        self.lacking: set[Node] = set()  # nodes of the file that lack a required output
+        self.repeated: set[Value] = set()  # values that a scope of the file lists more than once as output
+        self.gone: dict[Value, str] = {}  # debug mode: removed values and the reason
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
-        self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
-        self.allowed_domains: Collection[str] | None = None  # what operators may come in whose domain is not imported
-        self.computed: dict[Any, tuple[tuple[int, int], Any]] = {}  # what passes hand to others, by state
-        self.clock = 0  # counts marks
-        self.marked: dict[Node, int] = {}  # nodes by when they were last marked, the latest last
-        self.left_by: dict[Hashable, Left] = {}  # what each pass knew of the model when it last left it
-        self.tolerances: dict[str, float] = {}  # what passes that changed numbers on purpose declared, by their names
-        self.foreign: list[Node] = []  # made by passes, of domains that are not the standard's: see writer.py
-        self.has_skipped = False  # is any scope marked `onnxopt.skip`?
+        self.analyses: dict[str, object] = {}  # cached results of analyses, for a round of passes
+        self.allowed_domains: Collection[str] | None = None  # domains that may be imported; None allows all
+        self.computed: dict[Any, tuple[tuple[int, int], Any]] = {}  # results shared between passes, by state
+        self.clock = 0  # number of marks so far
+        self.marked: dict[Node, int] = {}  # nodes with the clock of their last mark, in order of marking
+        self.left_by: dict[Hashable, Left] = {}  # by pass: state of the model when the pass last left it
+        self.tolerances: dict[str, float] = {}  # by pass: tolerance declared for a deliberate change of numbers
+        self.foreign: list[Node] = []  # nodes of non-standard domains made by passes: see writer.py
+        self.has_skipped = False  # whether any scope is marked `onnxopt.skip`
         self.inference_allowed = True  # see analysis/types.py
         self.inferred_version = -1
         self.inferred_clock = -1
-        self.is_vague = False  # has inference no name of the file's, and no number, for some dim, or not even a rank?
+        # whether inference left some dim without a name from the file and without a number, or some rank unknown
+        self.is_vague = False
 
     @property
     def name(self) -> str:
-        """How error messages call it: the file, or the graph's name."""
+        """The model's name in messages: the file's path, or the graph's name."""
         return str(self.path) if self.path is not None else self.proto.graph.name or "model"
 
     def __str__(self) -> str:
-        """The model as text, as `--print-ir-after` prints it."""
+        """Return the model as text, in the format of `--print-ir-after`."""
         from onnxopt.graph.text import model_text
 
         return model_text(self).rstrip("\n")
@@ -104,11 +110,11 @@ class Model:
 
     @property
     def state(self) -> tuple[int, int]:
-        """Changes exactly when passes may find something that they did not find before."""
+        """(version, learnt): unchanged as long as passes cannot find anything new."""
         return self.version, self.learnt
 
     def mark(self, node: Node) -> None:
-        """`node`, or what is around it, changed: whoever looked at it before has to look again."""
+        """Mark `node` as changed, itself or in its neighbourhood, for passes to visit again."""
         self.clock += 1
         self.marked.pop(node, None)
         self.marked[node] = self.clock
@@ -116,7 +122,7 @@ class Model:
             self.watch(node)
 
     def marked_since(self, clock: int) -> list[Node]:
-        """The nodes that were marked after `clock`, the latest first."""
+        """Return the nodes marked after `clock`, the latest first."""
         found = []
         for node, when in reversed(self.marked.items()):
             if when <= clock:
@@ -125,9 +131,10 @@ class Model:
         return found
 
     def decode(self, tensor: TensorProto, stored: Stored | None = None) -> Array:
-        """The data of a tensor, `stored` or its own. Raises ModelError where it is none of its type and dims."""
+        """Return the data of a tensor, read from `stored` or from the tensor. Raises ModelError if type or dims do not
+        fit."""
         if is_external(tensor):
-            if self.read_external is None:  # nor may it be looked for in the current folder
+            if self.read_external is None:  # no path is known, and the working directory must not be searched
                 raise ModelError(
                     f"{self.name}: the data of `{tensor.name}` are in a file, and a ModelProto does not say where",
                     "give the path of the model, or a ModelProto with its weights, as onnx.load makes it",
@@ -140,22 +147,22 @@ class Model:
             raise ModelError(message, "the file is damaged: export or download it again") from e
 
     def data_of(self, initializer: TensorProto) -> Array:
-        """Of one of the main graph, wherever its data are."""
+        """Return the data of an initializer of the main graph, wherever they are stored."""
         return self.graph.initializers[initializer.name].array
 
     def bytes_of(self, stored: Stored) -> memoryview:
-        """What stayed in the file that the model was read from."""
+        """Return the bytes of data left in the model's file."""
         assert self.file is not None, "weights in a file that is not there"
         return self.file.view[stored.start : stored.start + stored.length]
 
     def scopes(self) -> Iterator[Graph]:
-        """Every scope: bodies before their owners' scope, functions, then main."""
+        """Yield every scope: functions, then the main graph, nested bodies before the owner's scope."""
         for function in self.functions.values():
             yield from inner_scopes(function)
         yield from inner_scopes(self.graph)
 
     def open_scopes(self) -> Iterator[Graph]:
-        """The scopes that passes may change: those not marked `onnxopt.skip`."""
+        """Yield the scopes open to passes: all but those marked `onnxopt.skip`."""
         return (scope for scope in self.scopes() if not scope.skipped)
 
     def nodes(self) -> Iterator[Node]:
@@ -163,7 +170,7 @@ class Model:
             yield from scope
 
     def operators(self) -> frozenset[str]:
-        """What nodes of any scope call (qualified names); each pass asks, and it is looked up once for each version."""
+        """Return the qualified operators called in any scope, cached by version because every pass asks."""
         version, known = self._operators
         if version != self.version:
             known = frozenset(op for scope in self.scopes() for op, nodes in scope.by_op.items() if nodes)
@@ -174,26 +181,23 @@ class Model:
         return sum(len(scope) for scope in self.scopes())
 
     def node_name(self, hint: str, ending: str) -> str:
-        """A name that no node has: runtimes refuse two nodes of one."""
+        """Return a fresh node name: runtimes refuse two nodes of the same name."""
         if self._node_names is None:
             self._node_names = Names()
             self._node_names.update(node.name for node in self.nodes())
-        return self._node_names.fresh(f"{hint}", ending)  # which may be bytes, of no text
+        return self._node_names.fresh(f"{hint}", ending)  # `hint` may be bytes (invalid UTF-8)
 
     def add_function(self, function: FunctionProto) -> Graph:
-        """Append a copy of `function`, which nodes of any scope may call then.
-
-        Raises UsageError where the model has one of its name.
-        """
+        """Append a copy of `function`, callable from any scope. Raises UsageError if the name is taken."""
         from onnxopt.graph.reader import add_function
 
         self.analyses.pop(_PURE, None)
         return add_function(self, function)
 
     def remove_function(self, op: str) -> None:
-        """Remove the function that defines an operator (qualified name), with all that overload it.
+        """Remove the function that defines an operator (qualified name), with all its overloads.
 
-        Raises UsageError where the model has none, and InvariantError where a node calls it.
+        Raises UsageError if the model has none, and InvariantError if a node calls it.
         """
         labels = [label for label, f in self.functions.items() if qualified(f.proto.name, f.proto.domain) == op]
         if not labels:
@@ -209,8 +213,9 @@ class Model:
         self.drop_functions(labels)
 
     def drop_functions(self, labels: Collection[str]) -> None:
-        """Take functions that no other calls out of the model."""
-        protos = self.proto.functions  # deleted one by one, each would move all behind it
+        """Remove functions that no remaining function or graph calls."""
+        # sorted, then cut off: deleting each by itself would move all functions behind it
+        protos = self.proto.functions
         protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in labels)
         del protos[len(self.functions) - len(labels) :]
         for label in labels:
@@ -219,11 +224,11 @@ class Model:
         self.analyses.pop(_PURE, None)
 
     def has_function(self, op: str) -> bool:
-        """Does the model itself define this operator (qualified name)?"""
+        """Whether the model itself defines this operator (qualified name)."""
         return f"function {op}" in self.functions
 
     def is_pure_function(self, op: str) -> bool:
-        """Is the operator a function of the model, made of operators of the standard, or of such functions?"""
+        """Whether the operator is a function of the model made of standard operators and pure functions only."""
         known = self.analyses.get(_PURE)
         if known is None:
             known = self.analyses[_PURE] = functions_made_of(self, lambda scope, inner: scope.knows(inner))
@@ -231,14 +236,14 @@ class Model:
         return op in known
 
     def may_lack(self, node: Node, index: int) -> bool:
-        """May this output of a node be absent, by its operator's schema?"""
+        """Whether the operator's schema makes this output optional."""
         graph = node.graph
         assert graph is not None
         demanded = results_of(node.op, graph.opset(node.op.rpartition("::")[0]))
         return demanded is not None and index in demanded.optional
 
     def check_use(self, value: Value | None, scope: Graph, reader: str) -> None:
-        """Raise InvariantError where `reader`, in `scope`, is to read what no longer is, or is not visible there."""
+        """Raise InvariantError if `reader`, in `scope`, is to read a removed or invisible value."""
         if value is None:
             return
         why = self.gone.get(value, "")
@@ -254,12 +259,12 @@ class Model:
 
 
 def function_label(domain: str, name: str, overload: str = "") -> str:
-    """How a function is called in `Model.functions` and in messages."""
+    """Return the key of a function in `Model.functions`, also its name in messages."""
     return f"function {domain}::{name}" + (f":{overload}" if overload else "")
 
 
 def inner_scopes(graph: Graph) -> Iterator[Graph]:
-    """Bodies inside `graph`, deepest first, then `graph`. Iterative: models may nest deeply."""
+    """Yield the bodies nested in `graph`, deepest first, then `graph`. Iterative, since models may nest deeply."""
     stack, found = [graph], []
     while stack:
         scope = stack.pop()
@@ -270,7 +275,7 @@ def inner_scopes(graph: Graph) -> Iterator[Graph]:
 
 
 def values_read(node: Node) -> Iterator[Value]:
-    """What a node reads, in its bodies too."""
+    """Yield the values that a node reads, including reads in its bodies."""
     yield from (v for v in node.inputs if v is not None)
     for body in node.bodies.values():
         for scope in inner_scopes(body):
@@ -279,7 +284,8 @@ def values_read(node: Node) -> Iterator[Value]:
 
 
 def functions_made_of(model: Model, allowed: Callable[[Graph, str], bool]) -> frozenset[str]:
-    """The functions (qualified names) in which, and in what they call, all operators are `allowed` in their scope."""
+    """Return the functions (qualified names) whose operators, directly and through calls, are all `allowed` in their
+    scope."""
     functions = {label.removeprefix("function "): function for label, function in model.functions.items()}
     callers: dict[str, list[str]] = {}
     others = []

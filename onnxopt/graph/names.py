@@ -1,4 +1,4 @@
-"""The model-wide table of value names: shadowing is illegal, so a new name must be new everywhere."""
+"""The model-wide table of value names. Shadowing is illegal, so a new name must be new in every scope."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 
 class Names:
-    """Knows each name that was ever defined (sibling bodies may define the same one), and makes fresh ones.
+    """All names ever defined in the model (sibling bodies may share a name), and the source of fresh names.
 
-    What is made from a made name goes back to the one that was given, else names grow with every rewrite.
+    A name derived from a derived name goes back to the original stem; otherwise names would grow with every rewrite.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, str | None] = {}  # and of each name made, what it was made from
+        self._known: dict[str, str | None] = {}  # name: the stem it was derived from, or None
         self._next: dict[str, int] = {}
 
     def update(self, names: Iterable[str]) -> None:
@@ -23,14 +23,14 @@ class Names:
             self._known = known
 
     def __contains__(self, name: str) -> bool:
-        """Was it ever defined?"""
+        """Whether the name was ever defined."""
         return name in self._known
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)
 
     def fresh(self, hint: str, ending: str = "") -> str:
-        """`hint` and `ending` if free, else with `_1`, `_2`, … behind; amortised constant time."""
+        """Return `hint` + `ending` if free, otherwise with `_1`, `_2`, … appended. Amortized constant time."""
         known = self._known
         stem = known.get(hint) or hint
         name = base = stem + ending
@@ -39,7 +39,7 @@ class Names:
             while name in known:
                 i += 1
                 name = f"{base}_{i}"
-            if i > 1:  # most are asked for once
+            if i > 1:  # most stems need no counter
                 self._next[base] = i
         known[name] = stem if name != stem else None
         return name

@@ -1,4 +1,4 @@
-"""A node: one operator call, backed by the NodeProto it came from."""
+"""A node: an operator call backed by its NodeProto."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Unknown:
-    """The value of an attribute that a function's caller decides: equal to nothing, true for no guard."""
+    """An attribute value set by the caller of a function: false, and equal to nothing."""
 
     def __repr__(self) -> str:
         return "unknown"
@@ -44,7 +44,7 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
-# The attributes that say what a Constant holds, with their types.
+# The attributes that hold the value of a Constant, with their types.
 HELD: Final[dict[str, int]] = {
     "value": AttributeProto.TENSOR,
     "sparse_value": AttributeProto.SPARSE_TENSOR,
@@ -60,15 +60,17 @@ _DTYPES: Final[dict[int, type[Any]]] = {
     **dict.fromkeys((AttributeProto.INT, AttributeProto.INTS), np.int64),
 }
 _TENSOR: Final = AttributeProto.TENSOR
-_FEW: Final = 16  # inputs that are looked through sooner than indexed
+_FEW: Final = 16  # up to this number of inputs a scan is faster than an index
 _NONE: Final = MappingProxyType[str, "Graph"]({})
 
 
 class Node:
-    """`op` is the qualified operator name (`Conv`, `com.microsoft::Gelu`); absent inputs and outputs are None.
+    """An operator call. `op` is the qualified operator (`Conv`, `com.microsoft::Gelu`); absent inputs and outputs are
+    None.
 
-    Attributes are decoded on first use. `bodies` are the graphs in its attributes. A node outside any graph
-    has `graph` None: it was removed, or is not inserted yet.
+    Attributes are decoded on first use. `bodies` are the graphs in its attributes. `graph` is None for a removed node
+    and
+    before insertion.
     """
 
     __slots__ = (
@@ -90,22 +92,23 @@ class Node:
         self._op = qualified(proto.op_type, proto.domain)
         self.inputs = inputs
         self.outputs = outputs
-        self.bodies: Mapping[str, Graph] = _NONE  # most have none: one object, or each would have one of its own
+        self.bodies: Mapping[str, Graph] = _NONE  # most nodes have no bodies: they share an empty mapping
         self.graph: Graph | None = None
         self.prev: Node | None = None
         self.next: Node | None = None
-        self.stale = False  # the proto's input and output names no longer say what the lists say
+        self.stale = False  # the names in the proto differ from `inputs` and `outputs`
         self._attributes: dict[str, AttributeProto] | None = None
-        self._places: dict[Value, set[int]] | None = None  # where a node of many inputs reads a value, once asked
+        # value: input indices, for nodes with many inputs; made on first use
+        self._places: dict[Value, set[int]] | None = None
 
     def copy(self, inputs: list[Value | None], outputs: list[Value | None]) -> Node:
-        """The same call, without bodies, of other values; in no graph yet."""
+        """Return a detached copy of the call with other inputs and outputs, without bodies."""
         proto = NodeProto()
         proto.CopyFrom(self.proto)
         return Node(proto, inputs, outputs)
 
     def _become(self, op: str) -> None:
-        """What setting `op` does. Raises EmissionError for what the other operator's definition does not allow."""
+        """Change the operator, keeping attributes and types. Raises EmissionError if the new schema forbids them."""
         graph = self.graph
         if graph is None or self.bodies or "Constant" in (op, self._op):
             raise EmissionError(f"{self!r} cannot become {op}", "make a node, and let it take over the results")
@@ -119,8 +122,9 @@ class Node:
         graph.touch(self)
 
     if TYPE_CHECKING:
-        op: str  # the qualified name; another may be set that takes the attributes, and gives the types, that there are
-    else:  # what is asked most of all is read in C, without a frame of Python's
+        # the qualified name; may be set to an operator that accepts the same attributes and gives the same types
+        op: str
+    else:  # the attribute read most often: attrgetter avoids a Python frame
         op = property(attrgetter("_op"), _become)
 
     @property
@@ -146,14 +150,14 @@ class Node:
 
     @property
     def keeps_dims(self) -> bool:
-        """Does a Reduce, ArgMax or ArgMin keep the axes that it reduces? To runtimes only `keepdims` = 1 says so."""
+        """Whether a Reduce*, ArgMax or ArgMin keeps the reduced axes. Runtimes do so for `keepdims` = 1 only."""
         return bool(self.attr("keepdims", 1) == 1)
 
     @property
     def has_references(self) -> bool:
-        """Does an attribute refer to the enclosing function's attributes? Then its value is unknown here."""
+        """Whether an attribute refers to an attribute of the enclosing function, and is unknown here."""
         if (graph := self.graph) is not None and not graph.root.is_function:
-            return False  # elsewhere they are illegal
+            return False  # references are illegal outside functions
         for a in self.proto.attribute[:]:
             if a.ref_attr_name:
                 return True
@@ -163,7 +167,8 @@ class Node:
         return self.inputs[index] if index < len(self.inputs) else None
 
     def places(self, value: Value) -> list[int]:
-        """The inputs that read `value`. Of a Concat of thousands they are indexed: each may be asked for."""
+        """Return the indices of the inputs that read `value`. Indexed for nodes with many inputs, such as a wide
+        Concat."""
         if len(self.inputs) <= _FEW:
             found = []
             for i, v in enumerate(self.inputs):
@@ -179,7 +184,7 @@ class Node:
 
     @property
     def is_used(self) -> bool:
-        """Does anything read one of its outputs?"""
+        """Whether any output is read or is a graph output."""
         for v in self.outputs:
             if v is not None and (v.users or v.output_count):
                 return True
@@ -189,7 +194,7 @@ class Node:
         return [i for i, v in enumerate(self.outputs) if v is not None and v.is_used]
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The attribute's value; else the schema's default for the opset in force; else `default`."""
+        """Return the attribute's value, else the schema's default in the opset in force, else `default`."""
         attributes = self.attributes if self._attributes is None else self._attributes
         found = attributes.get(name)
         if found is not None:
@@ -208,7 +213,7 @@ class Node:
         return attribute_value(attribute)
 
     def _referred(self, attribute: AttributeProto) -> Unknown:
-        """A function's attribute. Outside of functions nobody gives it a value: raises ModelError."""
+        """Return UNKNOWN for a reference to a function's attribute. Raises ModelError outside functions."""
         if self.graph is not None and not self.graph.root.is_function:
             raise ModelError(
                 f"{self.graph.model.name}: {self.graph.path}: {self} refers to the attribute "
@@ -218,7 +223,7 @@ class Node:
         return UNKNOWN
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Set (None: remove) an attribute in place. Raises EmissionError for what the operator does not have."""
+        """Set an attribute in place, or remove it (None). Raises EmissionError if the schema forbids the result."""
         made = make_attribute(name, value) if value is not None else None
         if self.graph is not None:
             check_attribute(self.graph, self, name, made)
@@ -233,13 +238,16 @@ class Node:
             self.graph.touch(self)
 
     def adopt(self, proto: NodeProto) -> None:
-        """Be backed by `proto`, a copy of what backs the node now. The only way to change it: what stands in the node's
-        bodies, at every depth, is backed by the copy too, or its names would be written into what nobody reads."""
+        """Back the node by `proto`, a copy of its proto, and the nodes in its bodies, at every depth, by the copied
+        messages.
+
+        Otherwise names in bodies would be written into messages outside the model.
+        """
         self.proto, self._attributes = proto, None
         for key, message in body_graphs(proto) if self.bodies else ():
             body = self.bodies[key]
             body.proto = message
-            if not body.nodes_changed:  # else they are put into it when it is written
+            if not body.nodes_changed:  # changed bodies are rebuilt when they are written
                 for node, copy in zip(body, message.node):
                     node.adopt(copy)
             for tensor in message.initializer:
@@ -273,7 +281,7 @@ class Node:
             self.graph.touch(self)
 
     def remove_input(self, index: int) -> None:
-        """Read one value less: those behind move up."""
+        """Remove input `index`; later inputs move up."""
         if index >= len(self.inputs):
             return
         old, self._places = self.inputs.pop(index), None
@@ -286,7 +294,7 @@ class Node:
             self.graph.touch(self)
 
     def remove_output(self, index: int) -> None:
-        """Make one value less, which nobody reads: those behind move up."""
+        """Remove an unread output; later outputs move up."""
         for i, v in enumerate(self.outputs[index + 1 :], index):
             if v is not None:
                 v.index = i
@@ -297,20 +305,20 @@ class Node:
 
     @property
     def holds_array(self) -> bool:
-        """Is it a Constant whose array is known: dense, and not what a caller of the function says?"""
+        """Whether the node is a dense Constant of known value, not a reference to a function's attribute."""
         return self.op == "Constant" and not self.has_references and "sparse_value" not in self.attributes
 
     def constant_array(self) -> Array:
-        """What a Constant node holds, in any of its attribute forms except sparse_value; read-only."""
+        """Return the read-only array of a Constant node, in any attribute form except sparse_value."""
         for key, a in self.attributes.items():
-            if HELD.get(key) != a.type:  # it says nothing of the value
+            if HELD.get(key) != a.type:  # not the value attribute
                 continue
             found = self._said(a)
             return found if key == "value" else read_only(np.array(found, dtype=_DTYPES.get(a.type, object)))
         raise ValueError("Constant without a value")
 
     def described(self, outputs: Iterable[str]) -> str:
-        """In a few words, with the names of what it makes."""
+        """Return a short description: operator, node name and the names of `outputs`."""
         label = f' "{self.name}"' if self.name else ""
         return f"{self.op}{label} -> {', '.join(outputs)}"
 

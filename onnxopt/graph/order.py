@@ -1,4 +1,4 @@
-"""The order of a scope's nodes: a doubly linked list, which one enters and leaves at once, however long it is."""
+"""The order of a scope's nodes: a doubly linked list with insertion and removal in constant time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Order:
         self.last: Node | None = None
 
     def __iter__(self) -> Iterator[Node]:
-        """Nodes in order; the current node may be removed, and nodes inserted anywhere, while iterating."""
+        """Yield the nodes in order; nodes may be inserted, and the current node removed, while iterating."""
         node = self.first
         while node is not None:
             following = node.next
@@ -21,7 +21,7 @@ class Order:
             node = following if node.graph is None else node.next
 
     def __reversed__(self) -> Iterator[Node]:
-        """The same from the last node to the first."""
+        """Yield the nodes from last to first, under the same conditions."""
         node = self.last
         while node is not None:
             following = node.prev
@@ -29,13 +29,13 @@ class Order:
             node = following if node.graph is None else node.prev
 
     def arrange(self, nodes: Sequence[Node]) -> None:
-        """The same nodes in this order."""
+        """Put the same nodes into the order given."""
         self.first = self.last = None
         for node in nodes:
             self._put(node, None)
 
     def _put(self, node: Node, before: Node | None) -> None:
-        """Before another node of the scope, or at the end."""
+        """Link a node before another node of the scope, or at the end."""
         preceding = before.prev if before is not None else self.last
         node.prev, node.next = preceding, before
         if preceding is None:

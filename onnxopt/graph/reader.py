@@ -1,4 +1,4 @@
-"""Index a ModelProto: resolve names to values scope by scope, and count users."""
+"""Indexes a ModelProto: resolves names to values in each scope, and counts users."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs, tensor_type
 from onnxopt.worker.calls import refuse_explosion
 
-SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
+SKIP = "onnxopt.skip"  # metadata key of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
-_NEWEST = (1 << 31) - 1  # what a version of operators may be at most: schemas are looked up by a C int
+_NEWEST = (1 << 31) - 1  # largest opset version: schemas are looked up by a C int
 
 
 def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initializers: bool = False) -> Model:
-    """The in-memory graph over `proto`, which it owns from now on.
+    """Return the in-memory graph over `proto`, and take ownership of `proto`.
 
-    `freeze_initializers` treats initializers that are also graph inputs as constants: the caller promises that
-    nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice, and for
-    functions that stand for more than anybody can follow.
+    `freeze_initializers` treats initializers also listed as graph inputs as constants: the caller promises never to
+    override them. Raises ModelError for a name read but not defined, or defined twice, and for functions whose
+    expansion is
+    too large.
     """
     if not isinstance(proto, ModelProto):
         raise UsageError(f"a ModelProto is read, not a {type(proto).__name__}", "onnxopt.load reads a file")
@@ -50,7 +51,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     for name in trainable:
         value = model.graph.initializers.get(name)
         if value is not None:
-            value.output_count += 1  # pinned: something we do not model refers to it by name
+            value.output_count += 1  # pinned: training info, which the index does not model, refers to it by name
     _check_text(model)
     return model
 
@@ -64,7 +65,7 @@ def _check_versions(model: Model) -> None:
 
 
 def _check_text(model: Model) -> None:
-    """protobuf hands out as bytes what is not UTF-8. The names of nodes are nobody's but the file's."""
+    """Raise ModelError for names not in UTF-8, returned as bytes by protobuf. Node names are not checked."""
     texts: list[object] = [] if set(map(type, model.names)) <= {str} else list(model.names)
     for scope in model.scopes():
         texts += [scope.proto.name, getattr(scope.proto, "domain", "")]
@@ -84,7 +85,7 @@ def _has_value(constant: NodeProto) -> bool:
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:
-    """Append a copy of `function` to the model, and index it. Raises UsageError where its name is not free."""
+    """Append a copy of `function` to the model and index it. Raises UsageError if its name is taken."""
     label = function_label(function.domain, function.name, function.overload)
     if label in model.functions:
         raise UsageError(f"{model.name}: there is a {label} already", "give it another name")
@@ -100,7 +101,7 @@ def add_function(model: Model, function: FunctionProto) -> Graph:
 
 
 def _raise_ir_version(model: Model) -> None:
-    """So that it may have functions."""
+    """Raise the IR version to the first with functions."""
     raise_ir_version(model.proto, FUNCTIONS_SINCE)
     model.ir_version = FUNCTIONS_SINCE
     taken = {i.name for i in model.proto.graph.input}
@@ -122,7 +123,7 @@ def _index_function(model: Model, function: FunctionProto) -> Graph:
 
 
 def _trainable(proto: ModelProto) -> set[str]:
-    """Initializers that training may change or read: neither constant nor removable."""
+    """Return the initializers changed or read by training: neither constant nor removable."""
     names: set[str] = set()
     for info in proto.training_info:
         for binding in (*info.initialization_binding, *info.update_binding):
@@ -142,13 +143,13 @@ _OUTPUT = _Output()
 
 
 class _Reader:
-    """Scopes as a stack of name tables; a name resolves to the innermost definition."""
+    """Reads scopes with a stack of name tables; a name resolves to the innermost definition."""
 
     def __init__(self, model: Model, trainable: set[str] | None = None) -> None:
         self.model = model
         self.trainable = trainable or set()
         self.scopes: list[dict[str, Value]] = []
-        self.hiding: list[Value] = []  # values called as one of a scope around them
+        self.hiding: list[Value] = []  # values that shadow a name of an outer scope
 
     def error(self, graph: Graph, message: str) -> ModelError:
         return ModelError(f"{self.model.name}: {graph.path}: {message}", _HINT)
@@ -160,8 +161,10 @@ class _Reader:
         return value
 
     def name_apart(self) -> None:
-        """Give those that hide a value around them names of their own: nobody who makes a node read another value asks
-        what the name means where the node stands. What is bound by name is called so in the index only."""
+        """Rename values that shadow an outer value, so that a node may read any visible value by name.
+
+        Values bound by name are renamed in the index only.
+        """
         for value in self.hiding:
             old, graph = value.name, value.graph
             value.rename(self.model.names.fresh(old))
@@ -205,13 +208,13 @@ class _Reader:
             graph.inputs.append(value)
             data_type, dims = tensor_type(info.type)
             if graph.owner is None and dims is not None and all(isinstance(d, int) for d in dims):
-                value.dtype, value.shape = data_type, dims  # whose names for dims mean what, inference tells
+                value.dtype, value.shape = data_type, dims  # symbolic dims are left to shape inference
         frozen = self.model.freeze_initializers or self.model.ir_version < DEFAULTS_SINCE
         table = self.scopes[-1]
         initializers = graph.initializers
         for tensor in proto.initializer[:]:
             name = tensor.name
-            there = table.get(name)  # an input
+            there = table.get(name)  # an input of the same name
             if there is not None and there.tensor is not None:
                 raise self.error(graph, f"initializer `{name}` is there twice")
             value = initializers[name] = table[name] = there or Value(name, graph)
@@ -225,8 +228,10 @@ class _Reader:
         self.finish(graph)
 
     def read_around(self, branch: GraphProto) -> None:
-        """Take the inputs from the branch of an If that are values around it. By the standard a branch has no inputs,
-        and nobody gives it any: runtimes that do not refuse one take what is called so around it."""
+        """Remove inputs of an If branch that name outer values. The standard allows a branch no inputs.
+
+        Runtimes without this check read the outer values.
+        """
         if branch.input:
             kept = [i for i in branch.input if not any(i.name in table for table in self.scopes)]
             del branch.input[:]
@@ -245,7 +250,7 @@ class _Reader:
 
     def read_nodes(self, graph: Graph, protos: Sequence[NodeProto]) -> None:
         nodes = [self.new_node(graph, proto) for proto in protos[:]]
-        *around, table = self.scopes  # all that the scope defines is in its table now
+        *around, table = self.scopes  # by now the table holds every name the scope defines
         self.model.names.update(table)
         if around:
             self.hiding += [v for name, v in table.items() if any(name in outer for outer in around)]
@@ -255,7 +260,7 @@ class _Reader:
             for name in proto.input[:]:
                 value = table.get(name) or (self.resolve(graph, name, node) if name else None)
                 inputs.append(value)
-                # Producers join the graph in order: one that has not yet comes later.
+                # Producers join the graph in order: a producer without a graph comes later.
                 if value is not None and (producer := value.producer) is not None and producer.graph is None:
                     unsorted = True
             if held := body_graphs(proto):
@@ -267,10 +272,11 @@ class _Reader:
                         v.constant = node.holds_array
         graph.nodes_changed = False
         if unsorted:
-            sort_nodes(graph)  # a change, but not one of ours: the file is only written so if a pass changes more
+            # a change, but not an optimization: the file is written in this order only if a pass changes more
+            sort_nodes(graph)
 
     def read_bodies(self, graph: Graph, node: Node, held: Sequence[tuple[str, GraphProto]]) -> bool:
-        """Does one of them read what a later node of `graph` makes?"""
+        """Read the bodies of `node`. Returns whether any reads an output of a later node of `graph`."""
         bodies: dict[str, Graph] = {}
         node.bodies, node.graph = bodies, graph  # for the path in error messages
         for key, proto in held:
@@ -280,7 +286,7 @@ class _Reader:
         return any(p.graph is None for p in captured(node, graph))
 
     def new_node(self, graph: Graph, proto: NodeProto) -> Node:
-        """A node whose outputs are defined; its inputs may be defined by later nodes."""
+        """Return a node with its outputs defined; its inputs may be defined by later nodes."""
         outputs: list[Value | None] = []
         node = Node(proto, [], outputs)
         if node._op == "Constant" and not _has_value(proto):
@@ -288,12 +294,12 @@ class _Reader:
         for name in proto.output[:]:
             outputs.append(self.define(graph, name, node, len(outputs)) if name else None)
         if not outputs or None in outputs:
-            self.model.lacking.add(node)  # as far as its operator knows: see `Results`
+            self.model.lacking.add(node)  # narrowed down to required outputs in `finish`
         return node
 
 
 def captured(node: Node, graph: Graph) -> set[Node]:
-    """Producers, in the node's own scope `graph`, of the outer values that its bodies read."""
+    """Return the nodes of `graph`, the scope of `node`, whose outputs the bodies of `node` read."""
     found: set[Node] = set()
     for body in node.bodies.values():
         for inner in body.walk():
@@ -307,7 +313,8 @@ def captured(node: Node, graph: Graph) -> set[Node]:
 
 
 def sort_nodes(graph: Graph) -> None:
-    """Stable topological sort (Kahn's algorithm with a heap on the old position). Raises ModelError on a cycle."""
+    """Sort the nodes topologically and stably (Kahn's algorithm, heap on the old position). Raises ModelError on a
+    cycle."""
     import heapq
 
     nodes = list(graph)

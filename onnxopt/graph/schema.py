@@ -1,4 +1,4 @@
-"""What the ONNX standard says of an operator at an opset, cached: attribute defaults, purity, what a call may be."""
+"""Operator schemas of the ONNX standard, cached: attribute defaults, signatures, allowed types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxopt.record import record
 
 @cache
 def find_schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """The schema of a qualified operator at an opset version; None when the standard does not know it."""
+    """Return the schema of a qualified operator at an opset version; None if the standard has none."""
     domain, _, op_type = op.rpartition("::")
     if opset <= 0:
         return None
@@ -26,8 +26,10 @@ def find_schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def newer(opset: int) -> str:
-    """What is to be said of an opset that the installed onnx does not have; its operators are taken for the last ones
-    that it has. Empty for others."""
+    """Return a message if the opset is newer than the installed onnx knows, else an empty string.
+
+    Operators of such an opset are taken to be the newest known ones.
+    """
     known = onnx.defs.onnx_opset_version()
     return f"the model is of opset {opset}, the installed onnx knows up to {known}" if opset > known else ""
 
@@ -45,16 +47,17 @@ def _defaults(op: str, opset: int) -> dict[str, Any]:
 
 
 def attribute_default(op: str, opset: int, name: str) -> Any:
-    """The default of an attribute, or None."""
+    """Return the default of an attribute, or None."""
     return _defaults(op, opset).get(name)
 
 
 @record(frozen=True)
 class Signature:
-    """What a call of an operator may be, in plain Python: asking a schema costs ten times as much.
+    """The signature of an operator in plain Python, ten times as fast to query as onnx's schema.
 
-    `inputs`, `outputs`: how many, from and to. `needed`: inputs that may not be absent. `attributes`: types by name,
-    those in `required` have to be there.
+    `inputs`, `outputs`: (minimum, maximum) count. `needed`: indices of inputs that must be present. `attributes`: types
+    by
+    name; the names in `required` must be set.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Signature:
     operands: tuple[str, ...]
 
     def takes(self, count: int) -> bool:
-        """May it be given so many inputs? Those that are missing behind them may be absent: a Loop has such."""
+        """Whether a call may have `count` inputs. Optional trailing inputs below the minimum may be missing (Loop)."""
         least, most = self.inputs
         missing = self.operands[count:least]
         return count <= most and len(missing) == max(0, least - count) and all(o.endswith("?") for o in missing)
@@ -80,7 +83,7 @@ class Signature:
 
 @cache
 def signature(op: str, opset: int) -> Signature | None:
-    """What a call may be; None when the standard does not know the operator."""
+    """Return the signature of an operator; None if the standard has none."""
     schema = find_schema(op, opset)
     if schema is None:
         return None
@@ -103,13 +106,13 @@ def signature(op: str, opset: int) -> Signature | None:
 
 @record(frozen=True)
 class Results:
-    """How many results an operator has to give at least, and which of them may be absent."""
+    """The minimum number of outputs of an operator, and the indices of the optional ones."""
 
     least: int
     optional: frozenset[int]
 
     def missing(self, made: Sequence[object]) -> str:
-        """What is wrong with these results, of which those that are absent are false; empty if nothing is."""
+        """Return why the outputs `made` (false: absent) violate the schema, or an empty string."""
         if len(made) < self.least:
             return f"gives {len(made)} results, and has to give {self.least}"
         for i, result in enumerate(made):
@@ -123,9 +126,9 @@ _ONE: Final = Results(1, frozenset())
 
 @cache
 def results_of(op: str, opset: int) -> Results | None:
-    """What an operator has to give out; None when the standard does not know it."""
+    """Return the required outputs of an operator; None if the standard does not define it."""
     if op in ONE_RESULT:
-        return _ONE  # the first schema that is asked for takes longer than a small model
+        return _ONE  # the first schema lookup takes longer than optimizing a small model
     schema = find_schema(op, opset)
     if schema is None:
         return None
@@ -135,21 +138,22 @@ def results_of(op: str, opset: int) -> Results | None:
 
 @record(frozen=True)
 class Formal:
-    """The types of one operand or result: `allowed` element types of tensors; those of one `symbol` are alike."""
+    """The types of an input or output: `allowed` element types of tensors; parameters with the same `symbol` share a
+    type."""
 
     symbol: str
     allowed: frozenset[int]
 
     @property
     def only(self) -> int:
-        """The one element type that it can be; 0 if it can be several."""
+        """The single element type allowed; 0 if several are."""
         return next(iter(self.allowed)) if len(self.allowed) == 1 else 0
 
 
 @cache
 def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]] | None:
-    """(operands, results) of an operator, the last of them for all that follow; None where the installed standard does
-    not say."""
+    """Return (inputs, outputs) of an operator; the last of each stands for all further. None if the schema is not
+    known."""
     schema = find_schema(op, opset)
     if schema is None or ("::" not in op and newer(opset)):
         return None
@@ -159,22 +163,23 @@ def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]
 
 def _formal(parameter: onnx.defs.OpSchema.FormalParameter) -> Formal:
     kinds = (_element_type(text) for text in parameter.types)
-    alike = parameter.is_homogeneous and not parameter.type_str.endswith(")")  # else it is a type, no symbol
+    # a concrete type, such as `tensor(float)`, is no type variable
+    alike = parameter.is_homogeneous and not parameter.type_str.endswith(")")
     return Formal(parameter.type_str if alike else "", frozenset(k for k in kinds if k))
 
 
 @cache
 def _element_type(text: str) -> int:
-    """Of `tensor(float)`; 0 for what is no tensor."""
+    """Return the element type named by `tensor(float)`; 0 for types other than tensors."""
     try:
         return int(onnx.TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
-    except ValueError:  # a sequence, say
+    except ValueError:  # for example a sequence type
         return 0
 
 
 @cache
 def typed_like(op: str, opset: int) -> tuple[int | None, ...]:
-    """For each output the input whose type it has, if the standard says so."""
+    """Return, for each output, the index of an input of the same type variable, or None."""
     schema = find_schema(op, opset)
     if schema is None:
         return ()
@@ -184,23 +189,23 @@ def typed_like(op: str, opset: int) -> tuple[int | None, ...]:
 
 
 def operators_of(domain: str) -> list[str]:
-    """The qualified names of all operators that the standard has in a domain."""
+    """Return the qualified names of all standard operators of a domain."""
     return sorted({qualified(s.name, s.domain) for s in onnx.defs.get_all_schemas() if s.domain == domain})
 
 
 def first_opset(op: str, after: int) -> int:
-    """The first opset, later than `after`, that has an operator of the default domain; 0 where none has."""
+    """Return the first opset after `after` that has an operator of the default domain; 0 if none has."""
     newest = 0 if "::" in op else onnx.defs.onnx_opset_version()
     return next((o for o in range(after + 1, newest + 1) if is_known(op, o)), 0)
 
 
 def is_known(op: str, opset: int) -> bool:
-    """Does the standard define this operator? What it does not define is opaque: kept, not merged, not folded."""
+    """Whether the standard defines this operator. Unknown operators are opaque: kept, never merged or folded."""
     return find_schema(op, opset) is not None
 
 
 def is_alike(op: str, opset: int, other: int) -> bool:
-    """Is an operator the same in two opsets, as far as the installed onnx knows both?"""
+    """Whether an operator has the same definition in two opsets; False for opsets unknown to the installed onnx."""
     if newer(opset) or newer(other):
         return False
     a, b = find_schema(op, opset), find_schema(op, other)

@@ -1,4 +1,4 @@
-"""Give dynamic dims of the inputs their sizes, before anything else looks at the model."""
+"""Fixes dynamic dims of the inputs, before any other part reads the model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from onnxopt.protos import tensor_type
 
 
 def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Set dims by symbol (`dims`), and whole shapes by input (`shapes`), wherever the symbols occur in the main graph:
-    in a body the same name may be another size.
+    """Fix dims by symbol (`dims`) and whole input shapes (`shapes`) wherever the symbols occur in the main graph.
 
-    Returns the size of each symbol that is fixed now; dims without a name are called `input[axis]`. Raises UsageError
-    for names that do not exist, and sizes that contradict the model or each other.
+    Bodies are left alone, where the same name may denote another size. Returns the size of each symbol fixed; a dim
+    without
+    a name is called `input[axis]`. Raises UsageError for unknown names, and for sizes that contradict the model or each
+    other.
     """
     if not (dims or shapes):
         return {}

@@ -1,4 +1,4 @@
-"""What every model that leaves the house has to be: looked up in the message itself, whatever the index says."""
+"""Structural checks of every ModelProto handed out, made on the message itself and not on the index."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Interface = tuple[dict[str, bytes], dict[str, bytes]]
 
 
 def interface_of(proto: ModelProto, stored: Collection[str] | None = None) -> Interface:
-    """(inputs, outputs) of a model by name, in order, with their types. An input that has an initializer is optional,
-    and which ones are listed is not part of the interface. `stored`: the names of initializers, if they are known."""
+    """Return (inputs, outputs) of a model: serialized types by name, in order.
+
+    Inputs with an initializer are optional, and not part of the interface. `stored`: the initializers' names, if known.
+    """
     graph = proto.graph
     optional = {t.name for t in graph.initializer} if stored is None else set(stored)
     optional.update(s.values.name for s in graph.sparse_initializer)
@@ -29,7 +31,7 @@ def interface_of(proto: ModelProto, stored: Collection[str] | None = None) -> In
 def check_interface(
     proto: ModelProto, promised: Interface, name: str = "", stored: Collection[str] | None = None
 ) -> None:
-    """Raise InvariantError where the model takes or gives what it did not before, or does so in another order."""
+    """Raise InvariantError if inputs or outputs differ from `promised` in name, type or order."""
     for kind, now, before in zip(("input", "output"), interface_of(proto, stored), promised):
         if now == before and list(now) == list(before):
             continue
@@ -39,19 +41,22 @@ def check_interface(
 
 
 class Excused(NamedTuple):
-    """What a file had from the beginning, and no pass may make."""
+    """Violations that the file had from the beginning, and no pass may add."""
 
-    nodes: Collection[int] = ()  # ids of the messages of nodes without a result that their operator has to give
-    outputs: Collection[str] = ()  # names that a scope gives out more than once
+    nodes: Collection[int] = ()  # ids of node messages that lack a required output
+    outputs: Collection[str] = ()  # names that a scope lists more than once as output
 
 
 NOTHING: Final = Excused()
 
 
 def check_structure(proto: ModelProto, name: str = "", excused: Excused = NOTHING) -> set[str]:
-    """Raise InvariantError, naming scope, node and value, unless every node has an operator and the results that it has
-    to give, every name that is read is defined before, in its scope or around it, and none twice in one scope, and no
-    scope gives out one value twice. Linear. Returns the names of the main graph's initializers."""
+    """Raise InvariantError, naming scope, node and value, if the model is malformed. Returns the main graph's
+    initializers.
+
+    Each node has an operator and all required outputs. Each name is defined before it is read, in its scope or an outer
+    scope, and only once in a scope. No scope lists an output twice. Linear time.
+    """
     for function in proto.functions:
         label = f"function {function.domain}::{function.name}"
         _check(_Root(name, function, excused), label, function, set(function.input), ())
@@ -61,16 +66,16 @@ def check_structure(proto: ModelProto, name: str = "", excused: Excused = NOTHIN
 
 
 class _Root:
-    """What holds for a function, or for the main graph, and all bodies in it."""
+    """Data shared by the main graph, or a function, and all its nested bodies."""
 
     def __init__(self, name: str, proto: ModelProto | FunctionProto, excused: Excused) -> None:
         self.name = name
         self.excused = excused
         self.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        self.single: set[str] = set()  # operators of the standard that have to give one result at most
+        self.single: set[str] = set()  # standard operators that require at most 1 output
 
     def missing(self, node: NodeProto, made: Sequence[str]) -> str:
-        """What is wrong with the results of a node; empty if nothing is, or the file had it."""
+        """Return why the outputs of a node violate its schema; empty for valid nodes and for violations of the file."""
         op = qualified(node.op_type, node.domain)
         demanded = results_of(op, self.opsets.get(op.rpartition("::")[0], 0))
         if demanded is None:
@@ -84,8 +89,8 @@ class _Root:
 def _check(
     root: _Root, path: str, scope: GraphProto | FunctionProto, defined: set[str], outer: tuple[set[str], ...]
 ) -> None:
-    """`defined`: what the scope is given. `outer`: what is defined around it so far, innermost first."""
-    defined.add("")  # what is absent
+    """Check a scope. `defined`: names given to the scope. `outer`: names defined around it so far, innermost first."""
+    defined.add("")  # the name of an absent input
     name, single = root.name, root.single
     for node in scope.node[:]:
         if not defined.issuperset(node.input[:]):

@@ -1,4 +1,4 @@
-"""A graph as text for people: one line a node, types where they are known, no weights."""
+"""A graph as readable text: a line for each node, known types, no weights."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import line
 from onnxopt.protos import Array, attribute_value, type_name
 
-_SHOWN: Final = 8  # elements of a constant, and of a list attribute
+_SHOWN: Final = 8  # elements of a constant or list attribute
 _LONG: Final = 60  # characters of a string attribute
 
 
 def model_text(model: Model) -> str:
-    """The main graph, then the functions."""
+    """Return the text of the main graph, then of the functions."""
     return "\n\n".join(map(graph_text, (model.graph, *model.functions.values()))) + "\n"
 
 
 def graph_text(graph: Graph) -> str:
-    """A graph and the bodies in it."""
+    """Return the text of a graph and its nested bodies."""
     return "\n".join(line(text, whole=True) for text in graph_lines(graph))
 
 
 def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:
-    """A header with inputs and outputs, then the nodes in order; bodies below their owners."""
+    """Yield a header with inputs and outputs, then the nodes in order, with bodies below their owners."""
     inputs = ", ".join(f"{v.name}{type_text(v, ': ')}" for v in graph.inputs)
     outputs = ", ".join(v.name for v in graph.outputs)
     yield f"{indent}{graph.label}({inputs}) -> ({outputs}):"
@@ -43,7 +43,7 @@ def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:
 
 
 def node_text(node: Node) -> str:
-    """`y: float[N,4] = Conv "conv1" (x, w: float[4,3,3,3]) {pads=[1,1,1,1]}`."""
+    """Return a node as `y: float[N,4] = Conv "conv1" (x, w: float[4,3,3,3]) {pads=[1,1,1,1]}`."""
     outputs = ", ".join("_" if v is None else f"{v.name}{type_text(v, ': ')}" for v in node.outputs)
     inputs = ", ".join("_" if v is None else _operand(v) for v in node.inputs)
     attributes = ", ".join(
@@ -65,7 +65,7 @@ def _operand(value: Value) -> str:
 
 
 def constant_text(value: Value) -> str:
-    """The elements of a constant that has few: `0.5`, `{1,3,3}`; empty for others, and for strings."""
+    """Return the elements of a small constant: `0.5`, `{1,3,3}`; empty for large constants and for strings."""
     data_type, dims = value.constant_type()
     return _numbers(value.array) if prod(dims) <= _SHOWN and data_type not in (0, 8) else ""
 
@@ -77,13 +77,13 @@ def _numbers(array: Array) -> str:
 
 
 def float_text(x: float, held: type[np.floating[Any]] = np.float32) -> str:
-    """A float in few digits, but enough that one who reads them has this one."""
+    """Return a float in six digits, or in as many as the element type `held` needs to restore it exactly."""
     short = f"{x:.6g}"
     return short if held(short) == x or x != x else str(held(x))
 
 
 def type_text(value: Value, before: str = "") -> str:
-    """`float[N,3,?]`, preceded by `before`; empty while the type is unknown. Asks nothing of inference."""
+    """Return the known type, `float[N,3,?]`, preceded by `before`; empty if unknown. Never triggers inference."""
     if value.constant:
         data_type, dims = value.constant_type()
         return before + shape_text(type_name(data_type).lower(), dims)
@@ -95,13 +95,13 @@ def type_text(value: Value, before: str = "") -> str:
 def shape_text(kind: str, dims: Shape | None) -> str:
     if dims is None:
         return f"{kind}[…]"
-    # Symbols with an @ are inference's own inventions, different in every run.
+    # Symbols with an @ are invented by inference, and differ in every run.
     shown = ["?" if d is None or (isinstance(d, str) and "@" in d) else str(as_written(d)) for d in dims]
     return kind + (f"[{','.join(shown)}]" if shown else "")
 
 
 def attribute_text(value: Any) -> str:
-    """An attribute's value, long lists and strings shortened."""
+    """Return an attribute's value, with long lists and strings shortened."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):

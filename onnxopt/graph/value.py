@@ -1,4 +1,4 @@
-"""A value: what one node produces (or a graph is given) and others read."""
+"""A value: the output of a node or an input or initializer of a graph, read by other nodes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 Dim = int | str | None
 Shape = tuple[Dim, ...]
 Type = tuple[int, tuple[int, ...]]
-_MANY: Final = 100  # readers, each of which may ask for all
+_MANY: Final = 100  # readers; each of them may query all
 
 
 @lru_cache(1 << 10)
 def _shared(data_type: int, dims: tuple[int, ...]) -> Type:
-    """One object for what is of one type: a network has few."""
+    """Return a shared object for equal types: a network has few different ones."""
     return data_type, dims
 
 
 class Value:
-    """One name in one scope.
+    """A named value of a scope.
 
-    `users` maps each reading node, in nested graphs too, to how many of its inputs read this value, so "used
-    once" and "dead" are right by construction. `output_count` is how often a graph lists it as output.
-    `dtype` (0 = unknown) and `shape` (None = unknown rank) are *facts*: a rewrite never changes what a
-    surviving value holds, so facts learnt once stay true; a new value merely lacks them.
+    `users` maps each reading node, nested graphs included, to the number of inputs reading this value. `output_count`
+    is
+    the number of times a graph lists the value as output. `dtype` (0: unknown) and `shape` (None: unknown rank) are
+    *facts*: a rewrite never changes the contents of a surviving value, so a known fact stays true.
     """
 
     __slots__ = (
@@ -64,13 +64,13 @@ class Value:
         self.users: dict[Node, int] = {}
         self.output_count = 0
         self.is_input = False
-        self.constant = False  # an initializer nobody may override, or the output of Constant
+        self.constant = False  # an initializer that cannot be overridden, or the output of a Constant
         self.tensor: TensorProto | None = None
-        self.stored: Stored | None = None  # where the tensor's data stayed, which it does not hold then
+        self.stored: Stored | None = None  # where in the file the tensor's data stayed; the tensor itself has none then
         self._array: Array | None = None
         self._digest: bytes | None = None
         self._type: Type | None = None
-        self.unasked = False  # made by a pass: what is known of the inputs says its type, once somebody asks
+        self.unasked = False  # made by a pass: its type is inferred from the inputs on first query
         self.dtype = 0
         self.shape: Shape | None = None
 
@@ -84,32 +84,33 @@ class Value:
 
     @property
     def is_stored(self) -> bool:
-        """Does an initializer or a Constant node hold this constant?
+        """Whether an initializer or a Constant node holds this constant.
 
-        False for a constant that a node makes by repeating fewer elements (ConstantOfShape, Expand): its array is
-        known, and its elements may differ.
+        False for a constant computed by repeating elements (ConstantOfShape, Expand), although the array is known.
         """
         return self.constant and (self.producer is None or self.producer.op == "Constant")
 
     @property
     def only_user(self) -> Node | None:
-        """The one node that reads this value, or None if it is read more than once or is a graph output."""
+        """The single node that reads this value; None for several reading inputs, or for a graph output."""
         if len(self.users) != 1 or self.output_count:
             return None
         return next(iter(self.users))
 
     def feeds_only(self, kind: Callable[[Node], bool]) -> bool:
-        """Is it no graph output, and is all that reads it of this kind? Of more than a hundred readers that is not
-        known: each of them may ask, and time stays linear."""
+        """Whether the value is no graph output and `kind` holds for all readers.
+
+        False for more than 100 readers: each reader may ask, and the total time must stay linear.
+        """
         return not self.output_count and len(self.users) <= _MANY and all(map(kind, self.users))
 
     @property
     def array(self) -> Array:
-        """The constant's data, read-only. Only for `constant` values; decoded on first use."""
+        """The data of a constant, read-only, decoded on first use. Only for `constant` values."""
         if self._array is None:
             if self.tensor is not None:
                 array = self.graph.model.decode(self.tensor, self.stored)
-                if not array.flags.aligned:  # it begins anywhere in a file
+                if not array.flags.aligned:  # data in a mapped file may begin at any offset
                     array = np.require(array, requirements="A")
                     array.flags.writeable = False
                 self._array = array
@@ -124,30 +125,29 @@ class Value:
 
     @property
     def known_dtype(self) -> int:
-        """The element type, if it is known without asking inference, or decoding anything; else 0."""
+        """The element type if known without inference or decoding; else 0."""
         if self.dtype or not self.constant or (self.tensor is None and self._array is None):
             return self.dtype
         return self.constant_type()[0]
 
     @property
     def known_shape(self) -> Shape | None:
-        """The same for the shape; None if it is not known."""
+        """The shape if known without inference or decoding; else None."""
         if self.shape is not None or not self.constant or (self.tensor is None and self._array is None):
             return self.shape
         return self.constant_type()[1]
 
     @property
     def held(self) -> Array | None:
-        """The constant's data, if it was decoded, or made, already."""
+        """The data of the constant if already decoded or made; else None."""
         return self._array
 
     def forget(self) -> None:
-        """Let go of what was decoded of a tensor: nobody reads it any more, and who does can read it again."""
+        """Free the decoded array of a tensor, which can be decoded again."""
         self._array = None
 
     def glance(self) -> Array:
-        """As `array`, to be looked at once: of what stayed in a file its pages, wherever they begin, and nothing is
-        kept."""
+        """Return the data for a single use: not cached, and maybe unaligned in memory."""
         if self._array is not None:
             return self._array
         if self.tensor is not None and self.stored is not None:
@@ -155,7 +155,7 @@ class Value:
         return self.array
 
     def digest(self) -> bytes:
-        """A hash of the constant's bytes, made on first use. Not for strings, of which an array holds the addresses."""
+        """Return a hash of the constant's bytes, cached. Not for strings, whose arrays hold addresses."""
         if self._digest is None:
             import hashlib
 
@@ -164,8 +164,8 @@ class Value:
         return self._digest
 
     def whole_tensor(self) -> TensorProto:
-        """The TensorProto of an initializer, made from its array if it is new, with its data if they stayed in a
-        file."""
+        """Return the TensorProto of an initializer with its data, made from the array or read from the file if
+        necessary."""
         if self.tensor is None:
             self.tensor = array_to_tensor(self.array, self.name)
         if self.stored is None:
@@ -176,7 +176,7 @@ class Value:
         return whole
 
     def constant_type(self) -> Type:
-        """(element type, dims) of a constant, without decoding its data. Read on first use: many rules ask."""
+        """Return (element type, dims) of a constant without decoding its data, cached."""
         if self._type is None:
             if self.tensor is not None:
                 self._type = _shared(self.tensor.data_type, tuple(self.tensor.dims[:]))
@@ -186,7 +186,7 @@ class Value:
         return self._type
 
     def rename(self, name: str) -> None:
-        """Be called `name`, which must be free, wherever the value is made and read."""
+        """Rename the value to `name`, which must be free, at its producer and all readers."""
         self.name = name
         if self.producer is not None:
             self.producer.stale = True
@@ -194,7 +194,7 @@ class Value:
             user.stale = True
 
     def redirect_readers(self, other: Value) -> None:
-        """Every node that reads this value reads `other` instead; graph outputs stay."""
+        """Make every reading node read `other` instead of this value; graph outputs stay."""
         model = self.graph.model
         if model.debug:
             model.check_use(other, other.graph, f"what reads `{self.name}`")
@@ -203,11 +203,14 @@ class Value:
                 user.set_input(i, other)
 
     def replace_all_uses_with(self, other: Value) -> Value:
-        """Every node and graph output that reads this value reads `other` instead; `other` computes the same.
+        """Make every node and graph output that uses this value use `other`, an equal value. Returns the value to read
+        afterwards.
 
-        Returns the value to read from now on: `other`, or this one. An output of a scope keeps its name: what made
-        `other` makes this value then, and `other` is no more. Raises InvariantError where what makes `other` reads this
-        value: it would read itself.
+        The result is `other`, or this value if a scope outputs it under its name. In the latter case the producer of
+        `other`
+        now produces this value, and `other` no longer exists. Raises InvariantError if the producer of `other` reads
+        this
+        value.
         """
         if other is self:
             return self
@@ -220,7 +223,7 @@ class Value:
         return self.graph.give_out(self, other) if self.output_count else other
 
     def learn(self, other: Value) -> None:
-        """Take over the type of `other`, which is the same by content, as far as this value's is unknown."""
+        """Copy the type of `other`, a value of the same content, where this value's type is unknown."""
         self.dtype = self.dtype or other.dtype
         self.shape = self.shape if self.shape is not None else other.shape
 

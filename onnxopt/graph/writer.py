@@ -1,4 +1,4 @@
-"""Write the index back into the ModelProto it came from; scopes that did not change are not touched."""
+"""Writes the index back into its ModelProto; unchanged scopes are not touched."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from onnxopt.wire import Stored
 
 
 def write_model(model: Model) -> ModelProto:
-    """The model's proto, brought up to date. The model stays usable."""
+    """Return the model's proto, brought up to date. The model stays usable."""
     return write_deferred(model, None)[0]
 
 
 def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict[int, Array | Stored]]:
-    """Like `write_model`, but new initializers of the main graph of `at_least` bytes get no data, nor do those that
-    stayed in a file.
+    """Write the model, except the data of large new initializers and of data left in the file.
 
-    Returns the proto and the data left out, by the initializer's index. Raises InvariantError rather than hand out a
-    model in which a name is not defined, or whose interface is another than before: whoever writes one comes here.
+    New initializers of the main graph of `at_least` bytes are left out; None writes all data. Returns the proto and the
+    omitted data by index of the initializer. Raises InvariantError for an undefined name or a changed interface; every
+    writer of models calls this function.
     """
     deferred: dict[int, Array | Stored] = {}
     for scope in model.scopes():
         _write_scope(scope, deferred, at_least if scope is model.graph else None)
     write_hiding(model, model.scopes())
-    model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
+    model.graph.initializers_changed = bool(deferred)  # the next write must fill them
     if model.file is not None:
         _leave_stored(model, deferred, fill=at_least is None)
     write_types(model.foreign)
@@ -45,7 +45,7 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
 
 
 def excused(model: Model) -> Excused:
-    """What the last look lets pass, because the file had it."""
+    """Return the structural violations already in the file."""
     return Excused({id(node.proto) for node in model.lacking}, {model.hiding.get(v, v.name) for v in model.repeated})
 
 
@@ -60,7 +60,7 @@ def _leave_stored(model: Model, deferred: dict[int, Array | Stored], fill: bool)
 
 
 def write_types(made: Iterable[Node]) -> None:
-    """What no reader can find out: the types of what operators result in that no standard defines."""
+    """Write value_info for outputs of non-standard operators made by passes: no reader can infer the types."""
     said: dict[Graph, set[str]] = {}
     for node in made:
         graph = node.graph
@@ -79,14 +79,14 @@ def write_types(made: Iterable[Node]) -> None:
 
 
 def _declare(output: ValueInfoProto, data_type: int, dims: Iterable[int | str | None] | None) -> None:
-    """Say the type of an output of a body, unless the file does: nobody infers that of an initializer, nor what a node
-    results in that no standard defines."""
+    """Set the type of a body's output unless the file does. Initializers and non-standard operators have no inferred
+    type."""
     if output.type.WhichOneof("value") is None:
         output.type.CopyFrom(tensor_type_proto(data_type, dims))
 
 
 def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
-    """The protos of `nodes`, all of the scope `graph`, brought up to date with what is in their bodies."""
+    """Return the protos of `nodes`, all of the scope `graph`, with their bodies brought up to date."""
     inside = [scope for scope in inner_scopes(graph) if scope is not graph]
     for scope in inside:
         _write_scope(scope, {}, None)
@@ -99,7 +99,7 @@ def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
 
 
 def write_functions(model: Model) -> None:
-    """Bring the protos of the functions up to date: a call may have fewer inputs and outputs than before."""
+    """Bring the protos of all functions up to date, since a call may have fewer inputs and outputs than before."""
     for function in model.functions.values():
         for scope in inner_scopes(function):
             _write_scope(scope, {}, None)
@@ -115,7 +115,7 @@ def write_names(node: Node) -> None:
 
 
 def _least_inputs(node: Node) -> int:
-    """How many inputs runtimes count, if only empty names: a Loop has two that may be absent, and has to say so."""
+    """Return the minimum number of inputs to write, if only as empty names: a Loop has two optional inputs."""
     defined = signature(node.op, node.graph.opset(node.domain)) if node.graph is not None else None
     return defined.inputs[0] if defined is not None else 0
 
@@ -161,8 +161,8 @@ def _set_strings(field, names: list[str], least: int = 0) -> None:  # type: igno
 
 
 def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
-    """Have a scope's field hold what backs `nodes`, in their order. Only what is new in it is copied."""
-    there = set(map(id, field[:]))  # a node keeps its message alive: no other has its id
+    """Make a scope's field hold the protos of `nodes`, in order. Only new protos are copied."""
+    there = set(map(id, field[:]))  # nodes keep their messages alive, so ids are unique
     new = [node for node in nodes if id(node.proto) not in there]
     field.extend(node.proto for node in new)
     for node, copy in zip(new, field[len(field) - len(new) :]):
@@ -173,8 +173,10 @@ def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
 
 
 def _name_apart(graph: Graph, nodes: list[Node]) -> None:
-    """Runtimes refuse two nodes of one name in a scope: what came from a body, or is one of several in the place of
-    one, gets a name of its own."""
+    """Give nodes of duplicate names in a scope new names, since runtimes refuse duplicates.
+
+    Duplicates arise from inlined bodies, and where several nodes replace a single node.
+    """
     names: set[str] = set()
     for node in nodes:
         proto = node.proto
@@ -187,13 +189,13 @@ def _name_apart(graph: Graph, nodes: list[Node]) -> None:
 def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
     values = graph.initializers.values()
-    there = proto.initializer[:]  # as long as they are held, no other message has the id of one
+    there = proto.initializer[:]  # held so that the ids stay unique
     if graph.deferred:
         _fill_deferred(graph, there)
     stays = {id(v.tensor) for v in values if v.tensor is not None and v.tensor.name == v.name}
     stays.intersection_update(map(id, there))
     new = [v for v in values if id(v.tensor) not in stays]
-    if len(stays) < len(there):  # behind what stays, which is not copied
+    if len(stays) < len(there):  # new tensors go behind those that stay, which are not copied
         if stays:
             proto.initializer.sort(key=lambda tensor: id(tensor) not in stays)
         del proto.initializer[len(stays) :]
@@ -226,7 +228,7 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
 
 
 def _fill_deferred(graph: Graph, there: Sequence[TensorProto]) -> None:
-    """Give what an earlier call left without data its own."""
+    """Fill the initializers left without data by an earlier write."""
     waiting = {v.name: v for v in graph.deferred if graph.initializers.get(v.name) is v}
     for tensor in there:
         value = waiting.get(tensor.name)
@@ -238,12 +240,12 @@ def _fill_deferred(graph: Graph, there: Sequence[TensorProto]) -> None:
 
 
 def _drop_vanished(graph: Graph) -> None:
-    """value_info and quantization annotations of values that are gone."""
+    """Remove value_info and quantization annotations of removed values."""
     proto = graph.proto
     if not proto.value_info and not proto.quantization_annotation:
         return
     names = values_named(graph)
-    # What the file says of names that never were values of ours stays as it is.
+    # Entries for names that the index never had stay.
     once = graph.model.names
     infos: list[ValueInfoProto] = [i for i in proto.value_info if i.name in names or i.name not in once]
     if len(infos) < len(proto.value_info):
