@@ -1,8 +1,7 @@
-"""The axes of a node; views of axes; and the same node on values in a view.
+"""Axes of nodes, views of axes, and nodes rewritten to work on values in a view.
 
-A view names, for each axis of a value, the axes that it becomes. A node passes through a view if each axis that the
-node works along stays one axis, and each axis that it finds by its place stays at that place. Then only the numbers
-that name axes change.
+A view maps each axis of a value to a list of new axes. A node passes through a view if each axis it works along becomes
+a single axis, and each axis it finds by position keeps the position. Only axis numbers in the node change then.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from onnxopt.protos import Array, tensor_bytes
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
 
-_SHARED_BYTES: Final = 1 << 16  # a constant with other readers is made anew up to this size
+_SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
 
 _NONE: Final = frozenset[int]()
 
-To = tuple[tuple[int, ...], ...]  # for each axis those that it becomes, in order
-Made = tuple[int | None, ...]  # for each axis of the results the one that it is; None for one that an operand brings
+To = tuple[tuple[int, ...], ...]  # for each axis the axes it becomes, in order
+Made = tuple[int | None, ...]  # for each axis of the results its operand axis, or None for an axis from another operand
 
 
 class Axes(NamedTuple):
-    """`rank` axes: those of the first operand, or of the result where the operands are broadcast or joined.
+    """Axes of a node. `rank`: of the first operand, or of the result where operands are broadcast or joined.
 
-    data: the operands that have them, aligned at the last one.
-    along: the axes along which elements hang on one another; an attribute or operand names them.
-    last: as many of the last axes are found by their place.
+    data: the operands with these axes, aligned at the last axis.
+    along: the axes along which elements depend on one another, named by an attribute or operand.
+    last: number of trailing axes found by position.
     """
 
     rank: int
@@ -47,8 +46,7 @@ class Axes(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """A node that passes through a view. seen: the operands that are read in the view; made_anew: constants that are
-    written for it."""
+    """A node with a form in a view. seen: operands read in the view; made_anew: constants to rewrite for the view."""
 
     axes: Axes
     seen: list[Value]
@@ -56,9 +54,9 @@ class Passing(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What the axes of a value become: `to`, of `rank` axes.
+    """The axes of a value in a view: `to` maps each axis to new axes, of `rank` in total.
 
-    alone: those that become one each, with no other; fixed: those of them at the same place, counted from the end.
+    alone: axes mapped to a single axis and shared with none; fixed: those at the same position, counted from the end.
     """
 
     to: To
@@ -68,21 +66,21 @@ class Place(NamedTuple):
 
 
 class View:
-    """For each axis of certain values, the axes that it becomes."""
+    """A mapping from axes to new axes, for certain values."""
 
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}
 
     def has(self, dims: Shape) -> bool:
-        """Returns whether a value of these dims is one of these values."""
+        """Return whether the view covers values of these dims."""
         raise NotImplementedError
 
     def becomes(self, rank: int) -> tuple[To, int]:
-        """Returns what the axes of a value of this rank become, and how many axes there are then."""
+        """Return (new axes for each axis, new rank) for a value of this rank."""
         raise NotImplementedError
 
     def at(self, rank: int) -> Place:
-        """Returns the same, with what follows from it; computed once for each rank."""
+        """Return the `Place` for values of this rank, cached."""
         place = self._places.get(rank)
         if place is None:
             to, wide = self.becomes(rank)
@@ -93,7 +91,7 @@ class View:
         return place
 
     def dims(self, dims: Shape) -> Shape:
-        """Returns the dims in the view of a value of these dims; a new axis has one element."""
+        """Return the dims in the view of a value of these dims; a new axis has size 1."""
         to, rank, *_ = self.at(len(dims))
         found: list[int | str | None] = [1] * rank
         for d, axes in zip(dims, to):
@@ -104,12 +102,13 @@ class View:
         return tuple(found)
 
     def keeps(self, made: Made, rank: int) -> bool:
-        """Returns whether the result of a node is in the view. `made`: which of the operands' `rank` axes it has."""
+        """Return whether a node's result is in the view. `made`: the operand axis of each result axis, of
+        `rank` axes."""
         return made == tuple(range(rank))
 
 
 class Turned(View):
-    """In another order: axis k is what was axis order[k]."""
+    """The axes in another order: axis k is former axis order[k]."""
 
     def __init__(self, order: Sequence[int]) -> None:
         super().__init__()
@@ -122,7 +121,7 @@ class Turned(View):
         return tuple((i,) for i in inverse(self.order)), rank
 
     def keeps(self, made: Made, rank: int) -> bool:
-        """A result with less axes is plain, if those that it has are in order."""
+        """A result with fewer axes stays outside the view, and must have its axes in order."""
         if len(made) == rank:
             return super().keeps(made, rank)
         left = [self.at(rank).to[i][0] for i in made if i is not None]
@@ -130,7 +129,8 @@ class Turned(View):
 
 
 class AnyOrder(Turned):
-    """In an order in which no axis keeps its place: a node that works so works in each, if its results do."""
+    """An order without fixed axes: a node that passes through this view passes through any order of which its result
+    permits."""
 
     def __init__(self, rank: int) -> None:
         super().__init__([*range(1, rank), 0])
@@ -140,7 +140,7 @@ class AnyOrder(Turned):
 
 
 class Rows(View):
-    """All leading axes are one."""
+    """All leading axes merged into a single axis."""
 
     def __init__(self, lead: Shape) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Rows(View):
 
 
 class Apart(View):
-    """The first axis is several."""
+    """The first axis split into several."""
 
     def __init__(self, first: Shape, lead: Shape) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Apart(View):
 
 
 class WithOnes(View):
-    """With axes of one element, which become `axes`."""
+    """With additional axes of size 1 at positions `axes`."""
 
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class WithOnes(View):
 
 
 class WithoutOnes(View):
-    """Without the axes, of one element."""
+    """Without `axes`, all of size 1."""
 
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class WithoutOnes(View):
 
 
 def rank_of(node: Node) -> int | None:
-    """Returns how many axes the node has (`Axes.rank`), where that is known."""
+    """Return the rank of a node's axes (`Axes.rank`), or None if unknown."""
     rule = AXES.get(node.op)
     if rule is None or not node.inputs or not node.outputs:
         return None
@@ -221,7 +221,7 @@ def rank_of(node: Node) -> int | None:
 
 
 def axes_of(node: Node) -> Axes | None:
-    """Returns the axes of a node; None where its operator has no line in the table, or the axes are not known."""
+    """Return the axes of a node; None if its operator is not in the table, or the axes are not known."""
     rank, graph = rank_of(node), node.graph
     if rank is None or graph is None or None in node.outputs or node.has_references:
         return None
@@ -243,7 +243,8 @@ def axes_of(node: Node) -> Axes | None:
         return None
     if op == "MatMul":
         ranks = [types.rank(v) or 0 for v in operands]
-        data, last = (operands[:1], 1) if ranks[-1] == 2 < rank else (operands, 2)  # one matrix for all rows
+        # a rank-2 matrix is shared by all rows
+        data, last = (operands[:1], 1) if ranks[-1] == 2 < rank else (operands, 2)
         if min(ranks) < 2:
             return None
     elif rule.named == "last":
@@ -257,7 +258,7 @@ def axes_of(node: Node) -> Axes | None:
 
 
 def _along(node: Node, rank: int, rule: AxisRule) -> frozenset[int] | None:
-    """Returns the axes that an attribute or operand names; None where they are not known."""
+    """Return the axes named by an attribute or operand, or None if unknown."""
     found: Sequence[int] | None = ()
     named = rule.named
     if rule.along in ("axis", "from:axis"):
@@ -270,7 +271,7 @@ def _along(node: Node, rank: int, rule: AxisRule) -> frozenset[int] | None:
     elif named == "scale":
         scale, opset = node.input(1), node.graph.opset() if node.graph is not None else 0
         dims = types.shape(scale) if scale is not None else None
-        if dims not in ((), (1,)):  # a scale of blocks has all axes
+        if dims not in ((), (1,)):  # blocked quantization has all axes
             found = [int(node.attr("axis"))] if dims is not None and len(dims) == 1 and opset >= 13 else None
     return None if found is None or any(not -rank <= a < rank for a in found) else frozenset(a % rank for a in found)
 
@@ -294,7 +295,7 @@ def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made 
 
 
 def passes(node: Node, view: View) -> Passing | None:
-    """Returns how a node passes through a view; None where it does not, or reads no value of the view."""
+    """Return how a node passes through a view; None if it does not, or reads no value in the view."""
     a = axes_of(node)
     if a is None or not view.keeps(a.made, a.rank):
         return None
@@ -316,7 +317,7 @@ def passes(node: Node, view: View) -> Passing | None:
             may_follow = node.graph is not None and broadcasts(node.op, node.graph.opset())
         own = {i for i, d in enumerate(dims, a.rank - len(dims)) if d != 1}
         if (may_follow or node.op == "MatMul") and len(dims) <= rank and fixed.issuperset(own):
-            continue  # it is broadcast as well
+            continue  # still broadcast correctly in the view
         if full and not constant:
             seen.append(v)
         elif constant and (
@@ -331,14 +332,14 @@ def passes(node: Node, view: View) -> Passing | None:
 
 
 def _may_be_made_anew(v: Value) -> bool:
-    """Returns whether a constant is small, or stored for one reader alone."""
+    """Return whether a constant may be copied: small, or stored for a single reader."""
     return tensor_bytes(*v.constant_type()) <= _SHARED_BYTES or (v.is_stored and len(v.users) == 1)
 
 
 def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
-    """Returns the constant that a node reads in the view in place of `v`.
+    """Return the constant that replaces operand `v` of a node in the view.
 
-    One of lower rank stays as low as it can: runtimes know a normalization by a scale of one axis.
+    The rank stays as low as possible: runtimes recognize a normalization by a scale of rank 1.
     """
     dims, (to, rank, *_) = v.constant_type()[1], view.at(a.rank)
     wide = (1,) * (a.rank - len(dims)) + dims
@@ -349,13 +350,13 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
     while may_be_lower and array.ndim > least and array.shape[0] == 1:
         array = array[0]
     if array.shape == dims and array.tobytes() == v.array.tobytes():
-        return v  # also the signs of its zeros are the same
+        return v  # compared as bytes, to respect signs of zeros
     assert node.graph is not None
     return node.graph.constant(array, v.name, node)
 
 
 def rename(node: Node, old: Node, a: Axes, view: View) -> None:
-    """Write the axes into `node`, a copy of `old`, whose axes are `a`, that works in the view."""
+    """Set the axis numbers of `node`, a copy of `old` (with axes `a`) placed in the view."""
     to, rank, *_ = view.at(a.rank)
     rule = AXES[node.op]
     named, place = rule.named, rule.operand

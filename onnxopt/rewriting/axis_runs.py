@@ -1,4 +1,4 @@
-"""Orders of axes, and dims as sizes and as targets of a Reshape."""
+"""Axis permutations, and dims as sizes and as Reshape targets."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Final
 from onnxopt.analysis.shapes.symbolic import Size, TooComplex, symbol
 from onnxopt.graph.value import Dim
 
-_KEPT: Final = 1024  # dims: a model has few, which are asked for again and again
-_PRODUCT: Final = r"\{([\w.?@]+(?:\*[\w.?@]+)*)\}"  # of numbers and symbols: no sum, no floor, no quotes
+_KEPT: Final = 1024  # entries: a model has few different dims
+_PRODUCT: Final = r"\{([\w.?@]+(?:\*[\w.?@]+)*)\}"  # products of numbers and symbols only
 
 
 def inverse(perm: Sequence[int]) -> tuple[int, ...]:
-    """Where each axis goes: inverse(p)[p[i]] = i."""
+    """Return the inverse permutation: inverse(p)[p[i]] = i."""
     return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 
 def after(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """The one order that does both: Transpose(Transpose(x, first), second)."""
+    """Return the single permutation equal to Transpose(Transpose(x, first), second)."""
     return tuple(first[i] for i in second)
 
 
 def constant_target(dims: Sequence[Dim | Size], wanted: Sequence[Dim | Size]) -> list[int] | None:
-    """What a Reshape of `dims` is given for `wanted`: a symbol that stays where it is is 0, another dim is -1.
+    """Return the Reshape target from `dims` to `wanted`: 0 for a symbol kept in place, -1 for a single other unknown
+    dim.
 
-    Not both, as runtimes refuse a -1 where the dim that is copied turns out to be 0.
+    None if no such target exists. Never both 0 and -1: runtimes reject a -1 when the copied dim turns out to be 0.
     """
     stays = [not isinstance(d, int | None) and [*dims[i : i + 1]] == [d] for i, d in enumerate(wanted)]
     target = [d if isinstance(d, int) else 0 if same else -1 for d, same in zip(wanted, stays)]
@@ -36,7 +37,7 @@ def constant_target(dims: Sequence[Dim | Size], wanted: Sequence[Dim | Size]) ->
 
 
 def product(dims: Sequence[Dim]) -> Size | None:
-    """The elements of axes of these dims; None where one is unknown."""
+    """Return the number of elements along axes of these dims; None if a dim is unknown."""
     total: Size = 1
     try:
         for d in dims:
@@ -50,7 +51,7 @@ def product(dims: Sequence[Dim]) -> Size | None:
 
 
 def size_of(dim: Dim) -> Size | None:
-    """A dim, that is written as a product of symbols, as one."""
+    """Return a dim as a Size, with products of symbols parsed."""
     return _parsed(dim) if isinstance(dim, str) else dim
 
 

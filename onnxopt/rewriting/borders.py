@@ -1,4 +1,4 @@
-"""Regions whose leading axes become one, or whose first axis becomes several: Reshapes stand at their border."""
+"""Regions with merged leading axes, or a split first axis, with Reshapes at the border."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.relayout import End, Relayout
 
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
-_MOST_READERS: Final = 4  # of a Reshape, among which a quantizer is looked for
+_MOST_READERS: Final = 4  # readers of a Reshape searched for a quantizer
 
 
 class Reshaped(Relayout):
@@ -26,16 +26,17 @@ class Reshaped(Relayout):
 
     @property
     def normalized_sums(self) -> int:
-        """How many LayerNormalizations read an Add, here or outside? Runtimes take longer for the two in one view."""
+        """Number of LayerNormalizations that read an Add: runtimes run such a pair slower in the view."""
         read = (n.inputs[0].producer for n in self.nodes if n.op == "LayerNormalization" and n.inputs[0] is not None)
         return sum(n is not None and n.op == "Add" for n in read)
 
     def keeps(self, quantizer: Node | None) -> bool:
-        """Returns whether a Reshape stays beside this node, a quantizer."""
+        """Return whether a Reshape must stay next to this node, a quantizer."""
         return quantizer is not None and quantizer.op in _QUANTIZERS
 
     def enters(self, v: Value) -> End[Node] | None:
-        """The region reads what a Reshape in front of it reads, directly or through another Reshape."""
+        """Return the end at an outside value: read the input of an existing Reshape, directly or through another
+        Reshape."""
         wanted, node = self.seen_dims(v), v.producer
         alone = not v.is_output and self.inside.issuperset(v.users)
         x = node.inputs[0] if node is not None and node.op in SAME_ORDER and node.graph is self.graph else None
@@ -49,7 +50,7 @@ class Reshaped(Relayout):
         return self.reshaped(v, v, target, -1, None) if target else None
 
     def reshaped(self, v: Value, x: Value, target: Sequence[int], saved: int, node: Node | None) -> End[Node]:
-        """Returns an end at which the region reads a Reshape of `x`."""
+        """Return an end where the region reads a Reshape of `x`."""
         return End(
             saved,
             lambda before: self.reshape(x, target, self.new(v), before).output,
@@ -59,7 +60,7 @@ class Reshaped(Relayout):
         )
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """A Reshape reads the value in the view, or is removed."""
+        """Return the end at an outside reader: a Reshape reads the value in the view, or is removed."""
         is_reader = user.graph is self.graph and user.inputs[0] is v and v.users[user] == 1 and not user.has_references
         target = self.sizes_for(v, user, self.seen_dims(v)) if is_reader else None
         if target is None:
@@ -67,17 +68,18 @@ class Reshaped(Relayout):
         return End(int(not target), lambda new: self.read_by(user, new, target, new), node=user)
 
     def sizes_for(self, v: Value, user: Node, dims: Shape | None) -> Sequence[int] | None:
-        """Returns the target of a reader that is to be a Reshape from these dims; empty: no Reshape is needed."""
+        """Return the target of a reader turned into a Reshape from these dims; empty if no Reshape is needed."""
         if user.op not in SAME_ORDER or any(self.keeps(u) for u in islice(user.output.users, _MOST_READERS)):
             return None
         given, wanted = user.input(1), types.shape(user.output)
         target = self.sizes(dims, wanted, can_go=not (user.output.is_output and v.is_output))
         if target is None and user.op == "Reshape" and given is not None and given.constant and given.array.all():
-            target = [int(d) for d in given.array.reshape(-1)]  # it copies no dim of what it reads
+            target = [int(d) for d in given.array.reshape(-1)]  # copies no input dim
         return target
 
     def read_by(self, user: Node, x: Value, target: Sequence[int], new: Value) -> Value:
-        """Put a Reshape of `x`, or `x`, in place of the reader. Returns `new`, which may have got another name."""
+        """Replace the reader by a Reshape of `x`, or by `x`. Returns the present value for `new`, which may have been
+        renamed."""
         made = user.output
         if target:
             reader = self.reshape(x, target, None, user)
@@ -94,7 +96,7 @@ class Reshaped(Relayout):
         return self.restored_by(v, target) if target else None
 
     def restored_by(self, v: Value, target: Sequence[int]) -> End[Value]:
-        """Returns an end at which a Reshape makes the value as it was."""
+        """Return an end where a Reshape restores the value."""
 
         def write(new: Value) -> Value:
             self.graph.take_over(v, self.reshape(new, target, None, v.producer))
@@ -103,14 +105,14 @@ class Reshaped(Relayout):
         return End(-1, write, target=target)
 
     def sizes(self, dims: Shape | None, wanted: Shape | None, can_go: bool = True) -> list[int] | None:
-        """Returns the constant target of a Reshape from `dims` to `wanted`; empty: no Reshape is needed; None: there is
-        none."""
+        """Return the constant Reshape target from `dims` to `wanted`; empty if no Reshape is needed, None if
+        impossible."""
         if dims is None or wanted is None:
             return None
         return [] if can_go and same(dims, wanted) else constant_target(dims, wanted)
 
     def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
-        """Returns the target of a Reshape for these sizes."""
+        """Return the target operand of a Reshape to these sizes."""
         return self.graph.constant(np.array(sizes, np.int64), hint, before)
 
     def reshape(self, x: Value, sizes: Sequence[int], result: Value | None, before: Node | None) -> Node:
@@ -120,7 +122,7 @@ class Reshaped(Relayout):
 
 
 def same(dims: Shape, wanted: Shape) -> bool:
-    """Returns whether dims of as many elements are equal. One dim follows where all others are known numbers."""
+    """Return whether dims with equal element counts are equal. A single dim may be unknown if all others are known."""
     others = [d for d, w in zip(dims, wanted) if d == w is not None]
     known = all(isinstance(d, int) and d for d in others)
     return len(dims) == len(wanted) and len(others) + known >= len(dims)

@@ -1,4 +1,4 @@
-"""A tensor of which parts are written over, one after the other, as the parts that are left of each."""
+"""A tensor overwritten part by part by scatters, expressed as the parts left after each scatter."""
 
 from __future__ import annotations
 
@@ -21,37 +21,39 @@ from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import after
 from onnxopt.rewriting.parts import insert_new, of_axes
 
-_MANY: Final = 256  # parts of a tensor, and nodes that go with its scatters
+_MANY: Final = 256  # parts of a tensor, and nodes removed with its scatters
 _STEPS: Final = 8
 _PADDED: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
 
-Part: TypeAlias = "tuple[Value, int, int | None]"  # of a value, from where to where along the axis; None is its end
+# (value, start, end along the axis); an end of None is the value's end
+Part: TypeAlias = "tuple[Value, int, int | None]"
 Parts: TypeAlias = "tuple[Part, ...]"
 
 
 class Canvas:
-    """Scatters along one axis of one tensor, each of which writes on what another has made.
+    """Scatters along one axis of a tensor, each writing on the result of another.
 
-    `layouts`: the parts of what each has made. `made`: nodes that take the place of those that are `gone`. `now`: what
-    is read instead of a value that is gone.
+    `layouts`: the parts of each result. `made`: number of nodes to make in place of those `gone`. `now`: replacements
+    of
+    removed values.
     """
 
     def __init__(self, graph: Graph, base: Value, axis: int, now: dict[Value, Value]) -> None:
         self.graph, self.axis, self.now = graph, axis, now
         self.scatters: list[Node] = []
         self.layouts: dict[Value, Parts] = {base: _parts_of(base, axis)}
-        self.unsqueezed: dict[Value, tuple[Value, list[int]]] = {}  # what stands for updates with the axes they lack
+        self.unsqueezed: dict[Value, tuple[Value, list[int]]] = {}  # placeholder: updates and the axes they lack
         self._plan()
 
     def _plan(self) -> None:
         self.made = 0
         self.gone: dict[Node, None] = {}
-        self.kept: set[Value] = set()  # what is read of what there is
-        self.steps: list[tuple[Node, Node | None, int, Parts]] = []  # scatter, reader of its result, axis, parts
-        self.joined: dict[tuple[int, Parts], Value | None] = {}  # by axis and parts
+        self.kept: set[Value] = set()  # existing values still read
+        self.steps: list[tuple[Node, Node | None, int, Parts]] = []  # (scatter, reader of its result, axis, parts)
+        self.joined: dict[tuple[int, Parts], Value | None] = {}  # joined value by axis and parts
 
     def paint(self, scatter: Node, start: int, end: int | None, missing: Sequence[int]) -> bool:
-        """Add a scatter; False where it is not known which parts it writes over."""
+        """Add a scatter over [start, end). Returns False if the overwritten parts are not known."""
         data, updates = scatter.inputs[0], scatter.inputs[2]
         assert data is not None and updates is not None
         parts = self.layouts[data]
@@ -68,7 +70,7 @@ class Canvas:
         return True
 
     def cost(self) -> int:
-        """Decide what each reader of a result reads instead. How many nodes there are more then."""
+        """Decide what each reader of a result reads instead. Returns the change of the number of nodes."""
         self._plan()
         inside = set(self.scatters)
         for scatter in self.scatters:
@@ -90,7 +92,7 @@ class Canvas:
         return self.made - len(self.gone)
 
     def _plan_cut(self, scatter: Node, user: Node, parts: Parts) -> bool:
-        """Does `user` take a range along the axis? It is read off the parts."""
+        """Plan a `user` that takes a range along the axis, read from the parts. Returns False if it does not."""
         found = _range_of(user, self.axis)
         taken = _cut(parts, found[0], found[1]) if found is not None else None
         if found is None or not taken or (user.op == "Gather" and len(taken) > 1):
@@ -100,13 +102,13 @@ class Canvas:
             self.gone[user] = None
         if alone or len(taken) > 1:
             self._emit(scatter, user, self.axis, taken)
-        else:  # it takes from the part what it took from all
+        else:  # the part is read in place of the whole
             self.kept.add(taken[0][0])
             self.steps.append((scatter, user, self.axis, taken))
         return True
 
     def _plan_turned(self, scatter: Node, user: Node, parts: Parts) -> bool:
-        """Is `user` a Transpose that undoes those of all parts?"""
+        """Plan a Transpose `user` that cancels Transposes of all parts. Returns False for any other."""
         rank = types.rank(scatter.output)
         if user.op != "Transpose" or rank is None:
             return False
@@ -128,7 +130,7 @@ class Canvas:
         self._count(axis, parts)
 
     def _count(self, axis: int, parts: Parts) -> None:
-        """Count what joins the parts, as `_join` does it."""
+        """Count the nodes made by `_join` for these parts."""
         if (axis, parts) in self.joined:
             return
         self.kept.update(v for v, _, _ in parts)
@@ -141,8 +143,8 @@ class Canvas:
             self._count(axis, some)
 
     def _joins(self, axis: int, parts: Parts) -> list[Parts]:
-        """What one node makes of the parts: those that padding leaves, or the first that are joined already, and the
-        rest one by one."""
+        """Return the groups of parts joined by a single node: the unpadded parts, or a joined prefix and single
+        parts."""
         padded = _padded(parts)
         if padded is not None:
             return [padded[0]]
@@ -175,7 +177,7 @@ class Canvas:
             self.joined.update({key: kept for key, v in self.joined.items() if v is made})
 
     def _value(self, axis: int, parts: Parts, scatter: Node) -> Value:
-        """The parts joined, in front of `scatter`."""
+        """Return the joined parts, computed in front of `scatter`."""
         found = self.joined.get((axis, parts))
         if found is None:
             found = self._join(axis, parts, scatter)
@@ -205,7 +207,7 @@ class Canvas:
         return insert_new(graph, node, scatter.output, scatter)
 
     def _real(self, v: Value, scatter: Node) -> Value:
-        """What is read for `v` now: updates with the axes that they lack, or what took its place."""
+        """Return the present value for `v`: updates with missing axes added, or a replacement."""
         if v in self.unsqueezed and v not in self.now:
             updates, axes = self.unsqueezed[v]
             updates = self._real(updates, scatter)
@@ -217,7 +219,7 @@ class Canvas:
 
 
 def padding_of(scatter: Node, spans: Sequence[Span]) -> tuple[Array, Array] | None:
-    """The pads around the box that a scatter writes into one number, and the number; None where it is none."""
+    """Return (pads, number) of a scatter into a tensor of a single number; None for other tensors."""
     data, dims = scatter.inputs[0], types.shape(scatter.output)
     fill = _number(data) if data is not None else None
     if fill is None or dims is None or len(dims) != len(spans) or types.dtype(scatter.output) not in _PADDED:
@@ -234,7 +236,7 @@ def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:
 
 
 def _parts_of(base: Value, axis: int) -> Parts:
-    """What was joined along the axis, where all lengths are known; else all of it."""
+    """Return the inputs of a Concat along the axis if all lengths are known; else the whole value as a single part."""
     node, size = base.producer, _size(base, axis)
     if node is not None and node.op == "Concat" and node.graph is base.graph and not node.has_references:
         inputs = [v for v in node.inputs if v is not None]
@@ -256,7 +258,7 @@ def _is_all(part: Part, axis: int) -> bool:
 
 
 def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
-    """What of the parts is between two places; None where that is not known."""
+    """Return the parts within [start, end), or None if unknown."""
     found: list[Part] = []
     at: int | None = 0
     for v, first, last in parts:
@@ -273,7 +275,7 @@ def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
 
 
 def _range_of(user: Node, axis: int) -> tuple[int, int | None, int] | None:
-    """Which places along the axis a Slice or a Gather takes, and along how many axes it does."""
+    """Return (start, end, number of sliced axes) of a Slice or Gather along the axis, or None."""
     x, given = user.inputs[0], [*user.inputs, None, None, None, None][1:5]
     dims = types.shape(x) if x is not None else None
     if user.op not in ("Gather", "Slice") or not dims or any(v is not None and not v.constant for v in given):
@@ -298,7 +300,7 @@ def _range_of(user: Node, axis: int) -> tuple[int, int | None, int] | None:
 
 
 def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) -> Node:
-    """The Gather or Slice of `x`: of a part of it along the axis, or of what it takes along the other axes of all."""
+    """Return the Gather or Slice `user` applied to a part along the axis, or to `x` along the remaining axes."""
     index = user.inputs[1]
     assert index is not None
     if user.op == "Gather":
@@ -309,7 +311,7 @@ def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) ->
     starts, ends, axes, steps = [*lists, None, None][:4]
     whole = user.inputs[0]
     found = cuts(starts or (), ends or (), axes, steps, (types.rank(whole) if whole is not None else 0) or 0)
-    assert found is not None  # or it would not be known what it takes
+    assert found is not None  # guaranteed by `_range_of`
     if part is not None:
         end = LARGEST[1] if part[2] is None else part[2]
         found = [(k, part[1], end, 1) if k == axis else (k, a, b, step) for k, a, b, step in found]
@@ -320,7 +322,7 @@ def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) ->
 
 
 def _padded(parts: Parts) -> tuple[Parts, int, int, Array] | None:
-    """What is left if numbers around the parts are padding, how long it is before and behind, and the number."""
+    """Return (inner parts, pad before, pad behind, number) if the outer parts repeat a single number; else None."""
     first, last = _number(parts[0][0]), _number(parts[-1][0])
     if first is not None and last is not None and first.tobytes() != last.tobytes():
         last = None
@@ -338,7 +340,7 @@ def _length(part: Part) -> int | None:
 
 
 def _number(v: Value) -> Array | None:
-    """The number that each element is."""
+    """Return the number repeated in all elements of a value, or None."""
     for _ in range(_STEPS):
         if v.constant:
             return one_element(v.glance())
@@ -355,7 +357,7 @@ def _number(v: Value) -> Array | None:
 
 
 def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:
-    """Add what is made only for these nodes."""
+    """Add the producers used only by these nodes."""
     todo = list(gone)
     while todo and len(gone) < _MANY + len(todo):
         for v in todo.pop().inputs:

@@ -1,4 +1,4 @@
-"""Which keys a mask keeps, as far as the operators that make it tell: those up to a query, the first, or some."""
+"""Which keys an attention mask keeps, derived from its operators: all up to the query, the first, or some."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _REACH: Final = 10
 
 
 class Kept(IntEnum):
-    """What is known of the keys that each query sees, each more than the one before."""
+    """Known facts on the keys visible to each query; each level implies the levels before."""
 
     UNKNOWN = 0
-    SOME = 1  # of a constant
+    SOME = 1  # known of constants only
     FIRST = 2
-    CAUSAL = 3  # query i sees the keys 0 to i, and no others
+    CAUSAL = 3  # query i sees exactly the keys 0 to i
 
 
 def kept_by(value: Value, truth: bool, reach: int = _REACH) -> Kept:
-    """The keys that are kept where `value` is `truth`. Of numbers zero is false."""
+    """Return the keys kept by mask `value` where the mask equals `truth`; the number zero is false."""
     if value.constant:
         return _of_array(value.array.astype(bool) == truth)
     node = value.producer
@@ -51,7 +51,7 @@ def kept_by(value: Value, truth: bool, reach: int = _REACH) -> Kept:
 
 
 def kept_by_numbers(value: Value, reach: int = _REACH) -> Kept:
-    """The keys to which `value` adds no minus infinity."""
+    """Return the keys kept by an additive mask: positions without minus infinity."""
     if value.constant:
         return _of_array(~np.isneginf(value.array.astype(np.float64)))
     node = value.producer
@@ -73,19 +73,19 @@ def _of_array(kept: Array) -> Kept:
 
 
 def _of_triangle(node: Node, truth: bool) -> Kept:
-    """Of a triangle of what is not zero: the lower one is kept, or the upper one is not."""
+    """Return the keys kept by a Trilu of a nonzero constant: inside the lower, or outside the upper triangle."""
     k = node.inputs[1] if len(node.inputs) > 1 else None
     if node.inputs[0] is None or not _fill(node.inputs[0]) or (k is not None and not k.constant):
         return Kept.UNKNOWN
     diagonal = int(k.array.item()) if k is not None else 0
     if bool(node.attr("upper", 1)) == truth:
         return Kept.UNKNOWN
-    beyond = diagonal if truth else diagonal - 1  # the last diagonal that is kept
+    beyond = diagonal if truth else diagonal - 1  # the last kept diagonal
     return Kept.CAUSAL if beyond == 0 else Kept.FIRST if beyond > 0 else Kept.UNKNOWN
 
 
 def _fill(value: Value) -> float | None:
-    """The number that all elements are."""
+    """Return the number repeated in all elements of a value, or None."""
     node = value.producer
     while node is not None and not value.constant and node.op in ("Expand", "Cast") and node.inputs[0] is not None:
         value, node = node.inputs[0], node.inputs[0].producer
@@ -101,7 +101,7 @@ def _is_zero(value: Value | None) -> bool:
 
 
 def _of_order(node: Node, reach: int) -> Kept:
-    """Of keys along the last axis that are compared with queries along the one before it, both counted up."""
+    """Return the keys kept by comparing counted keys (last axis) with counted queries (axis before)."""
     keys, queries = node.inputs if node.op == "LessOrEqual" else node.inputs[::-1]
     if keys is None or queries is None or not (_counts(keys, -1, reach) and _is_from_zero(queries, reach)):
         return Kept.UNKNOWN
@@ -112,7 +112,7 @@ def _of_order(node: Node, reach: int) -> Kept:
 
 
 def _counts(value: Value, axis: int, reach: int) -> bool:
-    """Is it 0, 1, 2 … along one axis, the last or the one before it, and the same along all others?"""
+    """Whether a value is 0, 1, 2, … along `axis` (-1 or -2) and constant along all others."""
     dims = types.shape(value)
     if dims is None or len(dims) < -axis or any(d != 1 for i, d in enumerate(dims) if i != len(dims) + axis):
         return False
@@ -126,7 +126,7 @@ def _counts(value: Value, axis: int, reach: int) -> bool:
 
 
 def _is_from_zero(value: Value | None, reach: int) -> bool:
-    """Is no element of it below zero?"""
+    """Whether no element is negative."""
     if value is None or not reach:
         return False
     if value.constant:
@@ -145,7 +145,7 @@ def _is_from_zero(value: Value | None, reach: int) -> bool:
 
 
 def _handed_on(node: Node, kept: Kept) -> Kept:
-    """What is kept behind a node that adds axes in front, or cuts queries and keys off."""
+    """Return the keys kept behind a node that adds leading axes, or crops queries and keys."""
     before = types.rank(node.inputs[0]) if node.inputs[0] is not None else None
     rank = types.rank(node.output)
     if before is None or rank is None or kept < Kept.FIRST:
@@ -157,7 +157,8 @@ def _handed_on(node: Node, kept: Kept) -> Kept:
 
 
 def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
-    """The first key stays where keys are cut off behind it; all that is known, where queries are cut off at the end."""
+    """Return the keys kept by a Slice: all facts if queries and keys are cropped at the end, else whether the first key
+    stays."""
     starts, _, axes, steps = [*node.inputs[1:], None, None][:4]
     if starts is None or axes is None or not axes.constant or (steps is not None and not steps.constant):
         return Kept.UNKNOWN

@@ -1,4 +1,4 @@
-"""Chains of operators that only move elements, written back with the fewest operators that do the same."""
+"""Chains of element-moving operators, replaced by the fewest equivalent operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onnxopt.rewriting.rule import Declined
 _LONGEST: Final = 8  # operators of a chain
 _FEW: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
-_BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # a map says which dims their results have
+_BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # the map determines the dims of these results
 _CHAINS: Final = "chains of moves"
 _OF_SIZES: Final = (
     "Add",
@@ -34,7 +34,7 @@ _OF_SIZES: Final = (
     "Mul",
     "ReduceProd",
     "Size",
-)  # of no zeros, where no tensor is empty
+)  # operators on sizes without zeros if no tensor is empty
 LEFT: Final = "as many operators would be left"
 _TARGET: Final = "more than one unknown dim"
 _BESIDE: Final = "what is beside it is turned alike, and may be turned together with it"
@@ -42,7 +42,7 @@ _BESIDE: Final = "what is beside it is turned alike, and may be turned together 
 
 @record
 class Step:
-    """An operator to write: its attributes, and its inputs behind the first."""
+    """An operator to write: attributes, and inputs after the first."""
 
     op: str
     inputs: Sequence[Any] = ()  # lists of integers, arrays, or values
@@ -50,7 +50,7 @@ class Step:
 
 
 class _Answer(NamedTuple):
-    """What takes the place of a chain, or why nothing does; `values`: those of the chain that the steps may read."""
+    """The replacement of a chain, or the reason for none; `values`: values of the chain read by the steps."""
 
     steps: list[Step]
     reason: str
@@ -59,7 +59,7 @@ class _Answer(NamedTuple):
 
 @record(eq=False)
 class _Item:
-    """An axis of the source, or of a Reshape of it, and the run that is picked of it."""
+    """An axis of the source or of its Reshape, and the run picked from it."""
 
     parts: list[Part]
     size: Any
@@ -67,7 +67,7 @@ class _Item:
 
 
 def composed(m: Match) -> Value:
-    """What takes the place of the chain that ends in the anchor, or of the part of it that saves most operators."""
+    """Return the replacement of the chain ending in the anchor, or of the part with the largest saving."""
     chain, shared = _chain(m.anchor)
     best, reason = (-1, 0, list[Step]()), ""
     for count in range(len(chain), 1, -1):
@@ -79,7 +79,7 @@ def composed(m: Match) -> Value:
             reason = reason or str(e)
             continue
         saved = count - stays - len(steps)
-        if saved >= best[0]:  # what reaches further up without need meets what is beside it no more
+        if saved >= best[0]:  # the shortest equal part: a longer one would separate values from parallel branches
             best = saved, count, steps
     if not best[1]:
         raise Declined(reason)
@@ -87,8 +87,10 @@ def composed(m: Match) -> Value:
 
 
 def _is_short(m: Match, nodes: Sequence[Node]) -> bool:
-    """Is it a Transpose that moves axes, a Slice and a step that keeps the order, once each at most? These stay, but
-    for an axis that is sliced to one element and dropped."""
+    """Whether the nodes are a moving Transpose, a Slice and an order-preserving step, each at most once.
+
+    Such chains stay, except for an axis sliced to one element and dropped.
+    """
     kinds = list[str]()
     for node in nodes:
         kind = "order" if node.op in SAME_ORDER else node.op
@@ -106,14 +108,16 @@ def _is_short(m: Match, nodes: Sequence[Node]) -> bool:
 
 
 def alone(m: Match) -> Value:
-    """What takes the place of the anchor, and is done with less."""
+    """Return a cheaper replacement of the anchor alone."""
     m.require(not m.anchor.has_references, "an attribute of the function that it is in")
     return _built(m, _steps(m, [m.anchor], False), [m.anchor])
 
 
 def _chain(anchor: Node) -> tuple[list[Node], bool]:
-    """The operators whose results only the next of them reads, the last first; and one behind them that others read,
-    too, if there is one."""
+    """Return (nodes, shared): the chain of single-use movers ending in the anchor, last first.
+
+    `shared`: the last entry has readers outside the chain.
+    """
     nodes = [anchor]
     while not nodes[-1].has_references:
         v = nodes[-1].inputs[0]
@@ -131,7 +135,7 @@ def _chain(anchor: Node) -> tuple[list[Node], bool]:
 
 
 def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
-    """The operators that take the place of these; declines where they are no less."""
+    """Return the operators to replace these; declines if they are not fewer."""
     x = nodes[-1].inputs[0]
     assert x is not None
     m.require(len(nodes) > 1 or not x.constant, "a constant, which folds")
@@ -147,8 +151,8 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
 
 
 def _fewest(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
-    """Returns the fewest operators for a chain. Chains that are told alike, as those of equal layers are, are composed
-    once in a round of passes."""
+    """Return the fewest operators for a chain. Equal chains, as in repeated layers, are composed once for a round of
+    passes."""
     values: dict[Value, int] = {}
     key = m.opset, m.shape(x), *[_told(m, node, values) for node in nodes]
     known = cast("dict[Any, _Answer]", m.graph.model.analyses.setdefault(_CHAINS, {}))
@@ -169,8 +173,10 @@ def _fewest(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
 
 
 def _told(m: Match, node: Node, values: dict[Value, int]) -> tuple[Any, ...]:
-    """Returns all that a map is told of a node but the dims of its first operand. `values`: numbers for operands that
-    are no constants."""
+    """Return the key of a node: all a map depends on, except the dims of the first operand.
+
+    `values`: numbers for operands other than constants.
+    """
     found: list[Any] = [a.SerializeToString() for a in node.proto.attribute]
     for v in node.inputs[1:]:
         if v is None or v.constant:
@@ -206,7 +212,7 @@ def _weight(ops: Any) -> int:
 
 
 def _may_pass(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
-    """Decline where a chain may not begin before an operator whose result others read, which stays for them."""
+    """Decline if a chain must not start before an operator with readers outside the chain."""
     if not steps:
         return
     reader, inner = nodes[-2], nodes[-1]
@@ -215,15 +221,17 @@ def _may_pass(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
         only_read_by(m, inner, "Slice")
     views = inner.op in SAME_ORDER and reader.op in ("Flatten", "Reshape") and [s.op for s in steps] == ["Reshape"]
     m.require(not views and (gone > 1 or inner.op == "Slice" or reader.op != "Transpose"), elsewhere)
-    # One element is picked again sooner than it is told who else reads it; more are copied only once.
+    # A single element is picked again regardless of other readers; more are copied only once.
     few = inner.op == "Gather" and (x := inner.inputs[0]) is not None and m.rank(x) == 1
     lighter = few or _weight(s.op for s in steps) <= _weight(n.op for n in nodes[:-1])
     m.require(len(steps) < gone or (gone == 1 and len(steps) == 1 and lighter), elsewhere)
 
 
 def _is_beside_alike(nodes: Sequence[Node]) -> bool:
-    """Does another part, or product, of a tensor take the same Reshape and Transpose and stay as it is then? Heads are
-    turned together where they are turned alike (merge-parallel), which saves more."""
+    """Whether a sibling part or product takes an equal Reshape and Transpose, without a further Reshape.
+
+    The pass merge-parallel transposes equal heads together, and saves more.
+    """
     for transpose, reshape in pairwise(nodes[1:]):
         x = reshape.inputs[0]
         if transpose.op != "Transpose" or reshape.op not in SAME_ORDER or x is None:
@@ -239,13 +247,15 @@ def _is_beside_alike(nodes: Sequence[Node]) -> bool:
 
 
 def _written(m: Match, found: IndexMap) -> list[Step]:
-    """The fewest operators; in front is where a Reshape merges with that of rows, and a product reads the Transpose
-    behind it."""
+    """Return the fewest operators for a map. A Reshape comes first where it merges with a Reshape to rows, or a product
+    reads
+    the Transpose behind it.
+    """
     if found.axes is not None:
         in_order = found.is_in_order()
         found.settle()
         plans = [_plan(m, found, _by_axis(found))]
-        if plans[0] is None or len(plans[0]) > 1:  # nothing is less than one operator that does not reshape
+        if plans[0] is None or len(plans[0]) > 1:  # a plan of a single operator cannot be improved
             plans.insert(0, _plan(m, found, _by_run(found)))
             if found.pick_at_once():
                 plans += [_plan(m, found, items) for items in (_by_run(found), _by_axis(found))]
@@ -257,7 +267,7 @@ def _written(m: Match, found: IndexMap) -> list[Step]:
 
 
 def _in_order(m: Match, found: IndexMap) -> list[int]:
-    """The target of a Reshape that is all there is."""
+    """Return the target of a single Reshape."""
     if found.written is not None:
         return found.written
     wanted = m.shape(m.anchor.output)
@@ -274,7 +284,7 @@ def _reshape(m: Match, target: Sequence[int] | Value, literal: bool = False) -> 
 
 
 def _by_axis(found: IndexMap) -> list[_Item] | None:
-    """The axes of the source; None where picks reach over them, or take part of one."""
+    """Return the axes of the source as items; None if a pick crosses axes or takes part of an axis."""
     if found.crossed or any(len(runs) > 1 and any(r.pick is not None for r in runs) for runs in found.source):
         return None
     return [
@@ -288,8 +298,7 @@ def _by_axis(found: IndexMap) -> list[_Item] | None:
 
 
 def _by_run(found: IndexMap) -> list[_Item] | None:
-    """What a Reshape in front makes: runs that stay together in an axis as one, and axes of one element behind what
-    they follow."""
+    """Return the axes of a leading Reshape: runs that stay together merged, axes of size 1 behind their predecessor."""
     if found.is_open:
         return None
     items: list[_Item] = []
@@ -318,7 +327,8 @@ def _by_run(found: IndexMap) -> list[_Item] | None:
 
 
 def _plan(m: Match, found: IndexMap, items: Sequence[_Item] | None) -> list[Step] | None:
-    """Reshape to the items, pick, transpose, and reshape; None where that does not do it, or no target says it."""
+    """Return Reshape, picks, Transpose and Reshape for these items; None if they do not suffice, or a target is
+    unknown."""
     if items is None:
         return None
     steps: list[Step] = []
@@ -365,7 +375,7 @@ def _plan(m: Match, found: IndexMap, items: Sequence[_Item] | None) -> list[Step
 
 
 def _picks(items: Sequence[_Item]) -> list[Step]:
-    """One Slice, and the Gathers from the last axis on, which leave those before where they are."""
+    """Return a Slice, then Gathers from the last axis on, so that earlier axes keep their numbers."""
     picked = [(i, item.picked.pick, item.picked) for i, item in enumerate(items) if item.picked is not None]
     cuts = [(*pick, axis) for axis, pick, _ in picked if isinstance(pick, tuple)]
     steps = []
@@ -382,7 +392,7 @@ def _picks(items: Sequence[_Item]) -> list[Step]:
 
 
 def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | list[int] | None:
-    """The target of the anchor, where each dim that it copies is the same of a tensor of these dims."""
+    """Return the anchor's own target if each copied dim is the same for a tensor of `dims`; else None."""
     target = m.anchor.input(1) if m.anchor.op == "Reshape" and not m.anchor.attr("allowzero", 0) else None
     copied = _copied(m, target) if target is not None else None
     if copied is None or any([*dims[i : i + 1]] != [*wanted[i : i + 1]] for i in copied):
@@ -391,13 +401,14 @@ def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | list
 
 
 def _copied(m: Match, target: Value) -> tuple[int, ...] | None:
-    """Returns where a target of constants and sizes copies a dim."""
+    """Return the positions where a target of constants and sizes copies a dim, or None."""
     found = copies(m, target) if is_picked(target, _OF_SIZES) else None
     return None if found is None else tuple(found)
 
 
 def copies(m: Match, target: Value) -> list[int] | None:
-    """Where a target says 0, which copies a dim; None where that is not known. What is computed is what it says."""
+    """Return the positions of zeros in a Reshape target, each a copied dim; None if unknown. Computed entries are not
+    zero."""
     maker = target.producer
     found, place = list[int](), 0
     for part in maker.inputs if maker is not None and maker.op == "Concat" else [target]:
@@ -410,7 +421,7 @@ def copies(m: Match, target: Value) -> list[int] | None:
 
 
 def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:
-    """The operators; each takes the form of the one of its kind that goes."""
+    """Build the operators; each takes over the attributes of a removed node of its kind."""
     given = [v for n in nodes for v in n.inputs[1:] if v is not None and v.constant]
     result = nodes[-1].inputs[0]
     assert result is not None
@@ -426,7 +437,7 @@ def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:
 
 
 def _constant(m: Match, wanted: Any, given: Sequence[Value]) -> Value:
-    """A value that holds this: one that the chain reads already, or a new one."""
+    """Return a value with this content: an operand of the chain, or a new constant."""
     if isinstance(wanted, Value):
         return wanted
     array = np.array(wanted, np.int64)

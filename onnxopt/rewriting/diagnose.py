@@ -1,4 +1,4 @@
-"""Why a rule fires at a node, or why not: its pattern as a tree, held against what is there."""
+"""Explains why a rule does or does not fire at a node: the pattern as a tree, compared with the graph."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown,
 from onnxopt.rewriting.replace import check_replacement
 from onnxopt.rewriting.rule import Declined, Rule, failure
 
-_NAMED: Final = 4  # operators
+_NAMED: Final = 4  # operators listed by name
 
 
 @dataclass
 class Line:
-    """One node of a pattern: `pattern` is what is wanted, `found` what is there, `note` what is wrong with it.
+    """A node of a pattern: `pattern` is the expected form, `found` the actual one, `note` the mismatch.
 
-    `ok` is None where nothing was looked at, because what is above did not match.
+    `ok` is None if not examined, since a node above did not match.
     """
 
     depth: int
@@ -53,8 +53,10 @@ class Line:
 
 @dataclass
 class Diagnosis:
-    """`reason` is empty if the rule fires. `matched`: does the pattern fit, so that a guard decided? `reached`: how
-    many of its operators are where it has them."""
+    """The result of trying a rule at a node. `reason` is empty if the rule fires.
+
+    `matched`: the pattern fits and a guard decided. `reached`: number of operators of the pattern found in place.
+    """
 
     rule: Rule
     anchor: Node
@@ -69,14 +71,14 @@ class Diagnosis:
 
     @property
     def nearness(self) -> tuple[bool, bool, int, int]:
-        """The greater, the less is missing. Operators say more than operands: any value fits a variable."""
+        """Sort key, greater for fewer mismatches. Operators count more than operands: any value fits a variable."""
         return self.fires, self.matched, self.reached, sum(line.ok is True for line in self.lines)
 
 
 def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
-    """Hold `rule` against `anchor`, without changing anything; of several variants the one that gets farthest.
+    """Compare `rule` with the graph at `anchor`, changing nothing; returns the best diagnosis of all variants.
 
-    `options`: the pass that the rule belongs to.
+    `options`: the pass of the rule.
     """
     best: Diagnosis | None = None
     for pattern in rule.patterns:
@@ -96,7 +98,7 @@ def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
 
 
 def near(rule: Rule, node: Node) -> list[Node]:
-    """Where `rule` may be anchored so that its pattern covers `node`: the node itself, or readers downstream."""
+    """Return the possible anchors of `rule` for matches that contain `node`: the node or downstream readers."""
     found, level = {}, [node]
     for _ in range(rule.depth):
         found.update(dict.fromkeys(n for n in level if n.op in rule.anchors))
@@ -105,7 +107,7 @@ def near(rule: Rule, node: Node) -> list[Node]:
 
 
 def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) -> str:
-    """What the matcher's conditions and the rule's own guards say."""
+    """Return the reason given by the matcher's conditions or the rule's guards; empty if the rule fires."""
     b = match(pattern, anchor)
     if b is None:
         return "the same node twice"
@@ -114,7 +116,7 @@ def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) 
         return b
     m = Match(b, anchor, options)
     try:
-        with np.errstate(all="ignore"):  # as when it runs
+        with np.errstate(all="ignore"):  # as in the driver
             check_replacement(m, rule(m, **m.arguments()))
     except Declined as e:
         return str(e) or "there is nothing to do"
@@ -128,7 +130,7 @@ def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) 
 
 
 class _Walk:
-    """Matches as the matcher does, and writes down what it sees."""
+    """Matches like the matcher, and records each comparison."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -211,7 +213,7 @@ class _Walk:
         self.lines += [Line(depth, None, text(q)) for q in p.inputs]
 
     def mark_uses(self) -> None:
-        """Put a cross where a result in between has readers outside the match, and say where."""
+        """Mark inner results with readers outside the match, and name the readers."""
         for line, node, p in self.inner:
             if p.shared:
                 continue
@@ -226,13 +228,13 @@ class _Walk:
 
 
 def _other(value: Value) -> str:
-    """What a constant is that is not the number of the pattern."""
+    """Return the note for a constant that differs from the pattern's number."""
     _, dims = value.constant_type()
     return "another number" if all(d == 1 for d in dims) else f"not one number, but a tensor of shape {list(dims)}"
 
 
 def _called(p: Call) -> str:
-    """Its operators, the first of many, and what attributes have to be."""
+    """Return the operators of a call (the first few) and its attributes."""
     ops = "|".join(p.ops[:_NAMED]) + ("|…" if len(p.ops) > _NAMED else "")
     given = [f"{k}={shown(v)}" for k, v in p.attributes]
     return ops + (f" {{{', '.join(given)}}}" if given else "")
@@ -252,11 +254,11 @@ def _kind(value: Value) -> str:
         return "a constant"
     if value.producer is None:
         return kind_of_initializer(value) or "an input"
-    return f"made by {value.producer.op}"  # which, the value says
+    return f"made by {value.producer.op}"  # the value's name is printed beside
 
 
 def lines_of(d: Diagnosis) -> Iterator[str]:
-    """A diagnosis for people."""
+    """Yield a diagnosis as lines of text."""
     graph = d.anchor.graph
     where = graph.path if graph is not None else ""
     yield f"{d.rule.name} at {_describe(d.anchor)} in {where}: {'fires' if d.fires else f'does not fire: {d.reason}'}"

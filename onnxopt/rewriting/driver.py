@@ -1,4 +1,4 @@
-"""The worklist: what rules may match at, fed by the graph's own mutation events."""
+"""The worklist of anchors where rules may match, fed by the graph's mutation events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 from onnxopt.rewriting.rule_set import Candidates, rule_set
 
-_NEAR: Final = 3  # nodes in a row, as far as it is sooner looked up than down
+_NEAR: Final = 3  # levels, up to which a search over inputs is faster
 _WIDE: Final = 16  # inputs
 
 
 @record
 class Decline:
-    """How many anchors were declined for one reason, with one of them."""
+    """Number of anchors declined for a reason, with an example."""
 
     example: str
     count: int = 0
@@ -31,7 +31,7 @@ class Decline:
 
 @record
 class RuleRecord:
-    """What one rule did: hits, the nodes they removed, and declined anchors by reason."""
+    """Statistics of a rule: hits, nodes removed, and declined anchors by reason."""
 
     hits: int = 0
     nodes: int = 0
@@ -40,7 +40,7 @@ class RuleRecord:
 
 @record
 class Fuel:
-    """Rewrites left to do; None is unlimited. Shared by all passes of a run."""
+    """Number of rewrites left; None is unlimited. Shared by all passes of a run."""
 
     left: int | None = None
     taken: int = 0
@@ -55,11 +55,10 @@ class Fuel:
 
 
 class Driver:
-    """Applies rules to a model until nothing matches, fuel is out, or the budget says they never will stop.
+    """Applies rules to a model until nothing matches, fuel is used up, or the budget shows non-termination.
 
-    Each rewrite puts back only what it touched (and readers up to the depth of the deepest pattern), so the cost
-    is linear in nodes and rewrites. Nor does a later run begin with all nodes: whether a pattern has the form of what
-    ends in a node depends on nothing else, so where none had it and nothing was touched since, none has.
+    Each rewrite requeues only touched nodes and their readers up to the depth of the deepest pattern: cost is linear in
+    nodes and rewrites. A later run starts from marked nodes only, since a pattern's structure depends on nothing else.
     """
 
     def __init__(
@@ -70,18 +69,19 @@ class Driver:
         observer: Callable[[Rule, Match, bool], None] | None = None,
         leaves_out: Callable[[Node, str], str] | None = None,
     ) -> None:
-        """`options` is the pass whose rules these are. `observer(rule, match, done)` is called before and after each
-        rewrite; one that is declined at the last moment is seen only before. `leaves_out(anchor, rule)`: why a match
-        is left out, empty if it is not.
+        """`options`: the pass of the rules. `observer(rule, match, done)` is called before and after each rewrite; a
+        rewrite
+        declined at the last moment is reported only before. `leaves_out(anchor, rule)`: reason to skip a match, or
+        empty.
         """
         self.rules = rule_set(tuple(rules))
         self.fuel = fuel or Fuel()
         self.options = options
         self.observer = observer
         self.leaves_out = leaves_out
-        self.records: defaultdict[str, RuleRecord] = defaultdict(RuleRecord)  # of rules that did something, or declined
-        self.declined: dict[Node, list[str]] = {}  # rules whose pattern has its form, and a guard does not hold
-        self._again: dict[Node, list[Rule]] = {}  # those that are asked where nothing changed
+        self.records: defaultdict[str, RuleRecord] = defaultdict(RuleRecord)  # of rules that fired or declined
+        self.declined: dict[Node, list[str]] = {}  # rules whose pattern matched and whose guard failed
+        self._again: dict[Node, list[Rule]] = {}  # rules to try where nothing changed
         self._queue: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._touched: list[Node] = []
@@ -89,9 +89,10 @@ class Driver:
         self._recent: deque[str] = deque(maxlen=200)
 
     def run(self, model: Model, left: Left | None = None) -> int:
-        """Rewrite `model`; returns the number of rewrites. `left`: how the same rules left it before.
+        """Rewrite `model`; returns the number of rewrites. `left`: state of the model after the last run of the same
+        rules.
 
-        Raises NoFixpointError, PassError.
+        Raises NoFixpointError and PassError.
         """
         self._fill(model, left if left is not None and left.declined is not None else None)
         if not self._queue:
@@ -138,8 +139,8 @@ class Driver:
         return NoFixpointError(told, hint)
 
     def _fill(self, model: Model, left: Left | None) -> None:
-        """Begin with all anchors; later with those at which a pattern may match since, and with the rules that were
-        declined, whose guards may ask for anything."""
+        """Queue all anchors; in later runs anchors with changes in reach, and declined ones, whose guards may read
+        anything."""
         by_anchor = self.rules.by_anchor
         scopes = [scope for scope in model.open_scopes() if any(map(scope.by_op.get, by_anchor))]
         anchors = [nodes for scope in scopes for op in by_anchor if (nodes := scope.by_op.get(op))]
@@ -157,8 +158,12 @@ class Driver:
                 self._queue.extend([n for n in nodes if n in again or is_due(n)])
 
     def _due_since(self, model: Model, clock: int, anchors: int) -> Callable[[Node], bool]:
-        """At which anchors may a pattern match that did not at that time? Found from what was marked, or from the
-        anchors, whatever is less; wide nodes, which many may read, are not looked through for each of these."""
+        """Return a predicate: may a pattern match at this anchor since `clock`?
+
+        Computed from marked nodes or from anchors, whichever is cheaper. Wide nodes count as due: many anchors may read
+        them,
+        and scanning their inputs for each would be quadratic.
+        """
         depth, marked = self.rules.depth, model.marked
         if depth > _NEAR or model.clock - clock < anchors:
             return self._reached(model.marked_since(clock)).__contains__
@@ -187,7 +192,7 @@ class Driver:
                     self._queue.append(node)
 
     def _reached(self, level: Iterable[Node]) -> dict[Node, None]:
-        """These nodes, and what reads them as far as the deepest pattern reaches."""
+        """Return these nodes and their readers up to the depth of the deepest pattern."""
         seen = dict.fromkeys(level)
         level = list(seen)
         for _ in range(self.rules.depth - 1):
@@ -203,7 +208,7 @@ class Driver:
         return seen
 
     def _visit(self, node: Node, candidates: Candidates, only: list[Rule] | None) -> bool:
-        """Try these rules, or those of them that are in `only`: did one fire?"""
+        """Try the candidate rules, limited to `only` if given. Returns whether a rule fired."""
         declined = []
         for rule, patterns in candidates:
             if only is not None and rule not in only:
@@ -214,7 +219,7 @@ class Driver:
                 if bindings is None:
                     continue
                 if isinstance(bindings, str):
-                    reason = reason or bindings  # a guard's word about another order of operands says more
+                    reason = reason or bindings  # a guard's reason for another operand order is more specific
                     continue
                 outcome = self._apply(rule, Match(bindings, node, self.options))
                 if outcome is None:
@@ -232,9 +237,9 @@ class Driver:
         return False
 
     def _apply(self, rule: Rule, m: Match) -> str | None:
-        """Fire the rule; None when it did, else the reason it did not."""
+        """Fire the rule. Returns None on success, else the reason for declining."""
         node, model = m.anchor, m.graph.model
-        version = model.version  # which facts that a guard asks for leave as it is
+        version = model.version  # facts queried by guards do not change the version
         try:
             try:
                 result = rule.apply(m, **m.arguments())
@@ -256,7 +261,8 @@ class Driver:
             return str(e)
         except OnnxOptError as e:
             if isinstance(e, MistypedError) and not model.debug:
-                return e.objection  # types that a file says may be wrong: the rule is none that somebody tries out
+                # types declared by a file may be wrong; outside debug mode this is no error of the rule
+                return e.objection
             if isinstance(e, EmissionError):
                 e.message = f"rule {rule.name}: {e.message}" + ("" if line_of(e) else f" ({rule.line})")
             raise
@@ -274,7 +280,7 @@ class Driver:
         return None
 
     def _changed(self, rule: Rule, m: Match) -> PassError:
-        """What is said of a rule that changed the graph itself: declined, it would be asked again for ever."""
+        """Return the error for a rule that modified the graph: if declined, it would be retried endlessly."""
         where, node = f"{m.graph.model.name}: {m.graph.path}", self._touched[-1] if self._touched else m.anchor
         return PassError(
             f"{where}: rule {rule.name} changed the graph itself, at {node!r} ({rule.line})",

@@ -1,12 +1,12 @@
-"""Patterns written as what they look like: ONNX text, a Python function, an expression, or a graph that is there.
+"""Patterns from examples: ONNX text, a Python function, an expression, or an existing graph.
 
-    (x, w) => (y) { c = Conv (x, w)  y = Relu (c) }      ONNX text, the body of a function
-    lambda x, w: op.Relu(op.Conv(x, w))                  the same over `op`
-    Relu(Conv(x, w))                                     the same as an expression
-    a FunctionProto, GraphProto, ModelProto, or Graph    its inputs are the variables
+  (x, w) => (y) { c = Conv (x, w)  y = Relu (c) }      ONNX text, the body of a function
+  lambda x, w: op.Relu(op.Conv(x, w))                  a function over `op`
+  Relu(Conv(x, w))                                     an expression
+  a FunctionProto, GraphProto, ModelProto, or Graph    its inputs are the variables
 
-All become the patterns that rules are made of. Attributes that are written must be equal, those that are not must
-have their defaults, constants must be equal in type, shape and elements (a number: as everywhere in patterns).
+All become patterns as in rules. Given attributes must be equal, others must have their defaults. Constants must be
+equal in type, shape and elements; single numbers compare as in all patterns.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ _HEADER = '<domain: "example", opset_import: ["" : 21]> example '
 
 @dataclass(frozen=True)
 class Example:
-    """`results`: one pattern for each value it results in. `parameters`: names of its variables, in order."""
+    """A pattern read from an example. `results`: a pattern for each result. `parameters`: variable names, in order."""
 
     results: tuple[Pattern, ...]
     parameters: tuple[str, ...]
 
     def variants(self) -> list[tuple[Call, ...]]:
-        """Plain patterns (fixed operand order), one call for each result. Raises UsageError for a bare variable, or too
-        many."""
+        """Return plain patterns (fixed operand order), a call for each result.
+
+        Raises UsageError for a bare variable, or too many variants.
+        """
         roots = [r.choices if isinstance(r, Either) else (r,) for r in self.results]
         if not all(isinstance(c, Call) for choices in roots for c in choices) or not roots:
             bare = [f"{c.name}(...) is an operator; " for choices in roots for c in choices if isinstance(c, Var)]
@@ -57,7 +59,7 @@ class Example:
 
 
 def _comparing(p: Any) -> Any:
-    """`p` with written attributes as predicates, which compare tensors too."""
+    """Return `p` with attributes as predicates, so that tensors can be compared."""
     if isinstance(p, Either):
         return replace(p, choices=tuple(map(_comparing, p.choices)))
     if not isinstance(p, Call):
@@ -74,11 +76,10 @@ def example(
     shared: bool = False,
     tolerance: float = 0.0,
 ) -> Example:
-    """Read an example. Raises UsageError where it is not one.
+    """Read an example. Raises UsageError for an invalid one.
 
-    `exact`: attributes that are not written have their defaults. `ignore_literals`: attributes and constants are not
-    compared. `shared`: results in between may be used elsewhere. `tolerance`: floats are equal that differ by so much
-    of their size.
+    `exact`: omitted attributes have their defaults. `ignore_literals`: attributes and constants are not compared.
+    `shared`: inner results may have other readers. `tolerance`: relative tolerance for floats.
     """
     if isinstance(source, str):
         read = _from_text(source) if "=>" in source else Example(*read_expression(source))
@@ -171,7 +172,7 @@ def _from_nodes(
 
 
 def _constant(value: Any) -> Pattern:
-    """A one-element constant is a number; what is larger has to be equal."""
+    """Return a number for a one-element constant, else a Literal to be equal."""
     if isinstance(value, (int, float)):
         return value
     array: Array = value
@@ -189,7 +190,7 @@ def _anything(value: object) -> bool:
 
 
 class _Normaliser:
-    """Gives every call a name (the same to all uses of one call) and applies the options."""
+    """Names every call (all uses of a call share its name) and applies the options."""
 
     def __init__(self, exact: bool, ignore_literals: bool, shared: bool, tolerance: float) -> None:
         self.exact = exact and not ignore_literals
@@ -219,7 +220,7 @@ class _Normaliser:
         return wide
 
     def _wide(self, value: Any) -> Any:
-        """A float, or several, within the tolerance."""
+        """Return floats with the tolerance."""
         several = isinstance(value, tuple) and any(isinstance(v, float) for v in value)
         return about(value, self.tolerance) if self.tolerance and (isinstance(value, float) or several) else value
 

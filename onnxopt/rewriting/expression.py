@@ -13,7 +13,7 @@ HINT: Final = "an example is like Relu(Conv(x, w)), or (x, w) => (y) { c = Conv 
 
 
 def read_expression(text: str) -> tuple[tuple[Pattern, ...], tuple[str, ...]]:
-    """(results, names of the variables in order). Raises UsageError where it is none."""
+    """Return (results, variable names in order). Raises UsageError for an invalid expression."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as e:
@@ -33,7 +33,7 @@ def _expression(tree: ast.expr, parameters: dict[str, None]) -> Pattern:
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr) and isinstance(tree.right, ast.Call):
         if isinstance(tree.left, ast.Call):
             return Either((_expression(tree.left, parameters), _expression(tree.right, parameters)))
-        # `Abs|Max(x)` is written as patterns are printed: one call of either operator.
+        # `Abs|Max(x)`, as patterns are printed: a call of either operator.
         either = ast.BinOp(tree.left, tree.op, tree.right.func)
         tree = ast.copy_location(ast.Call(either, tree.right.args, tree.right.keywords), tree)
     if isinstance(tree, ast.Call):
@@ -61,7 +61,7 @@ def _expression(tree: ast.expr, parameters: dict[str, None]) -> Pattern:
 
 
 def _attribute(tree: ast.expr) -> Any:
-    """A literal, or `about(0.1, 1e-3)`."""
+    """Return a literal, or an About for `about(0.1, 1e-3)`."""
     is_about = isinstance(tree, ast.Call) and _operators(tree.func) == ("about",)
     return _about(tree) if is_about and isinstance(tree, ast.Call) else _literal(tree)
 
@@ -74,7 +74,7 @@ def _about(tree: ast.Call) -> About:
 
 
 def _literal(tree: ast.expr) -> Any:
-    """A number, text, or a list; `1/6` is a number too."""
+    """Return a number (also `1/6`), text, or list."""
     try:
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
             return _literal(tree.left) / _literal(tree.right)

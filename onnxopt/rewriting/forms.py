@@ -1,4 +1,4 @@
-"""What older opsets write as attributes and newer ones as inputs: rules see, and make, inputs."""
+"""Operands that older opsets write as attributes: rules read and build inputs for all opsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxopt.protos import Array, numpy_dtype
 
 
 class Form(NamedTuple):
-    """From opset `first` on `names` are attributes, from `since` on inputs in this order, behind the data."""
+    """Opset range of the attribute form: `names` are attributes from `first`, and inputs in this order from `since`."""
 
     first: int
     since: int
@@ -32,11 +32,11 @@ FORMS: Final = {
     **dict.fromkeys(REDUCTIONS, Form(1, 18, ("axes",))),
     "ReduceSum": Form(1, 13, ("axes",)),
 }
-_NUMBERS: Final = frozenset({"max", "min", "value"})  # of the type of the data; the others are lists of integers
+_NUMBERS: Final = frozenset({"max", "min", "value"})  # of the data's type; the others are integer lists
 
 
 def operands(node: Node) -> list[Value | None]:
-    """The inputs of a node, with values of no graph for the attributes that are inputs later: constants."""
+    """Return the inputs of a node, with detached constants for attributes that later opsets take as inputs."""
     form = FORMS.get(node.op)
     assert node.graph is not None
     if form is None or not form.first <= node.graph.opset() < form.since or len(node.inputs) != 1:
@@ -52,7 +52,7 @@ def operands(node: Node) -> list[Value | None]:
         found.append(value)
         kind = dtype(x) if x is not None and name in _NUMBERS else TensorProto.INT64
         readable = kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64)
-        if readable and attribute is not UNKNOWN:  # else it is not known as a constant
+        if readable and attribute is not UNKNOWN:  # otherwise not known as a constant
             value.constant = True
             value.array = np.array(attribute, numpy_dtype(kind))
     while found and found[-1] is None:
@@ -61,14 +61,13 @@ def operands(node: Node) -> list[Value | None]:
 
 
 def listed_axes(node: Node, place: int = 1) -> list[int] | None:
-    """The axes that a Reduce, a Squeeze or an Unsqueeze lists, or what another lists in this operand; None where that
-    is computed, or absent."""
+    """Return the axes listed by a Reduce*, Squeeze or Unsqueeze, or in operand `place`; None if computed or absent."""
     given = dict(enumerate(operands(node))).get(place)
     return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
 
 
 def attributes(form: Form, values: list[Value | None]) -> dict[str, object] | str:
-    """The attributes that say what `values`, the inputs behind the data, say later; or why there are none such."""
+    """Return `values`, the inputs after the data, as attributes of the older form; or the reason why impossible."""
     found: dict[str, object] = dict.fromkeys(form.names)
     for i, v in enumerate(values):
         if v is None:

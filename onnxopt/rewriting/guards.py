@@ -1,4 +1,4 @@
-"""What rules of several passes share: guards, and the Conv or Gemm that takes the place of another."""
+"""Guards and builders shared by rules of several passes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnxopt.protos import Array
 from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
 
-_FEW: Final = 4  # readers that are looked at
+_FEW: Final = 4  # readers examined
 
 
 def quantized(m: Match, x: Value) -> bool:
-    """Is the match between DequantizeLinear and QuantizeLinear? Runtimes look for exactly that structure."""
+    """Whether the match is between DequantizeLinear and QuantizeLinear, a structure runtimes search for."""
     if x.producer is not None and x.producer.op == "DequantizeLinear":
         return True
     for v in m.anchor.outputs:
@@ -29,7 +29,7 @@ def quantized(m: Match, x: Value) -> bool:
 
 
 def widens(m: Match, x: Value, c: Value) -> bool:
-    """May broadcasting with the constant `c` give more dims, or larger ones, than `x` has?"""
+    """Whether broadcasting `x` with the constant `c` may give more or larger dims than `x` has."""
     dims = c.constant_type()[1]
     if not dims:
         return False
@@ -40,14 +40,16 @@ def widens(m: Match, x: Value, c: Value) -> bool:
 
 
 def is_number(m: Match, c: Array, x: Value) -> bool:
-    """Is the constant one number, with no more axes than `x` has: it gives the result none?"""
+    """Whether the constant has a single element and no more axes than `x`."""
     return c.size == 1 and c.ndim <= (m.rank(x) or 0)
 
 
 def only_read_by(m: Match, node: Node, *ops: str) -> None:
-    """Decline unless all that reads `node` are such operators of its scope, with constants, maybe dequantized, beside
-    it: `node` goes with the last of them, so that it does not matter whether what is equal was computed once or
-    several times."""
+    """Decline unless all readers of `node` are operators `ops` in its scope with constant (or dequantized) other
+    operands.
+
+    `node` is removed with the last of these readers, so the result does not depend on common subexpressions.
+    """
     value = node.output
 
     def alike(user: Node) -> bool:
@@ -65,7 +67,7 @@ def _is_weight(v: Value) -> bool:
 
 
 def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
-    """Is Reshape of `dims` to `target` (with its 0 = copy and -1 = infer) the identity?"""
+    """Whether Reshape of `dims` to `target` (0: copy, -1: infer) is the identity."""
     unknown = 0
     for d, t in zip(dims, target):
         if t == 0 and not allowzero:
@@ -77,27 +79,27 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
             return False
     if unknown == 0:
         return True
-    # One -1: what is left over, if nothing else changes and no zero beside it makes it ambiguous.
+    # A single -1 is inferred correctly if all else is unchanged and no zero makes it ambiguous.
     ambiguous = any(d == 0 for d, t in zip(dims, target) if t != -1)
     return unknown == 1 and not ambiguous and not (allowzero and 0 in target)
 
 
 def known_axes(m: Match, node: Node) -> list[int] | None:
-    """The axes that a node lists, None where it lists none; declines where they are computed."""
+    """Return the axes listed by a node, None if absent; declines if they are computed."""
     given = [*operands(node), None][1]
     m.require(given is None or given.constant, "the axes are computed")
     return listed_axes(node)
 
 
 def reduced_axes(m: Match, node: Node, rank: int) -> list[int]:
-    """The axes that a Reduce takes, of an input of that rank, in order; declines where there are none."""
+    """Return the sorted axes reduced by a Reduce* of an input of this rank; declines if none."""
     axes = known_axes(m, node)
     m.require(axes or not node.attr("noop_with_empty_axes", 0), "reduces nothing")
     return sorted(a % rank for a in axes) if axes else list(range(rank))
 
 
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
-    """What a Reduce of `x` over dims of one makes, and whether it reduces at all; declines where a dim is another."""
+    """Return (result, whether it reduces) for a Reduce* of `x` over axes of size 1; declines for other sizes."""
     axes: Sequence[int] | None = known_axes(m, node)
     dims = m.shape(x)
     if not axes:
@@ -112,7 +114,7 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
 
 
 def bias_per_channel(m: Match, node: Node, b: Array | None, channels: int) -> Array:
-    """What a Conv or Gemm adds, in float64, per output channel; declines for a Gemm's full matrix and what is none."""
+    """Return the bias of a Conv or Gemm by output channel, in float64; declines for any other form of bias."""
     found = bias_of(node, b, channels)
     m.require(found is not None, "the bias is not one per channel")
     assert found is not None
@@ -120,37 +122,39 @@ def bias_per_channel(m: Match, node: Node, b: Array | None, channels: int) -> Ar
 
 
 def again(m: Match, node: Node, x: Value, weight: Value, bias: Value | None) -> Value:
-    """The same Conv or Gemm of x, with these: a Gemm adds all of its bias then."""
+    """Build the same Conv or Gemm with other operands; the beta of a Gemm becomes 1."""
     changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
     result: Value = m.op[node.op](x, weight, bias, like=node, **changes)
     return result
 
 
 def ends_formula(x: Value, factor: Array) -> bool:
-    """Does `x` times `factor` end a normalization or a Gelu that is written out?
+    """Whether `x` times `factor` ends a decomposed normalization or Gelu.
 
-    Runtimes find these by their formulas and run each as one operator: a factor that went on into the weights of the
-    next product would leave one node fewer in the model and several more in the runtime.
+    Runtimes fuse these formulas. Folding the factor into the next weights would save one node in the model and cost
+    several
+    in the runtime.
     """
     return _normalized(x) or (factor.size == 1 and factor.item() == 0.5 and _gated(x))
 
 
 def scales_formula(node: Node, factor: Array) -> bool:
-    """Is what `node` multiplies by `factor` one of the two that such a normalization or Gelu multiplies in the end?"""
+    """Whether the product of `node` and `factor` is an operand of the last product of a decomposed normalization or
+    Gelu."""
     half = factor.size == 1 and factor.item() == 0.5
     ends = (u.output for u in islice(node.output.users, _FEW) if u.op in ("Mul", "Div"))
     return any(_normalized(v) or (half and _gated(v)) for v in ends)
 
 
 def shifts_formula(x: Value) -> bool:
-    """Is `x` a normalization that is written out, maybe with its scale, of which a term would be the bias?"""
+    """Whether `x` is a decomposed normalization, perhaps scaled, to which a term would be the bias."""
     node = _maker(x)
     scaled = node is not None and node.op == "Mul" and any(v is not None and _normalized(v) for v in node.inputs)
     return scaled or _normalized(x)
 
 
 def _normalized(x: Value) -> bool:
-    """Is it y / sqrt(…) or y (1 / sqrt(…)), the end of a LayerNormalization or RMSNormalization but for its scale?"""
+    """Whether a value is y / sqrt(…) or y (1 / sqrt(…)), an unscaled LayerNormalization or RMSNormalization."""
     node = _maker(x)
     if node is not None and node.op == "Mul":
         inverse = (_maker(v) for v in node.inputs)
@@ -159,7 +163,7 @@ def _normalized(x: Value) -> bool:
 
 
 def scaled_from(node: Node) -> Value | None:
-    """What is normalized, where the node is the scale or the bias behind a LayerNormalization that is written out."""
+    """Return the normalized value if the node is scale or bias of a decomposed LayerNormalization, else None."""
     x = next((v for v in node.inputs if v is not None and not v.constant), None)
     if node.op not in ("Add", "Mul") or x is None or len([v for v in node.inputs if v is not None and v.constant]) != 1:
         return None
@@ -173,7 +177,7 @@ def scaled_from(node: Node) -> Value | None:
 
 
 def _gated(x: Value) -> bool:
-    """Is it y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu?"""
+    """Whether a value is y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu."""
     node = _maker(x)
     gates = node.inputs if node is not None and node.op == "Mul" else ()
     sums = (_maker(v) for v in gates)
@@ -188,7 +192,7 @@ def _made_by(value: Value | None, op: str) -> bool:
 
 
 def _maker(value: Value | None) -> Node | None:
-    """What computes `value`, whatever hands it on: a Cast that is going to go hides no formula."""
+    """Return the producer of `value`, looking through Cast and Identity, which may be removed later."""
     node = value.producer if value is not None else None
     while node is not None and node.op in ("Cast", "Identity") and node.inputs[0] is not None:
         node = node.inputs[0].producer

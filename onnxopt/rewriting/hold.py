@@ -1,4 +1,4 @@
-"""An array in place of what makes a value."""
+"""Replaces the producer of a value by an array."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from onnxopt.protos import Array, make_node
 
 
 def hold(value: Value, array: Array) -> None:
-    """Make the value of a node an initializer that holds `array`, or a Constant node give it, where it cannot be one.
+    """Make a node's output an initializer with the data `array`, or the output of a Constant in scopes without
+    initializers.
 
-    `cannot_hold` is asked before. What made it makes it no more, and stays.
+    Call `cannot_hold` before. The old producer stays, without the output.
     """
     graph, maker = value.graph, value.producer
     assert graph is not None and maker is not None
@@ -25,7 +26,8 @@ def hold(value: Value, array: Array) -> None:
 
 
 def cannot_hold(value: Value, array: Array) -> str:
-    """Why nothing can; empty if something does. Before opset 9 a Constant is of floats."""
+    """Return why no initializer or Constant can hold the array; empty if possible. Before opset 9 a Constant holds
+    floats only."""
     assert value.graph is not None
     opset = value.graph.opset()
     if _is_initializer(value) or opset >= 9 or (opset > 0 and is_float(array)):

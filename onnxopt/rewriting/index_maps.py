@@ -1,7 +1,7 @@
-"""A chain of operators that only move elements, as one map: which element of the source each index of the result reads.
+"""A chain of element-moving operators as a single index map from result to source.
 
-The source is cut into runs, neighbouring elements that stay together; an axis of the result is a list of parts, each a
-run or an axis of what is picked of one, in row-major order. Each operator changes the map; none is kept.
+The source is cut into runs: neighbouring elements that stay together. An axis of the result is a list of parts in
+row-major order, each a run or an axis of a run's picked elements. Operators change the map and are not recorded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from onnxopt.rewriting.match import Match
 
 VIEWS: Final = (*SAME_ORDER, "Transpose")
 
-_STORED: Final = 1 << 12  # indices that are stored in place of nothing
-_COMPUTED: Final = 1 << 16  # indices that are computed anew
+_STORED: Final = 1 << 12  # indices stored without replacing others
+_COMPUTED: Final = 1 << 16  # indices computed
 APART: Final = "what a step joins, splits or picks from is not provably side by side"
 _RANK: Final = "a rank is unknown"
 _ORDER: Final = "no order of the axes that there are"
@@ -44,8 +44,8 @@ Cut: TypeAlias = tuple[int, int, int]  # start, end, step of a Slice
 
 @record(eq=False)
 class Part:
-    """An axis of the result, or a factor of one. `run`: what it is of; None for an axis that was put in, which has
-    copies where it has more than one element."""
+    """An axis of the result, or a factor of an axis. `run`: its source; None for an inserted axis, repeated if larger
+    than 1."""
 
     size: Any  # a Size
     run: Run | None = None
@@ -53,8 +53,12 @@ class Part:
 
 @record(eq=False)
 class Run:
-    """Neighbouring elements of the source. `pick`: which of them are in the result: all (None), those of a Slice, or
-    those at indices, which are a flat array or a value. `parts`: the axes that these have, in their order."""
+    """Neighbouring elements of the source.
+
+    `pick`: the elements in the result: all (None), a Slice's range, or indices (a flat array or a value). `parts`: the
+    axes
+    of the picked elements, in order.
+    """
 
     size: Any  # a Size
     pick: Any = None
@@ -62,51 +66,52 @@ class Run:
 
 
 def whole(size: Size) -> Run:
-    """A run of which all elements are in the result, in order."""
+    """Return a run with all its elements in the result, in order."""
     run = Run(size)
     run.parts.append(Part(size, run))
     return run
 
 
 def length(parts: Sequence[Part]) -> Any:
-    """The elements along an axis of these parts."""
+    """Return the number of elements along an axis of these parts."""
     return product(p.size for p in parts)
 
 
 def _range(cut: Cut, size: int) -> range:
     taken = indices(*cut, size)
-    assert taken is not None  # or the map would not have it
+    assert taken is not None  # guaranteed by the map
     return range(size)[taken]
 
 
 def real(parts: Sequence[Part]) -> list[Part]:
-    """The parts of more than one element."""
+    """Return the parts of more than one element."""
     return [p for p in parts if p.size != 1]
 
 
 class IndexMap:
-    """The map from a source to itself, until `apply` adds an operator.
+    """The map from a source to itself, extended by `apply`.
 
-    `source`: the runs of each axis of the source. `axes`: the parts of each axis of the result; None where only the
-    order of the elements is known, which is that of the source. `written`: what a Reshape of the source to the result
-    is given, where that is known; its zeros copy dims unless they are `literal`.
+    `source`: the runs of each source axis. `axes`: the parts of each result axis, or None if only the element order is
+    known, equal to the source's. `written`: target of a Reshape from source to result, if known; its zeros copy dims
+    unless
+    `literal`.
     """
 
     def __init__(self, m: Match, x: Value) -> None:
         self.m = m
         self._unknown = 0
         dims = m.shape(x)
-        self.is_open = dims is None  # there may be more axes, which stay behind those that are known
+        self.is_open = dims is None  # unknown rank: more axes may follow the known ones
         self.dims = [self.size(d) for d in dims or ()]
         self.source = [[whole(d)] for d in self.dims]
         self.axes: list[list[Part]] | None = [runs[0].parts[:] for runs in self.source]
         self.written: list[int] | None = None
         self.literal = False
-        self.crossed = False  # a run reaches over axes of the source
-        self.read: list[Size] | None = None  # dims of what a Reshape reads that ends the chain, to dims of its own
+        self.crossed = False  # a run crosses axes of the source
+        self.read: list[Size] | None = None  # input dims of a final Reshape with a target of its own
 
     def apply(self, node: Node) -> None:
-        """Continue the map by an operator; declines what it cannot say."""
+        """Append an operator to the map; declines if the result cannot be expressed."""
         step = _STEPS[node.op]
         if node.op not in SAME_ORDER:
             self.m.require(self.axes is not None, APART if self.source else _RANK)
@@ -116,28 +121,28 @@ class IndexMap:
         step(self, node)
 
     def end(self, node: Node) -> None:
-        """Continue the map by a last Reshape, whatever dims it makes."""
+        """Append a final Reshape, to any dims."""
         self.m.require(self.axes is not None and not self.is_open, APART)
         self.read = [length(a) for a in self.known()]
         self.axes = [[p for a in self.known() for p in a] or [Part(1)]]
 
     def runs(self) -> list[Run]:
-        """All runs, in the order of the source."""
+        """Return all runs in source order."""
         return [run for runs in self.source for run in runs]
 
     def _neighbours(self) -> list[Run]:
-        """The runs but for those of one element, which stand between no others."""
+        """Return the runs without those of one element, which separate no others."""
         return [r for r in self.runs() if r.size != 1 or r.pick is not None]
 
     def is_in_order(self) -> bool:
-        """Are all elements there, in the order of the source?"""
+        """Whether the result has all elements in source order."""
         if self.axes is None:
             return True
         runs = [r for r in self.runs() if r.size != 1]
         return [p.run for a in self.axes for p in real(a)] == runs and all(r.pick is None for r in runs)
 
     def size(self, dim: Dim) -> Size:
-        """A dim as a size; a symbol of its own for an unknown one."""
+        """Return a dim as a size, with a new symbol for an unknown dim."""
         size = size_of(dim)
         if size is None:
             self._unknown += 1
@@ -145,19 +150,19 @@ class IndexMap:
         return size
 
     def known(self) -> list[list[Part]]:
-        """The axes of the result."""
+        """Return the axes of the result."""
         assert self.axes is not None
         return self.axes
 
     def replace(self, run: Run, *by: Run) -> None:
-        """Put other runs in the place of one."""
+        """Replace a run by others."""
         for runs in self.source:
             if run in runs:
                 i = runs.index(run)
                 runs[i : i + 1] = by
 
     def _merge(self, runs: Sequence[Run], merged: Run) -> Run:
-        """Put one run in the place of neighbours."""
+        """Replace neighbouring runs by a merged run."""
         self.crossed |= not any(set(runs) <= set(home) for home in self.source)
         self.replace(runs[0], merged)
         for run in runs[1:]:
@@ -187,7 +192,7 @@ class IndexMap:
         self.written, self.literal, self.is_open = written, False, False
 
     def _begun(self, node: Node) -> list[list[Part]] | None:
-        """The axes of a result of which only the order is known; its axes are the runs from now on."""
+        """Return the axes of a result with only its order known; they are the source runs from now on."""
         dims = self.m.shape(node.output)
         if dims is None or 0 in dims:
             return None
@@ -195,7 +200,7 @@ class IndexMap:
         return [runs[0].parts[:] for runs in self.source]
 
     def _resolved(self, target: list[int]) -> list[int] | None:
-        """A target that says of the source what `target` says of the result; None where too much is unknown."""
+        """Return `target` of the result as a target of the source; None if too much is unknown."""
         found, inferred = list(target), False
         for i in (i for i, t in enumerate(target) if t == 0):
             if self.written is not None:
@@ -213,11 +218,11 @@ class IndexMap:
                     [] if self.crossed else [p for runs in self.source[i : i + 1] for r in runs for p in real(r.parts)]
                 )
                 found[i], inferred = (0, inferred) if kept and real(self.axes[i]) == kept else (-1, True)
-        # Runtimes refuse a -1 where the dim that is copied beside it turns out to be 0.
+        # Runtimes reject a -1 beside a copied dim that turns out to be 0.
         return found if found.count(-1) <= 1 and not (inferred and 0 in found) else None
 
     def _regrouped(self, target: list[int] | None, node: Node) -> list[list[Part]] | None:
-        """The axes of a result of these dims, runs split where they have to be; None where that is not proven."""
+        """Return the axes of a result of these dims, with runs split as needed; None if not provable."""
         axes = self.known()
         parts = [p for a in axes for p in a]
         sizes = [t if t > 0 else length(axes[i]) if t == 0 else None for i, t in enumerate(target or ())]
@@ -233,7 +238,7 @@ class IndexMap:
         return None if None in made or real(parts) else [axis for axis in made if axis is not None]
 
     def _taken(self, parts: list[Part], size: Size) -> list[Part] | None:
-        """The first of the parts that have so many elements, which are taken from the list."""
+        """Remove leading parts of `size` elements from the list and return them, or None."""
         if size == 1:
             return [parts.pop(0)] if parts and parts[0].size == 1 else [Part(1)]
         axis: list[Part] = []
@@ -262,7 +267,7 @@ class IndexMap:
         return axis
 
     def _joined(self, a: Part, b: Part) -> Part | None:
-        """One part for two that are neighbours wherever they are."""
+        """Return a single part for two parts that are always neighbours, or None."""
         part, run, other = a, a.run, b.run
         if run is None or other is None or (run is other and not isinstance(run.pick, np.ndarray)):
             return None
@@ -307,7 +312,7 @@ class IndexMap:
         self.axes = [[p for a in side for p in a] or [Part(1)] for side in (axes[:at], axes[at:])]
 
     def _places(self, node: Node, added: int) -> list[int]:
-        """The axes that an Unsqueeze or Squeeze lists, of the larger of both ranks, in order."""
+        """Return the sorted axes listed by an Unsqueeze or Squeeze, counted in the larger rank."""
         given = listed_axes(node)
         self.m.require(given, _AXES)
         assert given is not None
@@ -342,12 +347,12 @@ class IndexMap:
         self._keep_written(places[0])
 
     def _keep_written(self, first: int) -> None:
-        """A dim that is copied is copied from its place: none behind `first` is."""
+        """Forget a written target with copied dims behind `first`, since a dim is copied by position."""
         if self.written is not None and not self.literal and 0 in self.written[first:]:
             self.written = None
 
     def _drop(self, part: Part) -> None:
-        """An axis goes, which has one element, or else no runtime would drop it."""
+        """Drop an axis of size 1; runtimes reject any other size."""
         part.size, run = 1, part.run
         if run is None or isinstance(run.pick, Value):
             return
@@ -368,7 +373,7 @@ class IndexMap:
     # -- steps that change the order ---------------------------------------------------------------------------
 
     def _grow(self, rank: int) -> None:
-        """Of an unknown rank: there are at least so many axes, or a runtime would refuse the chain."""
+        """Assume at least `rank` axes for an unknown rank; runtimes would reject the chain otherwise."""
         while self.is_open and len(self.known()) < rank:
             self.dims.append(self.size(None))
             self.source.append([whole(self.dims[-1])])
@@ -383,7 +388,7 @@ class IndexMap:
         self.axes = [axes[i] for i in perm or ()]
 
     def _run(self, axis: int) -> Run | None:
-        """The run that an axis is, merged of several where these are neighbours; None for an axis of one element."""
+        """Return the run of an axis, merging neighbouring runs; None for an axis of one element."""
         parts = real(self.known()[axis]) or [p for p in self.known()[axis] if p.run is not None][:1]
         found = list(dict.fromkeys(p.run for p in parts))
         self.m.require(None not in found, "what is copied is picked from")
@@ -413,7 +418,7 @@ class IndexMap:
             self._cut(node, axis, (start, end, step))
 
     def _cut(self, node: Node, axis: int, cut: Cut) -> None:
-        """The axis has the elements of a Slice only."""
+        """Restrict an axis to the elements of a Slice."""
         m, run = self.m, self._run(axis)
         pick = run.pick if run is not None else None
         m.require(not isinstance(pick, Value), APART)
@@ -461,14 +466,14 @@ class IndexMap:
         self.known()[axis % rank : axis % rank + 1] = [[p] for p in run.parts]
 
     def _pick(self, axis: int, index: Array) -> None:
-        """The axis has the elements at constant indices only, and as many axes as these."""
+        """Replace an axis by the elements at constant indices, with the axes of the indices."""
         m, run, axes = self.m, self._run(axis), self.known()
         size = length(axes[axis])
         m.require(0 < index.size <= _COMPUTED, "many indices, or none")
         if isinstance(size, int):
             m.require(((-size <= index) & (index < size)).all(), _FAR)
             index = np.where(index < 0, index + size, index)
-        if run is None:  # of one element
+        if run is None:  # size 1
             m.require(index.size == 1, "one element is picked again and again")
             axes[axis : axis + 1] = [axes[axis] if i == 0 else [Part(1)] for i in range(index.ndim)]
             return
@@ -501,7 +506,7 @@ class IndexMap:
         self._pick(0, places[..., 0])
 
     def _copy(self, node: Node) -> None:
-        """Expand or Tile along axes that were put in."""
+        """Apply Expand or Tile along inserted axes."""
         m, dims = self.m, self.m.shape(node.output)
         axes = self.known()
         m.require(dims is not None and len(dims) == len(axes) and not self.is_open, _RANK)
@@ -515,8 +520,11 @@ class IndexMap:
     # -- before it is written ------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Make indices of copies that stand beside a run in an axis; put indices in the order of the result, with axes
-        of one element beside them; drop those that pick everything in order."""
+        """Normalize the map before writing.
+
+        Copies beside a run in an axis become indices. Indices take the result's order, with axes of size 1 beside them.
+        Identity indices are dropped.
+        """
         for axis in self.known():
             for i, part in enumerate(axis):
                 if part.run is None and part.size != 1:
@@ -542,7 +550,7 @@ class IndexMap:
         self._widen()
 
     def _repeat(self, part: Part, before: list[Part], behind: list[Part]) -> None:
-        """Copies of what stands beside them: each element so many times, or all of them."""
+        """Express copies by indices of a neighbouring part: each element, or all elements, repeated."""
         beside = next((p for p in (*before, *behind) if p.run is not None and p.size != 1), None)
         run = beside.run if beside is not None else None
         m = self.m
@@ -558,7 +566,7 @@ class IndexMap:
         part.run = run
 
     def pick_at_once(self) -> bool:
-        """Pick of two neighbours at once what is picked of each; is there one such pair at least?"""
+        """Merge picks of neighbouring runs into a single pick. Returns whether any was merged."""
         flat = [p for a in self.known() for p in real(a)]
         for a, b in pairwise(self._neighbours()):
             i, j = a.pick, b.pick
@@ -576,7 +584,7 @@ class IndexMap:
         return False
 
     def _widen(self) -> None:
-        """Axes of one element beside those of constant indices are axes of the indices."""
+        """Turn axes of size 1 next to constant indices into axes of the indices."""
         flat, last = [p for a in self.known() for p in a], -1
         for run in self.runs():
             if isinstance(run.pick, np.ndarray):

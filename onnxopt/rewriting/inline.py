@@ -1,4 +1,4 @@
-"""Put the body of a control-flow node in its place."""
+"""Inlines the body of a control-flow node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxopt.protos import Array
 
 
 def obstacle(graph: Graph, body: Graph) -> str:
-    """Why `body` cannot be inlined into `graph`, the scope of its owner; empty if it can."""
+    """Return why `body` cannot be inlined into `graph`, the scope of its owner; empty if possible."""
     if body.skipped:
         return "the body is marked to be left alone"
     if body.initializers and not graph.holds_initializers:
@@ -22,20 +22,24 @@ def obstacle(graph: Graph, body: Graph) -> str:
 
 
 def misleads(pairs: Iterable[tuple[Value | None, Array | Value | None]]) -> bool:
-    """Would a body that never runs be refused for what it learns, where each of these values is the other instead?"""
+    """Whether replacing each value by its partner may make onnxruntime reject a body that never runs."""
     return any(v is not None and r is not None and v.is_used and is_refused(v, r) for v, r in pairs)
 
 
 def _hands_on_outer(body: Graph) -> bool:
-    """Would a renamed value be listed as output of a body further inside?"""
+    """Whether a nested body outputs a value of `body`, which inlining renames."""
     inner = [b for n in body.walk() for b in n.bodies.values()]
     return any(v.graph is body for b in inner for v in b.outputs)
 
 
 def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -> None:
-    """What reads the outputs of `node` reads `results`, under the names of the outputs if they are made here; an
-    Identity where a result is an outer value or an initializer, or is given out twice. `node` goes."""
-    now: dict[Value, Value] = {}  # the value to read in place of a result
+    """Make readers of the outputs of `node` read `results`, and remove `node`.
+
+    Results made in this scope take the outputs' names. An Identity is inserted for outer values, initializers and
+    repeated
+    results.
+    """
+    now: dict[Value, Value] = {}  # result: value to read instead
     for value, result in zip(list(node.outputs), results):
         if value is None or not value.is_used:
             continue

@@ -1,6 +1,6 @@
-"""What a rule sees: the bound nodes, guards that say why not, types, and a builder for the replacement.
+"""A match as seen by a rule: bound nodes, guards with reasons, types, and a builder for the replacement.
 
-Nothing a rule builds touches the graph before the rule has returned: declining costs nothing and changes nothing.
+Nothing a rule builds touches the graph before the rule returns: declining costs and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from onnxopt.rewriting.rule import Declined
 if TYPE_CHECKING:
     from typing import Protocol, overload
 
-_FEW: Final = 1 << 14  # bytes that may be written for a constant that is not stored
+_FEW: Final = 1 << 14  # bytes for writing out a constant that is not stored
 
 
 class Match:
-    """One match of a rule. Named nodes of the pattern are attributes: `m.conv`; `m.anchor` is the root."""
+    """A match of a rule. Named nodes of the pattern are attributes: `m.conv`; `m.anchor` is the root."""
 
     def __init__(self, bindings: Bindings, anchor: Node, options: Any = None) -> None:
         assert anchor.graph is not None
         if bindings.nodes:
-            self.__dict__.update(bindings.nodes)  # first, so that no name of a pattern hides what a match has
+            self.__dict__.update(bindings.nodes)  # first, so that names in a pattern cannot hide attributes below
         self.bindings = bindings
         self.anchor = anchor
-        self.options = options  # the pass that the rule belongs to
+        self.options = options  # the pass of the rule
         self.graph: Graph = anchor.graph
         self.new_nodes: list[Node] = []
-        self.new_constants: dict[Value, str] = {}  # and how they should be called
-        self.borrowed: list[Node] = []  # nodes whose proto a new one takes over, unchanged
+        self.new_constants: dict[Value, str] = {}  # with name hints
+        self.borrowed: list[Node] = []  # nodes whose proto passes to a new node unchanged
         self._constants: tuple[list[Value], list[Value], bool] | None = None
-        # Of a pattern with several roots: what is replaced, and where the replacement goes.
+        # For a pattern of several roots: replaced values, and the insertion point.
         self.results: list[Value] | None = None
         self.before: Node | None = anchor
 
@@ -56,7 +56,7 @@ class Match:
         def __getattr__(self, name: str) -> Node: ...
 
     def arguments(self) -> dict[str, Any]:
-        """The rule function's keyword arguments: values, and arrays for constants."""
+        """Return the rule function's keyword arguments: values, and arrays for constants."""
         found: dict[str, Any] = dict(self.bindings.values)
         for name in self.bindings.constants:
             value = found[name]
@@ -66,11 +66,11 @@ class Match:
 
     @property
     def op(self) -> Builder:
-        """Makes new nodes; not kept, because a match in a cycle would outlive its rewrite."""
+        """The node builder; not cached, since a reference cycle would outlive the rewrite."""
         return Builder(self)
 
     def replaces(self, node: Node) -> bool:
-        """Will the rewrite leave `node` without readers? Its proto can then pass to a new node."""
+        """Whether the rewrite leaves `node` without readers, so that its proto may pass to a new node."""
         if node in self.borrowed:
             return False
         for n, p in self.bindings.covered:
@@ -81,18 +81,18 @@ class Match:
     # -- guards ------------------------------------------------------------------------------------------
 
     def require(self, condition: object, reason: str) -> None:
-        """Decline with `reason` unless `condition`. Raises TypeError where the two are exchanged."""
+        """Decline with `reason` unless `condition`. Raises TypeError if the arguments are swapped."""
         if reason.__class__ is not str:
             raise TypeError(f"require(condition, reason): the reason is text, not {reason!r}")
         if not condition:
             raise Declined(reason)
 
     def skip(self) -> NoReturn:
-        """Decline without a reason: nothing is missing, there is nothing to do."""
+        """Decline without a reason: nothing to do."""
         raise Declined("")
 
     def value(self, name: str) -> Value:
-        """The Value behind a bound name (a constant's parameter is its array)."""
+        """Return the Value bound to a name (for constants the rule's parameter is the array)."""
         value = self.bindings.values[name]
         assert value is not None
         return value
@@ -100,14 +100,14 @@ class Match:
     # -- types -------------------------------------------------------------------------------------------
 
     def shape(self, value: Value) -> Shape | None:
-        """Dims as int, symbol or None; None for unknown rank."""
+        """Return the dims as int, symbol or None; None for unknown rank."""
         return types.shape(value)
 
     def rank(self, value: Value) -> int | None:
         return types.rank(value)
 
     def dtype(self, value: Value) -> int:
-        """ONNX element type; 0 when unknown."""
+        """Return the ONNX element type; 0 if unknown."""
         return types.dtype(value)
 
     @property
@@ -118,11 +118,11 @@ class Match:
     # -- building ----------------------------------------------------------------------------------------
 
     def const(self, array: Any, like: Array | Value | None = None, hint: str = "") -> Value:
-        """A new constant, cast once to the type of `like` (an array or value).
+        """Return a new constant, cast once to the type of `like` (an array or value); pass float64 for floats.
 
-        Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite,
-        where the cast loses it to zero (`underflows`), where a constant that is not stored would be written out, and
-        where it is a large copy of what many others read.
+        Declines if finite numbers overflow to infinity or underflow to zero (`underflows`), if elements of an unstored
+        constant
+        would be written out, and if a large constant with many readers would be copied.
         """
         data = np.asarray(array)
         if like is not None:
@@ -143,14 +143,14 @@ class Match:
         return value
 
     def _require_in_range(self, wide: Array, data: Array) -> None:
-        """Decline where `data`, which is `wide` in its type, is infinite or zero and should not be."""
+        """Decline if casting `wide` to `data` gives unwanted infinities or zeros."""
         if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
             raise Declined("the folded constant overflows its type")
         if data is not wide and is_float(data) and underflows(wide, data):
             raise Declined("the folded constant underflows its type")
 
     def require_attributes_in_range(self, attributes: Mapping[str, Any]) -> None:
-        """Decline where a float attribute, which has 32 bits, would be infinite or zero and should not be."""
+        """Decline if a float attribute (32 bits) would become infinite or zero."""
         for number in attributes.values():
             if isinstance(number, float) and np.isfinite(number):
                 wide = np.array(number)
@@ -158,20 +158,22 @@ class Match:
                     self._require_in_range(wide, wide.astype(np.float32))
 
     def ints(self, numbers: Any) -> Value:
-        """A new constant of int64, which is what axes, sizes and the targets of Reshapes are."""
+        """Return a new int64 constant, for axes, sizes and Reshape targets."""
         return self.const(np.array(numbers, np.int64))
 
     def require_few_copies(self, copy: int) -> None:
-        """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed;
-        not where it takes the place of another that is as large."""
+        """Decline if `copy` bytes would duplicate a large constant with many readers, unless the copy replaces one as
+        large.
+
+        Called before the copy is computed.
+        """
         bound, many, _ = self._bound()
         if many and any(is_read_by_many(v, copy) for v in many):
             if not any(gives_way(v, copy, self.anchor) for v in bound):
                 raise Declined(READ_BY_MANY)
 
     def _bound(self) -> tuple[list[Value], list[Value], bool]:
-        """The constants that are bound, those of them that many read, and whether one is not stored; the same for all
-        that a rule makes."""
+        """Return (bound constants, those with many readers, whether any is unstored), cached."""
         if self._constants is None:
             found, many, has_unstored = [], [], False
             for v in self.bindings.values.values():
@@ -204,7 +206,7 @@ class Match:
         return numpy_dtype(data_type)
 
     def adopt(self, inputs: list[Value | None]) -> None:
-        """What was an attribute is a constant of the graph, where a new node reads it."""
+        """Register detached constants, made from attributes, that a new node reads."""
         for v in inputs:
             if v is not None and not v.name and v.constant and v.producer is None and v not in self.new_constants:
                 self.new_constants[v] = self._hint(None)
@@ -222,7 +224,7 @@ class Match:
 if TYPE_CHECKING:
 
     class Build(Protocol):
-        """Makes a node; its result, or a tuple of them where `outputs` are asked for."""
+        """Makes a node; returns the result, or a tuple if `outputs` is given."""
 
         @overload
         def __call__(
@@ -235,9 +237,9 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """`m.op.Conv(x, w, b, like=node, pads=[...])`: new nodes; attributes of `like` are kept unless named.
+    """`m.op.Conv(x, w, b, like=node, pads=[...])`: makes new nodes; attributes of `like` are kept unless named.
 
-    `m.op[name](…)` is one of any name, of other domains, too: `m.op["com.microsoft::Gelu"](x)`.
+    `m.op[name](…)` takes any name, other domains included: `m.op["com.microsoft::Gelu"](x)`.
     """
 
     def __init__(self, m: Match) -> None:

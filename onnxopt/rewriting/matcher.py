@@ -1,7 +1,7 @@
-"""Match one plain pattern at one anchor node.
+"""Matches a plain pattern at an anchor node.
 
-Structure first: operators, arity, attributes, repeated names. Only when all of that holds, the conditions that
-deserve a reason: inner nodes used elsewhere, operands that are not constant, literals that change a shape.
+Structure is tested first: operators, arity, attributes, repeated names. Conditions with a reason come last: inner nodes
+used elsewhere, operands that are not constant, literals that change a shape.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from onnxopt.rewriting.pattern import About, Call, Const, Literal, Pattern, Var
 
 
 class Bindings:
-    """What a successful match bound: values by name, nodes by name, and every node it covers (anchor first)."""
+    """Result of a match: values by name, nodes by name, and every covered node (anchor first)."""
 
     __slots__ = ("constants", "covered", "literals", "nodes", "roots", "values")
 
     def __init__(self, constants: Sequence[str] = ()) -> None:
         self.values: dict[str, Value | None] = {}
-        self.constants = constants  # which of `values` the pattern wants to be constant
+        self.constants = constants  # names in `values` required to be constant
         self.nodes: dict[str, Node] = {}
         self.covered: list[tuple[Node, Call]] = []
         self.literals: list[tuple[Node, Value]] = []
-        self.roots: tuple[Node, ...] = ()  # of a pattern with several: their results may be used elsewhere
+        self.roots: tuple[Node, ...] = ()  # for several results; root outputs may be used elsewhere
 
     def copy(self) -> Bindings:
         made = Bindings(self.constants)
@@ -42,7 +42,7 @@ class Bindings:
 
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
-    """Bindings; None if the structure differs; a reason if only a condition on it does not hold."""
+    """Return Bindings; None if the structure differs; a reason if only a condition fails."""
     b = Bindings(pattern.constants)
     if not _match_node(pattern, anchor, b):
         return None
@@ -50,8 +50,10 @@ def match(pattern: Call, anchor: Node) -> Bindings | str | None:
 
 
 def match_roots(roots: Sequence[Call], anchor: Node) -> Bindings | str | None:
-    """Like `match`, for a pattern with several results: `anchor` produces the first, the others are searched for
-    in its scope among the readers of what is bound by then."""
+    """Like `match`, for a pattern with several results.
+
+    `anchor` produces the first result; producers of the others are searched among readers of bound values in its scope.
+    """
     b = Bindings(tuple(dict.fromkeys(name for root in roots for name in root.constants)))
     if not _match_node(roots[0], anchor, b) or not _one_to_one(b):
         return None
@@ -75,12 +77,12 @@ def _match_rest(roots: Sequence[Call], b: Bindings, done: tuple[Node, ...]) -> B
 
 
 def _one_to_one(b: Bindings) -> bool:
-    """Does every call of the pattern stand for a node of its own?"""
+    """Whether each call of the pattern is matched by a different node."""
     return len({node for node, _ in b.covered}) == len(b.covered)
 
 
 def _candidates(p: Call, b: Bindings) -> list[Node]:
-    """Nodes that `p` may be: bound already, or reading something that is."""
+    """Return the possible nodes for `p`: the bound node, or readers of bound values."""
     if p.name in b.nodes:
         return [b.nodes[p.name]]
     for q in p.inputs:
@@ -96,7 +98,7 @@ def _candidates(p: Call, b: Bindings) -> list[Node]:
 
 
 def _match_node(p: Call, node: Node, b: Bindings) -> bool:
-    if node._op not in p.ops:  # asked most of all: the property costs as much again
+    if node._op not in p.ops:  # hottest test: the property would double its cost
         return False
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
@@ -120,7 +122,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     values = b.values
     for i, q in enumerate(patterns):
         v = inputs[i] if i < count else None
-        if isinstance(q, Var):  # most are this, or the next: not worth a call
+        if isinstance(q, Var):  # inlined: most operands are Var or Const
             if v is None:
                 if not q.optional or q.constant is not None:
                     return False
@@ -137,7 +139,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
 
 
 def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bool:
-    """What is neither Var nor Const."""
+    """Match a pattern other than Var and Const."""
     if isinstance(p, Call):
         if value is None or value.producer is None or value.index != p.output:
             return False
@@ -156,7 +158,7 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
 
 
 def reads_one_of(ops: frozenset[str], values: Sequence[Value | None]) -> bool:
-    """Is one of these values a result of one of these operators?"""
+    """Whether any value is a result of any of these operators."""
     for v in values:
         if v is not None and v.producer is not None and v.producer._op in ops:
             return True
@@ -164,28 +166,28 @@ def reads_one_of(ops: frozenset[str], values: Sequence[Value | None]) -> bool:
 
 
 def attribute_fits(expected: Any, actual: Any) -> bool:
-    """Does an attribute's value pass the predicate, or equal the value, that a pattern writes?"""
+    """Whether an attribute's value satisfies the pattern's predicate or equals its value."""
     if callable(expected):
         return bool(expected(actual))
     return bool(actual == (list(expected) if isinstance(expected, tuple) else expected))
 
 
 def same(a: object, b: object) -> bool:
-    """Are two attribute values equal? Tensors by their elements."""
+    """Whether two attribute values are equal; tensors by elements."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)
     return a == b
 
 
 def holds(value: Value, p: Literal) -> bool:
-    """Has a constant, of the literal's type and shape, its elements?"""
+    """Whether a constant of the literal's type and shape has its elements."""
     if p.tolerance and is_float(p.array):
         return bool(np.allclose(value.array, p.array, p.tolerance, 0.0, equal_nan=True))
     return value.array.tobytes() == p.array.tobytes()
 
 
 def has_defaults(node: Node, p: Call) -> bool:
-    """Has every attribute that the pattern does not write its default?"""
+    """Whether every attribute omitted in the pattern has its default."""
     assert node.graph is not None
     written = {name for name, _ in p.attributes}
     opset = node.graph.opset(node.domain)
@@ -196,7 +198,7 @@ def has_defaults(node: Node, p: Call) -> bool:
 
 
 def value_equals(value: Value, literal: object) -> bool:
-    """Is the constant exactly this one number (1 + 1e-6 is not 1), or about it if that is what is asked for?"""
+    """Whether the constant is exactly this number (1 + 1e-6 is not 1), or within the tolerance of an About."""
     _, dims = value.constant_type()
     if any(d != 1 for d in dims):
         return False
@@ -209,14 +211,14 @@ def value_equals(value: Value, literal: object) -> bool:
 
 
 def kind_of_initializer(value: Value) -> str:
-    """Why an initializer is no constant; empty of what is none."""
+    """Return why an initializer is not constant; empty for other values."""
     if value.tensor is None:
         return ""
     return "an initializer that callers may override" if value.is_input else "an initializer that training changes"
 
 
 def _refusal(b: Bindings) -> str | None:
-    """Why a structure that matches may not be rewritten; checked from the cheap to the costly."""
+    """Return why a structural match may not be rewritten, or None; cheap conditions first."""
     graph = b.covered[0][0].graph
     assert graph is not None
     root = graph.root

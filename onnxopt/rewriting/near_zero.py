@@ -1,8 +1,8 @@
-"""Where it matters whether a number is zero or merely small: what reads it, and what hands it on to such a reader.
+"""Dataflow search for readers that distinguish zero from a small number.
 
-Runtimes make 0 of a Sigmoid that is less than 1e-8, and its formula does not. Beside larger numbers nobody sees that;
-a logarithm does, a divisor, a sign. Followed are operators that leave small numbers small and zeros zero. Products of
-matrices, convolutions and sums with what is computed end the search: there a number counts among others.
+Runtimes compute 0 for a Sigmoid below 1e-8, its formula does not. The difference vanishes next to larger numbers, but
+matters to a logarithm, a divisor, a sign. The search follows operators that keep small numbers small and zeros zero. It
+stops at matrix products, convolutions and sums with computed values, where a small number is added to others.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
 from onnxopt.protos import Array
 from onnxopt.rewriting.forms import operands
 
-_REACH: Final = 100  # reads that are looked at: what is handed on farther may be told from zero there
-_NEAR: Final = 2.0**-20  # above it nothing but rounding is different
-_LARGE: Final = 2.0**10  # a factor that makes small numbers large
+_REACH: Final = 100  # maximum number of reads; beyond, a distinguishing reader is assumed
+_NEAR: Final = 2.0**-20  # thresholds above it see only rounding differences
+_LARGE: Final = 2.0**10  # factors above it make small numbers large
 
 
 def told_from_zero(value: Value) -> bool:
-    """May something that reads `value`, or what it is handed on to, tell a small number from zero? Not the caller, who
-    reads the outputs of the model."""
+    """Whether a reader of `value`, direct or through other nodes, may distinguish a small number from zero.
+
+    The caller of the model, reading its outputs, does not count.
+    """
     found, reads = {value: None}, 0
     waiting = [value]
     while waiting:
@@ -52,7 +54,7 @@ def _tells(node: Node, v: Value) -> bool:
     if node.op == "Cast":
         return node.attr("to") not in FLOATS
     if node.op == "MaxPool":
-        return len(node.outputs) > 1  # places
+        return len(node.outputs) > 1  # indices
     if node.op == "Mul":
         return _most(node) > _LARGE
     if node.op == "Div":
@@ -61,7 +63,7 @@ def _tells(node: Node, v: Value) -> bool:
 
 
 def _handed_to(v: Value) -> Iterator[Value]:
-    """What has the small numbers of `v`, and 0 where it has zeros."""
+    """Yield the values that are small where `v` is small, and 0 where `v` is 0."""
     for node in v.users:
         if node.bodies:
             yield from _around(node)
@@ -75,7 +77,7 @@ def _handed_to(v: Value) -> Iterator[Value]:
 
 
 def _around(loop: Node) -> Iterator[Value]:
-    """What a Loop or a Scan gives out, and to its next trip."""
+    """Yield the outputs of a Loop or Scan, and the body inputs of the next iteration."""
     yield from (o for o in loop.outputs if o is not None)
     for body in loop.bodies.values():
         yield from body.inputs
@@ -96,7 +98,7 @@ def _keeps_zero(power: Node) -> bool:
 
 
 def _least(node: Node, v: Value) -> float:
-    """Of the magnitudes of constants beside `v`; 0 where nobody knows, but of a divisor 1."""
+    """Return the smallest magnitude of constants beside `v`; if unknown 0, for a divisor 1."""
     others = [u for u in node.inputs if u is not v and u is not None]
     if not others or not all(u.constant for u in others):
         return 1.0 if node.op == "Div" else 0.0
@@ -104,7 +106,7 @@ def _least(node: Node, v: Value) -> float:
 
 
 def _most(node: Node) -> float:
-    """Of the magnitudes of constants that it reads."""
+    """Return the largest magnitude of a node's constant operands."""
     constants = (u for u in node.inputs if u is not None and u.constant)
     return float(max((np.abs(_float(u)).max(initial=0) for u in constants), default=0))
 

@@ -1,4 +1,4 @@
-"""Parts of one tensor: the same operator behind every part is one operator before the split.
+"""Parts of a tensor: the same operator on every part becomes a single operator before the split.
 
 f(part 0), f(part 1), … of Split(x)  =  the parts of Split(f(x))
 """
@@ -21,17 +21,18 @@ from onnxopt.protos import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.record import record
 from onnxopt.rewriting.forms import FORMS
 
-# A constant that all parts share is repeated for each of them only up to this many bytes.
+# Bytes up to which a constant shared by all parts may be repeated for each.
 _MAX_REPEATED: Final = 1 << 16
-_MANY: Final = 100  # parts of one tensor, each of which may ask for all
+_MANY: Final = 100  # parts of a tensor; each may query all
 
 
 @record(frozen=True, eq=False)
 class Plan:
-    """One operator in place of `followers`, the nodes behind the parts.
+    """A single operator to replace `followers`, the nodes behind the parts.
 
-    `operands`: constants beside x; `axis`, `sizes`: how its result is split; `shape`: of that result.
-    `after`: per part the order of axes that it needs still, or None.
+    `operands`: constants beside x; `axis`, `sizes`: split of the result; `shape`: of the result. `after`: for each part
+    the
+    permutation still needed, or None.
     """
 
     followers: tuple[Node, ...]
@@ -45,12 +46,12 @@ class Plan:
 
     @property
     def saved(self) -> int:
-        """Nodes less: the followers become one, and one for each that needs its axes in another order."""
+        """Nodes saved: the followers become a single node, plus a Transpose for each permuted part."""
         return len(self.followers) - 1 - sum(a is not None for a in self.after)
 
 
 def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan | None:
-    """How to apply what reads the parts (along `axis`, of `sizes`) before they are split; None where it cannot be."""
+    """Return the plan to apply the readers of the parts (along `axis`, of `sizes`) before the split, or None."""
     followers = _followers(parts)
     if followers is None:
         return None
@@ -73,7 +74,7 @@ def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan 
 
 
 def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, sizes: Sequence[int], before: Node) -> Node:
-    """Split `x` into `parts`, existing values that the new node takes over from their producers."""
+    """Split `x` into `parts`, existing values taken over from their producers. Returns the Split."""
     if graph.opset() >= 13:
         given = graph.constant(np.array(sizes, np.int64), f"{x.name}_split", before)
         node = Node(make_node("Split", "", "", {"axis": axis}), [x, given], [])
@@ -86,7 +87,7 @@ def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, size
 
 
 def of_axes(graph: Graph, op: str, x: Value | None, axes: list[int], before: Node) -> Node:
-    """A Squeeze or Unsqueeze of `x`, as the opset has it, that is not inserted yet and has no outputs."""
+    """Return a detached Squeeze or Unsqueeze of `x` in the opset's form, without outputs."""
     if graph.opset() < FORMS[op].since:
         return Node(make_node(op, "", "", {"axes": axes}), [x], [])
     constant = graph.constant(np.array(axes, np.int64), f"{x.name if x is not None else op}_axes", before)
@@ -94,7 +95,7 @@ def of_axes(graph: Graph, op: str, x: Value | None, axes: list[int], before: Nod
 
 
 def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:
-    """Insert a node without outputs; it gets one, of the element type of `like` and a name made from it."""
+    """Insert a node without outputs and return its new output, typed and named after `like`."""
     value = Value(graph.model.names.fresh(like.name, "_joined"), graph)
     value.dtype = types.dtype(like)
     node.outputs.append(value)
@@ -103,7 +104,7 @@ def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:
 
 
 def hoist(plan: Plan, x: Value, place: Node) -> Node:
-    """Apply the followers' operator to `x`, before `place`, then split; the followers go. Returns the Split."""
+    """Apply the followers' operator to `x` before `place`, split, and remove the followers. Returns the Split."""
     graph, first = plan.followers[0].graph, plan.followers[0]
     assert graph is not None
     inputs: list[Value | None] = [
@@ -134,7 +135,7 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
 
 
 def parts_beside(x: Value) -> Iterator[Value]:
-    """Parts of a Split, or products of one tensor, with their bias; `x` is one of them."""
+    """Yield all parts of the Split, or products of the tensor (with bias), of which `x` is one."""
     node = x.producer
     if node is not None and node.op == "Split":
         yield from (v for v in node.outputs[:_MANY] if v is not None)
@@ -148,7 +149,7 @@ def parts_beside(x: Value) -> Iterator[Value]:
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
-    """Does a Transpose of such a value keep the order of its elements, and is what makes it, or reads it, a Reshape?"""
+    """Whether a Transpose keeps the element order and its neighbour `beside` is a Reshape."""
     if beside is None or beside.op not in SAME_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
@@ -158,7 +159,8 @@ def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | N
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:
-    """The only reader of each part, if they are different nodes of one operator in the parts' own scope."""
+    """Return the only reader of each part if they are different nodes of the same operator in the same scope, else
+    None."""
     found: dict[Node, None] = {}
     for part in parts:
         node = part.only_user
@@ -179,7 +181,7 @@ def _joined(shape: Shape | None, axis: int, sizes: Sequence[int]) -> Shape | Non
 def _binary(
     followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
 ) -> Plan | None:
-    """x ∘ constant: the constants side by side, or one if it is the same for all."""
+    """Plan x ∘ constant: constants concatenated, or shared if equal for all parts."""
     if any(len(n.inputs) != 2 or attribute_bytes(n.proto) != attribute_bytes(followers[0].proto) for n in followers):
         return None
     position = followers[0].inputs.index(parts[0])
@@ -191,7 +193,7 @@ def _binary(
         if len(other.constant_type()[1]) > len(shape):
             return None
         arrays.append(other.array)
-    back = len(shape) - axis  # from the end, where broadcasting starts
+    back = len(shape) - axis  # counted from the end, as in broadcasting
     joined = side_by_side(arrays, back, sizes)
     if joined is None:
         return None
@@ -200,13 +202,14 @@ def _binary(
         if i != back and size != 1:
             dims[-i] = size
     shared = followers[0].inputs[1 - position] if joined is arrays[0] else None
-    # A Constant node may come after the place where the operator goes.
+    # A Constant node may come after the insertion point.
     operand = shared if shared is not None and shared.producer is None else joined
     return Plan(followers, axis, tuple(sizes), tuple(dims), (operand,), position)
 
 
 def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
-    """The constants along axis -back, each as wide as its part; the first if it does for all parts."""
+    """Return the constants concatenated along axis -back, each as wide as its part; the first if equal for all
+    parts."""
     first = arrays[0]
     if any(a.dtype != first.dtype for a in arrays):
         return None
@@ -227,7 +230,7 @@ def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array 
 
 
 def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
-    """[…, N] to […, N / D, D], the rest alike for all parts: heads lie side by side as the parts do."""
+    """Plan […, N] to […, N / D, D], otherwise equal for all parts: heads are concatenated like the parts."""
     if axis != len(shape) - 1:
         return None
     targets: list[list[int]] = []
@@ -253,7 +256,7 @@ def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequen
     if any(d == 0 and i >= axis for i, d in enumerate(front)):  # copies the split axis
         return None
     out = types.shape(followers[0].output) or ()
-    # -1 among the front dims stays: what it stands for does not depend on the parts. Elsewhere it is known.
+    # A -1 in front stays: its value does not depend on the parts. Elsewhere the size is known.
     joined = np.array([*front, sum(heads), out[-1]], np.int64)
     return Plan(followers, rank - 2, tuple(heads), (*out[:-2], sum(heads), out[-1]), (joined,))
 
@@ -261,12 +264,14 @@ def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequen
 def _transpose(
     followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
 ) -> Plan | None:
-    """The order that most parts want is given to all; a part that wants another is put in order afterwards. One that
-    is a Reshape beside another goes with that."""
+    """Plan the most frequent permutation for all parts; others are permuted again afterwards.
+
+    Declines a Transpose equivalent to a Reshape next to a Reshape: the two merge.
+    """
     perms = [order_of(n, len(shape)) for n in followers]
     if any(is_reshape(types.shape(v), p, n.output.only_user) for v, n, p in zip(parts, followers, perms)):
         return None
-    common = Counter(perms).most_common(1)[0][0]  # of equally many, the first
+    common = Counter(perms).most_common(1)[0][0]  # the first of equally frequent ones
     after = tuple(None if p == common else tuple(common.index(i) for i in p) for p in perms)
     joined = _joined(shape, axis, sizes) or ()
     return Plan(

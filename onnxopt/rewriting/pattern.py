@@ -1,9 +1,9 @@
 """Patterns as data: expressions that read like ONNX.
 
-    op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), const("z"))
+  op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), const("z"))
 
 Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is first tried, so
-that the matcher never backtracks.
+the matcher never backtracks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MAX_VARIANTS: Final = 256
 
 @record(frozen=True)
 class Var:
-    """Any value. The same name twice means the same value."""
+    """Any value. Equal names mean the same value."""
 
     name: str
     optional: bool = False
-    constant: bool | None = None  # must it be one, or must it not? Its data is not read for that
+    constant: bool | None = None  # required to be constant (True) or not constant (False); the data is not read
 
     def opt(self) -> Var:
-        """May be absent; bound to None then."""
+        """Allow the operand to be absent; bound to None then."""
         return replace(self, optional=True)
 
 
@@ -47,7 +47,7 @@ class Const:
     optional: bool = False
 
     def opt(self) -> Const:
-        """May be absent; bound to None then."""
+        """Allow the operand to be absent; bound to None then."""
         return replace(self, optional=True)
 
 
@@ -61,7 +61,7 @@ class Literal:
 
 @record(frozen=True)
 class About:
-    """A number, or an attribute's numbers, within `tolerance` of `value`: relative to it, of zero absolute."""
+    """A number, or a list attribute, within `tolerance` of `value`: relative, or absolute for zero."""
 
     value: float | tuple[float, ...]
     tolerance: float
@@ -80,7 +80,7 @@ class About:
 
 @record(frozen=True)
 class Either:
-    """One of several patterns, tried in order."""
+    """Alternative patterns, tried in order."""
 
     choices: tuple[Pattern, ...]
 
@@ -89,11 +89,12 @@ class Either:
 class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
-    An inner call is used only inside the match, unless `shared`. With `variadic`, more inputs may follow. `reads`: one
-    of the inputs, whichever, is a result of one of these operators.
-    Attribute predicates see the schema's defaults; a plain value means equality, of floats as a model holds them.
-    `exact`: attributes that are not written have their defaults. Two calls of the same name, in one pattern, mean the
-    same node.
+    An inner call must not be used outside the match, unless `shared`. With `variadic`, more inputs may follow. `reads`:
+    some
+    input is a result of one of these operators. Attribute predicates see the schema's defaults; a plain value means
+    equality, floats as float32. `exact`: omitted attributes have their defaults. Calls of the same name in a pattern
+    mean
+    the same node.
     """
 
     ops: tuple[str, ...]
@@ -105,16 +106,16 @@ class Call:
     output: int = 0
     reads: frozenset[str] = frozenset()
     exact: bool = False
-    key: object = field(default_factory=object, compare=False, repr=False)  # what `at` and `replace` keep
+    key: object = field(default_factory=object, compare=False, repr=False)  # identity kept by `at` and `replace`
 
     @cached_property
     def variants(self) -> tuple[Call, ...]:
-        """All plain patterns that it stands for: see `variants`."""
+        """All plain patterns of this call: see `variants`."""
         return tuple(variants(self))
 
     @cached_property
     def constants(self) -> tuple[str, ...]:
-        """Names of what has to be constant in a plain pattern, from the left to the right."""
+        """Names required to be constant in a plain pattern, from left to right."""
         found: dict[str, None] = {}
         for p in self.inputs:
             if isinstance(p, Const):
@@ -128,19 +129,19 @@ class Call:
         return _form([_fixed(p) for p in self.inputs])
 
     def at(self, output: int) -> Call:
-        """The same call, matched through another of its outputs."""
+        """Return the same call, matched through another of its outputs."""
         return replace(self, output=output)
 
 
-# None: an input that is absent.
+# None: an absent input.
 Pattern = Var | Const | Literal | About | Call | Either | int | float | bool | None
-# What no match can do without: (index, operators) of inputs that are results of these; no operators for those that are
-# constants.
+# Necessary condition of a match: (index, operators) of inputs that are results of these operators; no operators means a
+# constant.
 Form = tuple[tuple[int, tuple[str, ...]], ...]
 
 
 def forms(pattern: Call) -> list[Form]:
-    """The forms of its variants, which need not be made for that: what is deeper is in no form."""
+    """Return the forms of the pattern's variants without expanding them: a form has only a single level."""
     found = []
     for row in product(*([_fixed(c) for c in _plain(p)] for p in pattern.inputs)):
         found.append(_form(row))
@@ -158,8 +159,10 @@ def _plain(p: Pattern) -> list[Pattern]:
 
 
 def _fixed(p: Pattern) -> tuple[str, ...] | None:
-    """The operators of a call; none of a constant, or else there is no match. (Of a `Const` that is none a reason is
-    given.)"""
+    """Return the operators of a call; empty for a required constant; None for no condition.
+
+    A `Const` has none, so that the matcher can give a reason.
+    """
     if isinstance(p, Call):
         return p.ops
     if isinstance(p, Var):
@@ -168,7 +171,7 @@ def _fixed(p: Pattern) -> tuple[str, ...] | None:
 
 
 def var(name: str, constant: bool | None = None) -> Var:
-    """Bind any value to `name`; one that is `constant`, or is not, if that is said."""
+    """Bind any value to `name`; `constant` restricts it to constants (True) or to others (False)."""
     return Var(name, constant=constant)
 
 
@@ -183,12 +186,12 @@ def either(*choices: Pattern) -> Either:
 
 
 def about(value: float | Sequence[float], tolerance: float = 1e-3) -> About:
-    """A number that is nearly `value`, as an operand or as an attribute: `op.HardSigmoid(x, alpha=about(1 / 6))`."""
+    """Match a number close to `value`, as operand or attribute: `op.HardSigmoid(x, alpha=about(1 / 6))`."""
     return About(tuple(value) if isinstance(value, Sequence) else value, tolerance)
 
 
 def as_held(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Attributes as a model holds them: its floats have 32 bits."""
+    """Return attributes as stored in a model, with floats rounded to 32 bits."""
     return tuple((name, _held(value)) for name, value in attributes.items())
 
 
@@ -221,7 +224,7 @@ def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
 
 
 def one_of(*ops: str) -> Callable[..., Call]:
-    """`one_of("Add", "Sub")(x, y, name="node")`: a call of any of these operators."""
+    """Return a call pattern of any of these operators: `one_of("Add", "Sub")(x, y, name="node")`."""
     return _call(ops)
 
 
@@ -246,9 +249,9 @@ def falsy(value: Any) -> bool:
 
 
 def variants(pattern: Call) -> list[Call]:
-    """All plain patterns (no Either, fixed operand order) that `pattern` stands for, in order, without repeats.
+    """Return all plain patterns (no Either, fixed operand order) of `pattern`, in order, without repeats.
 
-    Raises ValueError where these are too many.
+    Raises ValueError for too many.
     """
     if check_variants(pattern) == 1:
         return [pattern]
@@ -256,7 +259,7 @@ def variants(pattern: Call) -> list[Call]:
 
 
 def check_variants(pattern: Pattern) -> int:
-    """How many plain patterns it is expanded to, repeats included. Raises ValueError where these are too many."""
+    """Return the number of plain patterns, repeats included. Raises ValueError for too many."""
     if (count := _count(pattern)) > _MAX_VARIANTS:
         raise ValueError(f"the pattern has {count} variants, more than {_MAX_VARIANTS}")
     return count
@@ -288,13 +291,13 @@ def _expand(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def _on(call: Call, inputs: tuple[Pattern, ...]) -> Call:
-    """The same call of others; `replace` takes three times as long."""
+    """Return the same call with other inputs; `dataclasses.replace` is three times as slow."""
     kept = call.name, call.attributes, call.shared, call.variadic, call.output, call.reads, call.exact, call.key
     return Call(call.ops, inputs, *kept)
 
 
 def names(pattern: Pattern) -> list[str]:
-    """Names of the variables and constants, which become parameters of the rule's function."""
+    """Return the names of variables and constants, the parameters of the rule's function."""
     found, left = [], [pattern]
     for p in left:
         if isinstance(p, (Var, Const)):
@@ -307,7 +310,7 @@ def names(pattern: Pattern) -> list[str]:
 
 
 def depth(pattern: Pattern) -> int:
-    """Levels of calls: how far from its anchor a rewrite elsewhere can make a pattern match."""
+    """Return the number of call levels: the distance from the anchor within which a rewrite can affect a match."""
     if isinstance(pattern, Call):
         return 1 + max(bool(pattern.reads), max((depth(p) for p in pattern.inputs), default=0))
     if isinstance(pattern, Either):
@@ -316,7 +319,7 @@ def depth(pattern: Pattern) -> int:
 
 
 def text(pattern: Pattern) -> str:
-    """The pattern as a user reads it."""
+    """Return the pattern as readable text."""
     if isinstance(pattern, Var):
         return pattern.name + ("?" if pattern.optional else "")
     if isinstance(pattern, Const):
@@ -336,7 +339,7 @@ def text(pattern: Pattern) -> str:
 
 
 def shown(value: Any) -> str:
-    """An attribute's value as it is written in a pattern."""
+    """Return an attribute's value as written in a pattern."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
     if callable(value) and not isinstance(value, About):

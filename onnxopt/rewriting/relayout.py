@@ -1,4 +1,4 @@
-"""Regions of nodes that are rewritten to work on values in a view of their axes."""
+"""Rewrites regions of nodes to work on values in a view of their axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T", Node, Value)
 
 
 class Region(Generic[K]):
-    """Nodes in order, all of one `kind`, which pass through a view."""
+    """Nodes of a `kind`, in order, with forms in a view."""
 
     def __init__(self, kind: K, passing: Mapping[Node, Passing]) -> None:
         self.kind, self.passing = kind, passing
@@ -32,7 +32,7 @@ class Region(Generic[K]):
         return region
 
     def _absorb(self, other: Region[K]) -> Region[K]:
-        """Union by size; returns the region that holds both."""
+        """Merge two regions (union by size). Returns the merged region."""
         if other is self:
             return self
         large, small = (self, other) if len(self.nodes) >= len(other.nodes) else (other, self)
@@ -44,10 +44,10 @@ class Region(Generic[K]):
 def regions(
     graph: Graph, ends: Iterable[str], kind: Callable[[Node], K | None], view: Callable[[K], View]
 ) -> list[Region[K]]:
-    """Returns the nodes that have a kind and pass through its view, connected where one makes what another reads, or
-    both read the same value; only regions at whose border, or in which, an operator of `ends` stands.
+    """Return connected regions of nodes with a kind and a form in its view, next to or around an operator of `ends`.
 
-    Linear in the nodes that are reached from these operators: only these are asked.
+    Nodes are connected if one reads the other's result, or both read the same value. Linear in the nodes reached from
+    `ends`: no others are queried.
     """
     views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
     asked: set[Node | None] = {None}
@@ -76,13 +76,15 @@ def regions(
 
 
 def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_side: bool = True) -> list[Region[K]]:
-    """Returns nodes of equal kind, connected by the values in the view that they read. Without `side_by_side`, readers
-    of one value are not connected."""
+    """Return regions of nodes of equal kind, connected through values in the view.
+
+    Without `side_by_side`, readers of the same value are not connected.
+    """
     region_of: dict[Node, Region[K]] = {}
     reading: dict[tuple[Value, K], Region[K]] = {}
     for node, k in kinds.items():
         region: Region[K] | None = None
-        first = list[Value]()  # values that no other node reads so far
+        first = list[Value]()  # values read by no earlier node
         for v in passing[node].seen:
             other = region_of.get(v.producer) if v.producer is not None else None
             if other is None or other.kind != k:
@@ -105,13 +107,14 @@ def connected(kinds: Mapping[Node, K], passing: Mapping[Node, Passing], side_by_
 
 @record(frozen=True, eq=False)
 class End(Generic[T]):
-    """One end of a region: a value from outside, a reader outside, or a result that is needed as it was.
+    """An end of a region: an outside value, an outside reader, or a result needed in its original form.
 
-    saved: how many nodes fewer there are. moved: how many elements more are moved at run time. write: for a value from
-    outside, inserts what makes it in the view before the given node, and returns it; for a reader or a result, connects
-    the given value in the view, and returns that value, which may have got the name of a graph output.
-    node: the node at the end that is removed or replaced. source: what that node reads afterwards. target: the sizes
-    that a Reshape there is given.
+    saved: nodes saved. moved: additional elements moved at run time. write: for an outside value, inserts its
+    computation
+    in the view before the given node; for a reader or result, connects the given value. Both return the value in the
+    view,
+    perhaps renamed to a graph output. node: the node removed or replaced at the end. source: the value read afterwards.
+    target: sizes of the Reshape there.
     """
 
     saved: int
@@ -123,12 +126,12 @@ class End(Generic[T]):
 
 
 class Relayout:
-    """Nodes, in order, that pass through a view. A pass defines the ends: `enters`, `leaves`, `restores`.
+    """Nodes, in order, to be moved into a view. Subclasses define the ends: `enters`, `leaves`, `restores`.
 
-    After `look`: saved and moved are the sums over all ends; is_possible: each end can be written.
+    After `look`: `saved` and `moved` are sums over all ends; `is_possible`: each end can be written.
     """
 
-    suffix = "_seen"  # of the names of new values
+    suffix = "_seen"  # suffix of new value names
 
     def __init__(self, graph: Graph, nodes: Iterable[Node], view: View, passing: Mapping[Node, Passing]) -> None:
         self.graph, self.view = graph, view
@@ -143,27 +146,27 @@ class Relayout:
         self.nodes = list(self.passing)
         self.inside = set(self.nodes)
         self.operands = {n: p.seen for n, p in self.passing.items()}
-        if self._is_turned:  # one of one element is not put in order, but is
+        if self._is_turned:  # a one-element value needs no permutation to be in the view
             made = set(self.made())
             self.operands = {n: [v for v in p.axes.data if v in p.seen or v in made] for n, p in self.passing.items()}
         read = (v for operands in self.operands.values() for v in operands)
         self.entering = list(dict.fromkeys(v for v in read if v.producer not in self.inside))
 
     def made(self) -> list[Value]:
-        """Returns the results that are in the view."""
+        """Return the results in the view."""
         nodes = [n for n in self.nodes if self.is_kept(n)] if self._is_turned else self.nodes
         return [v for n in nodes for v in n.outputs if v is not None]
 
     def is_kept(self, node: Node) -> bool:
-        """Returns whether the results of a node are in the view. In another order, results with fewer axes are not."""
+        """Return whether the node's results are in the view. For a permutation, results with fewer axes are not."""
         return not self._is_turned or len((a := self.passing[node].axes).made) == a.rank
 
     def outside(self, v: Value) -> list[Node]:
-        """Returns the readers of a result that are outside, or do not read it in the view."""
+        """Return the readers of a result outside the region, or reading it outside the view."""
         return [u for u in v.users if u not in self.inside or v not in self.operands[u]]
 
     def look(self) -> None:
-        """Collect the ends, and sum up what they cost."""
+        """Collect the ends and sum up their costs."""
         self.ends: dict[Value, End[Node]] = {}
         self.leaving: dict[Value, list[End[Value]]] = {}
         self.restored: dict[Value, End[Value]] = {}
@@ -187,15 +190,15 @@ class Relayout:
         self.saved, self.moved = sum(e.saved for e in self.all_ends), sum(e.moved for e in self.all_ends)
 
     def enters(self, v: Value) -> End[Node] | None:
-        """Returns the end at a value from outside; None where the value cannot be made in the view."""
+        """Return the end at an outside value; None if the value cannot be computed in the view."""
         raise NotImplementedError
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """Returns the end at a reader outside; None where the reader needs the value as it was."""
+        """Return the end at an outside reader; None if the reader needs the original value."""
         raise NotImplementedError
 
     def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
-        """Returns the end that makes a result as it was for these readers, and the caller; None where none can."""
+        """Return the end that restores a result for these readers and the graph output; None if impossible."""
         raise NotImplementedError
 
     def carry_out(self) -> None:
@@ -204,7 +207,7 @@ class Relayout:
         made, sources = self.made(), [v.producer for v in self.entering]
         for node in self.nodes:
             for v in self.operands[node]:
-                if v not in now:  # it comes from outside, and this is its first reader
+                if v not in now:  # first reader of an outside value
                     now[v] = self.ends[v].write(node)
             self._write(node, now)
         for v in made:
@@ -239,14 +242,14 @@ class Relayout:
         return None if dims is None else self.view.dims(dims)
 
     def new(self, like: Value, dims: Shape | None = None) -> Value:
-        """Returns a new value for `like` in the view, with its type and shape."""
+        """Return a new value for `like` in the view, with type and shape."""
         value = Value(self.graph.model.names.fresh(like.name, self.suffix), self.graph)
         value.dtype, value.shape = types.dtype(like), self.seen_dims(like) if dims is None else dims
         return value
 
 
 def _current(node: Node, known: Passing | None, view: View) -> Passing | None:
-    """Returns how a node passes through the view; asks again where another region has replaced an operand since."""
+    """Return how a node passes through the view, recomputed if another region replaced an operand since."""
     if known is not None:
         inputs = node.inputs
         for v in known.seen:

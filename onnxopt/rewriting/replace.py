@@ -1,4 +1,4 @@
-"""Carry out one replacement: the only place where rules change the graph."""
+"""Carries out a replacement: the only place where rules change the graph."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _HINT: Final = "return a value for each output, or decline by m.require(conditio
 
 
 def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
-    """Replace the anchor by `result`, one value per output; what became dead goes.
+    """Replace the anchor by `result`, a value for each output, and remove dead nodes.
 
-    A new node takes over the output's value: object, name, users and graph-output flag. Raises Declined, before
-    any change, where an interface would break, and what would make runtimes refuse the model.
+    A new node takes over the output's value: object, name, users and graph-output role. Raises Declined, before any
+    change,
+    if the interface would break or a runtime would reject the model.
     """
     carry_out(m, check(m, result))
 
 
 def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
-    """The (old, new) values of a replacement that may be carried out; changes nothing. Raises what `commit` raises."""
+    """Return the (old, new) values of a valid replacement; changes nothing. Raises the errors of `commit`."""
     pairs = check_replacement(m, result)
     _check_types(m, pairs)
     for old, new in pairs:
@@ -52,20 +53,22 @@ def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Valu
 
 
 def _check_types(m: Match, pairs: list[tuple[Value, Value]]) -> None:
-    """Raise MistypedError for a result of another type than what it replaces, as far as they are known; in debug mode
-    inference is asked, and sizes count, too."""
+    """Raise MistypedError if a result's known type differs from the replaced value's.
+
+    In debug mode types are inferred, and sizes compared, too.
+    """
     if m.graph.model.debug:
         types_of = types.foresee(m.new_nodes, [new for _, new in pairs])
     else:
         types_of = [(new.known_dtype, None) for _, new in pairs]
-    first: dict[Value, Value] = {}  # what a result replaces first
+    first: dict[Value, Value] = {}  # result: the first value it replaces
     for (old, new), known in zip(pairs, types_of):
         if told := contradiction(old, *known) or contradiction(first.setdefault(new, old), old.known_dtype, None):
             raise refusal(m.graph, m.anchor, told, kind=MistypedError)
 
 
 def carry_out(m: Match, pairs: list[tuple[Value, Value]]) -> None:
-    """The part of `commit` that changes the graph."""
+    """Apply the replacement to the graph: the mutating part of `commit`."""
     before = [n.inputs for n, _ in m.bindings.covered]
     _insert(m, pairs)
     _hand_over(m, pairs)
@@ -73,20 +76,20 @@ def carry_out(m: Match, pairs: list[tuple[Value, Value]]) -> None:
     if m.new_nodes:
         _name_apart(m)
     for lender in m.borrowed:
-        if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
+        if lender.graph is not None:  # still read, perhaps by the replacement: each node needs its own proto
             copy = NodeProto()
             copy.CopyFrom(lender.proto)
             lender.adopt(copy)
 
 
 def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
-    """What the rule made is in the graph, its results without names."""
+    """Insert the rule's new nodes and constants; their results have no names yet."""
     graph = m.graph
     if m.new_constants:
         read = {v for n in m.new_nodes for v in n.inputs}
         read.update(new for _, new in pairs)
         for value, hint in m.new_constants.items():
-            if value in read:  # else an attribute says it
+            if value in read:  # otherwise an attribute holds it
                 graph.attach_constant(value, hint, before=m.before)
     for node in m.new_nodes:
         for v in node.outputs:
@@ -96,9 +99,9 @@ def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
 
 
 def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
-    """Who read the old values reads the new ones; those that take over no name get one."""
+    """Make readers of the old values read the new ones; name new values that take over no name."""
     graph, created = m.graph, set(m.new_nodes)
-    now: dict[Value, Value] = {}  # what stands for a new value once it gave its place to an old one
+    now: dict[Value, Value] = {}  # new value: old value it has become
     for old, new in pairs:
         maker = new.producer
         if new in now or maker is None or maker not in created:
@@ -109,9 +112,9 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
         else:
             now[new] = old
             if "::" in maker.op:
-                types.shape(old)  # as long as something tells
+                types.shape(old)  # infer the shape before the non-standard operator hides it
             if new.users:
-                new.redirect_readers(old)  # a new node may read what another new node produces
+                new.redirect_readers(old)  # another new node may read it
             old.learn(new)
             graph.take_over(old, maker, new.index, removed=True)
     for node in m.new_nodes:
@@ -122,11 +125,11 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
 
 
 def _remove_replaced(m: Match, before: Sequence[Sequence[Value | None]]) -> None:
-    """What the match stood for goes, with what only it kept alive, and what of the new nothing reads. `before`: what
-    its nodes read."""
+    """Remove the matched nodes, nodes used only by them, and unread new nodes. `before`: inputs of the matched
+    nodes."""
     for root in m.bindings.roots or (m.anchor,):
         if root.is_used:
-            m.graph.model.mark(root)  # its result is an output of the graph, which nothing else can make
+            m.graph.model.mark(root)  # its result is a graph output that nothing else can produce
         elif root.graph is not None:
             m.graph.remove(root)
     if m.anchor.graph is None:
@@ -139,8 +142,10 @@ def _remove_replaced(m: Match, before: Sequence[Sequence[Value | None]]) -> None
 
 
 def _name_apart(m: Match) -> None:
-    """Runtimes refuse two nodes of one name: a node that was there keeps it, also if it was made again, else the last
-    that was made. The others get names of their own."""
+    """Rename nodes of duplicate names, which runtimes reject.
+
+    An existing node keeps its name, also if rebuilt; otherwise the last new node does.
+    """
     made = [n for n in reversed(m.new_nodes) if n.graph is not None and n.name]
     if not made:
         return
@@ -158,8 +163,10 @@ def _name_apart(m: Match) -> None:
 
 
 def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
-    """(old, new) values of a replacement. Raises Declined where an interface would break, and EmissionError for what
-    is no replacement; changes nothing."""
+    """Return the (old, new) values of a replacement; changes nothing.
+
+    Raises Declined if the interface would break, and EmissionError for an invalid replacement.
+    """
     results = result if isinstance(result, tuple) else (result,)
     wanted = len(m.anchor.outputs) if m.results is None else len(m.results)
     if not (isinstance(result, Value) and wanted) and not _fits(result, wanted):
@@ -181,7 +188,7 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
 
 
 def _fits(result: object, wanted: int) -> bool:
-    """Is it a tuple of values, some perhaps absent, of which no more are there than are wanted?"""
+    """Whether `result` is a tuple of values or None with no value beyond the `wanted` count."""
     if not isinstance(result, tuple):
         return False
     return all(v is None or (isinstance(v, Value) and i < wanted) for i, v in enumerate(result))
@@ -195,7 +202,7 @@ def _shown(result: object) -> str:
 
 
 def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
-    """(old, new) values. Raises Declined where an output that is used has no replacement."""
+    """Return the (old, new) values. Raises Declined if a used output has no replacement."""
     pairs: list[tuple[Value, Value]] = []
     if m.results is None:
         for i, old in enumerate(m.anchor.outputs):
@@ -218,13 +225,14 @@ def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Val
 
 
 def bypass(graph: Graph, node: Node, x: Value) -> None:
-    """What read `node` reads `x`, which nothing else does, but for its size; an output of the graph keeps its name."""
+    """Make readers of `node` read `x`, otherwise read only for its size, and remove `node`; a graph output keeps its
+    name."""
     node.output.replace_all_uses_with(x)
     graph.remove(node)
 
 
 def remove_dead(node: Node) -> int:
-    """Remove `node` if nothing reads it and it is pure, then what only it kept alive. Iterative; returns how many."""
+    """Remove `node` if unread and pure, then nodes used only by it. Iterative; returns the number removed."""
     removed = 0
     stack = [node]
     while stack:

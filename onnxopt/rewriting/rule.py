@@ -1,4 +1,4 @@
-"""A rule: patterns, a plain function, and what the decorator checks when the rule is defined."""
+"""A rule: patterns, a plain function, and the checks of its decorator."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Declined(Exception):
-    """A guard does not hold; the message is the reason that users see."""
+    """A guard does not hold; the message is the reason shown to users."""
 
 
 @record(frozen=True, eq=False)
 class Rule:
-    """`apply(m, **bound)` returns the value(s) that replace the outputs of the anchor, where `source` matches."""
+    """A rewrite rule. `apply(m, **bound)` returns the replacements of the anchor's outputs where `source` matches."""
 
     name: str
     source: Pattern
@@ -30,12 +30,12 @@ class Rule:
 
     @cached_property
     def roots(self) -> tuple[Call, ...]:
-        """The calls that a match may start with."""
+        """Calls at which a match may start."""
         return tuple(c for c in _choices(self.source) if isinstance(c, Call))
 
     @cached_property
     def anchors(self) -> frozenset[str]:
-        """Operators of the node that a match starts with."""
+        """Operators of the anchor node."""
         return frozenset(o for c in self.roots for o in c.ops)
 
     @cached_property
@@ -44,15 +44,15 @@ class Rule:
 
     @property
     def patterns(self) -> tuple[Call, ...]:
-        """What `source` stands for, tried in order."""
+        """All plain patterns of `source`, tried in order."""
         return tuple(p for c in self.roots for p in c.variants)
 
     def forms(self, op: str) -> list[Form]:
-        """Those of the patterns that a node of this operator can be the anchor of."""
+        """Return the forms of the patterns with an anchor of this operator."""
         return [form for c in self.roots if op in c.ops for form in forms(c)]
 
     def at(self, op: str) -> list[Call]:
-        """These patterns. Expanded on first use: no model has what all of them begin with."""
+        """Return the plain patterns with an anchor of this operator, expanded on first use."""
         return [p for c in self.roots if op in c.ops for p in c.variants]
 
     @property
@@ -62,7 +62,7 @@ class Rule:
 
     @property
     def line(self) -> str:
-        """Where it is defined: `passes.py:12`."""
+        """Source location: `passes.py:12`."""
         code = self.apply.__code__
         return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
@@ -71,7 +71,7 @@ class Rule:
 
 
 def failure(rule: Rule, m: Match, error: BaseException) -> PassError:
-    """What to say of a rule that raised."""
+    """Return the error for a rule that raised an exception."""
     return broken(
         f"{m.graph.model.name}: {m.graph.path}: rule {rule.name} failed at {m.anchor!r}", error, rule.name, "rule"
     )
@@ -80,9 +80,9 @@ def failure(rule: Rule, m: Match, error: BaseException) -> PassError:
 def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
     """Make a function a rewrite rule.
 
-    The function's first parameter is the match `m`; the others are exactly the pattern's variable names. It
-    returns the replacement of the anchor's first output (a Value), or a tuple with one entry per output.
-    Raises TypeError when parameters and names differ.
+    The function's first parameter is the match `m`; the others are exactly the pattern's variable names. The function
+    returns the replacement of the anchor's first output (a Value), or a tuple with an entry for each output. Raises
+    TypeError if parameters and names differ.
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
@@ -95,7 +95,7 @@ def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
             raise TypeError(
                 f"{function.__name__}: parameters {sorted(parameters)} are not the pattern's names {sorted(expected)}"
             )
-        if not function.__doc__ and sys.flags.optimize < 2:  # with -OO Python drops docstrings
+        if not function.__doc__ and sys.flags.optimize < 2:  # python -OO drops docstrings
             raise TypeError(f"{function.__name__}: a rule states its equation in its docstring")
         return Rule(function.__name__, pattern, function)
 

@@ -1,4 +1,4 @@
-"""Rules by what a match begins with: the operator of its last node, and what that reads."""
+"""Rules indexed by the anchor's operator and the producers of its inputs (a decision tree)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from onnxopt.rewriting.rule import Rule
 
 Candidates = Sequence[tuple[Rule, Sequence[Call]]]
 
-_KEPT: Final = 256  # a few for each pass: who searches for a wrong rule leaves out one after the other
+_KEPT: Final = 256  # a few for each pass: bisection runs a pass with many subsets of rules
 
 
 class _Question:
-    """What does an anchor read at `index`: a result of one of `ops`, a constant? Most patterns fail at that, and most
-    anchors read what others do: who is left is found once for each answer. Until then their forms are enough."""
+    """A decision on input `index` of the anchor: a result of one of `ops`, or a constant?
+
+    Most patterns fail here, and most anchors give equal answers, so the remaining rules are cached by answer. Until
+    then
+    forms suffice, and patterns need not be expanded.
+    """
 
     __slots__ = ("answers", "index", "left", "ops")
 
@@ -28,7 +32,7 @@ class _Question:
         self.answers: dict[Hashable, _Question | Candidates] = {}
 
     def answer(self, kind: Hashable, node: Node) -> _Question | Candidates:
-        """Who is left where the answer is of this kind, as that of `node` is."""
+        """Return the remaining rules for this kind of input, the kind found at `node`."""
         index = self.index
         fitting = [
             (rule, [form for form in forms if all(i != index or _reads(node, i, ops) for i, ops in form)])
@@ -39,8 +43,10 @@ class _Question:
 
 
 def _ask(left: Sequence[tuple[Rule, Sequence[Form]]], first: int, node: Node) -> _Question | Candidates:
-    """The next question that tells these apart, about input `first` or a later one. If there is none, they have the
-    form of what ends in `node`: they, and which of their patterns."""
+    """Return the next question that separates these rules, on input `first` or later; if none, the rules with the
+    patterns
+    whose form matches at `node`.
+    """
     asked = [i for _, forms in left for form in forms for i, _ in form if i >= first]
     if asked:
         return _Question(min(asked), left)
@@ -52,15 +58,15 @@ def _has_form(node: Node, form: Form) -> bool:
 
 
 def _reads(node: Node, index: int, ops: tuple[str, ...]) -> bool:
-    """Does the node read there a result of such an operator, or a constant if there are none?"""
-    if index >= len(node.inputs):  # what is behind may be an attribute
+    """Whether input `index` is a result of one of `ops`, or a constant if `ops` is empty."""
+    if index >= len(node.inputs):  # may be an attribute in this opset
         return True
     v = node.inputs[index]
     return v is not None and (v.producer is not None and v.producer._op in ops if ops else v.constant)
 
 
 class RuleSet:
-    """Rules in their order, by anchor operator. `depth`: nodes in a row that the deepest pattern covers."""
+    """Rules in order, by anchor operator. `depth`: number of levels of the deepest pattern."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.all = rules
@@ -73,11 +79,11 @@ class RuleSet:
         self._left: dict[str, _Question | Candidates] = {}  # by operator
 
     def candidates(self, node: Node) -> Candidates:
-        """The rules, in order, of which a pattern has the form of what ends in `node`, with these patterns."""
+        """Return the rules, in order, with the patterns whose form matches at `node`."""
         op, inputs = node._op, node.inputs
         left = self._left.get(op)
         if left is None:
-            # None where a rule changes what nodes are called, which it may not.
+            # The operator may be missing if a rule changed it, against the contract.
             left = self._left[op] = _ask([(rule, rule.forms(op)) for rule in self.by_anchor.get(op, ())], 0, node)
         while isinstance(left, _Question):
             kind: Hashable = ""  # absent
@@ -96,5 +102,5 @@ class RuleSet:
 
 @lru_cache(_KEPT)
 def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
-    """Made once: a pass comes round after round, and one process optimizes many models."""
+    """Return the cached rule set, shared between rounds and models."""
     return RuleSet(rules)

@@ -1,4 +1,4 @@
-"""The scores of attention as formulas write them: a product, its scale, its cap, what is added or written over them."""
+"""Attention scores in decomposed form: product, scale, soft cap, additive terms and masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CAP: Final = "Tanh"
 
 @record(frozen=True)
 class Filled:
-    """A Where that keeps scores where `condition` is `kept`, and writes the number `fill` over the others."""
+    """A Where that keeps scores where `condition` equals `kept`, and writes the number `fill` elsewhere."""
 
     condition: Value
     kept: bool
@@ -26,18 +26,18 @@ class Filled:
 
 @record(frozen=True)
 class Scores:
-    """cap Tanh(q turned · scale / cap), then for each of `terms`, in that order, plus a value, or a Where."""
+    """cap Tanh(q turned · scale / cap), followed by `terms` in order: each a value to add, or a Where."""
 
     q: Value
     turned: Value
     scale: float
     cap: float
     terms: tuple[Value | Filled, ...]
-    through: tuple[Value, ...]  # from the product to the result
+    through: tuple[Value, ...]  # values from the product to the result
 
 
 def scores_of(value: Value, reach: int = _REACH) -> Scores | None:
-    """The parts of scores; None where they are made otherwise."""
+    """Return the parts of attention scores, or None for any other computation."""
     node = value.producer
     if node is None or not reach or value.index:
         return None
@@ -59,7 +59,7 @@ def scores_of(value: Value, reach: int = _REACH) -> Scores | None:
 
 
 def _further(s: Scores, node: Node, other: Value | None) -> Scores | None:
-    """The scores behind one more node."""
+    """Return the scores with one more node applied, or None."""
     terms, scale, cap = s.terms, s.scale, s.cap
     if node.op == "Add":
         if other is None:
@@ -70,7 +70,7 @@ def _further(s: Scores, node: Node, other: Value | None) -> Scores | None:
     elif node.op == _CAP:
         if cap:
             return None
-        cap = -1.0  # open: the factor behind it is missing
+        cap = -1.0  # pending: the factor behind Tanh is not seen yet
     else:
         number = one_number(other)
         if number is None or cap > 0 or (node.op == "Div" and not number):
@@ -94,7 +94,7 @@ def _filled(node: Node, reach: int) -> Scores | None:
 
 
 def one_number(value: Value | None) -> float | None:
-    """The number that a constant of one element holds, which gives a result of four axes no more of them."""
+    """Return the number in a one-element constant of rank at most 4, or None."""
     if value is None or not value.constant:
         return None
     _, dims = value.constant_type()

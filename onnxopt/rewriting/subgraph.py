@@ -1,4 +1,4 @@
-"""Find, and replace, what looks like an example (torch.fx's SubgraphMatcher and replace_pattern)."""
+"""Finds and replaces subgraphs given by example (like torch.fx's SubgraphMatcher and replace_pattern)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Filter = Callable[["SubgraphMatch"], bool]
 
 @dataclass(frozen=True, eq=False)
 class SubgraphMatch:
-    """`anchor` produces the first result; `nodes` and `values` are what the pattern's names mean.
+    """A match: `anchor` produces the first result; `nodes` and `values` are bound to the pattern's names.
 
-    Calls without a name are called `Conv_1`, `Conv_2`, … in order of appearance. `results`: the values matched by
-    the pattern's results.
+    Calls without a name are called `Conv_1`, `Conv_2`, … in order of appearance. `results`: the values matched by the
+    pattern's results.
     """
 
     anchor: Node
@@ -39,8 +39,7 @@ class SubgraphMatch:
 
 @dataclass(frozen=True, eq=False)
 class Replaced:
-    """One replacement: the node that produced the first result (removed by now), the nodes that were matched by name,
-    and those that were made."""
+    """A replacement: the (removed) node of the first result, the matched nodes by name, and the new nodes."""
 
     anchor: Node
     nodes: dict[str, Node]
@@ -48,14 +47,17 @@ class Replaced:
 
 
 class SubgraphMatcher:
-    """Searches for one pattern: ONNX text, an expression, a function over `op`, a call pattern, a FunctionProto,
-    ModelProto, GraphProto or Graph.
+    """Searches for a pattern: ONNX text, an expression, a function over `op`, a call pattern, a FunctionProto,
+    ModelProto,
+    GraphProto or Graph.
 
-    `match_outputs`: every result is an output of its graph. `match_placeholder`: every variable is an input of its
-    graph. `overlapping`: also matches that share nodes with an earlier one. `ignore_literals`: attributes and constants
-    are not compared; `tolerance`: floats among them may differ by so much of their size. `exact`: attributes that are
-    not written have their defaults. `shared`: results in between may be used elsewhere. Raises UsageError for what is
-    not a pattern.
+    `match_outputs`: every result is a graph output. `match_placeholder`: every variable is a graph input.
+    `overlapping`:
+    matches may share nodes with earlier ones. `ignore_literals`: attributes and constants are not compared;
+    `tolerance`:
+    their relative tolerance for floats. `exact`: omitted attributes have their defaults. `shared`: inner results may
+    have
+    other readers. Raises UsageError for an invalid pattern.
     """
 
     def __init__(
@@ -79,12 +81,12 @@ class SubgraphMatcher:
         self._variants = self.example.variants()
 
     def match(self, where: Model | Graph) -> list[SubgraphMatch]:
-        """All matches, scope by scope, each in the order of its nodes."""
+        """Return all matches, scope by scope, in the order of nodes."""
         used: set[Node] = set()
         return [m for graph in scopes_of(where) for anchor in self.anchors(graph) for m in self._fresh(anchor, used)]
 
     def anchors(self, graph: Graph) -> list[Node]:
-        """Nodes that may produce the first result."""
+        """Return the nodes that may produce the first result."""
         ops = dict.fromkeys(o for roots in self._variants for o in roots[0].ops)
         found = [n for o in ops for n in graph.by_op.get(o, ())]
         if len(ops) == 1:
@@ -93,7 +95,7 @@ class SubgraphMatcher:
         return [n for n in graph if n in wanted]
 
     def at(self, anchor: Node) -> Iterator[SubgraphMatch]:
-        """Every way in which `anchor` produces the first result."""
+        """Yield every match in which `anchor` produces the first result."""
         for roots in self._variants:
             b = match_roots(roots, anchor)
             if not isinstance(b, Bindings):
@@ -138,13 +140,12 @@ def replace_pattern(
     tolerance: float = 0.0,
     exact: bool = True,
 ) -> list[Replaced]:
-    """Replace every match of `pattern` by `replacement`, once: what is made is not matched again.
+    """Replace every match of `pattern` by `replacement`, once: new nodes are not matched again.
 
-    The replacement reads the pattern's variables by name and results in as many values. A call in it with the name
-    of a call in the pattern keeps that node's attributes. `filters` see each SubgraphMatch and all must accept it.
-    With several results, the replacement must fit between all that the match reads and all that reads its results,
-    in the order of the graph; matches where it does not are left alone. Raises UsageError when the two do not fit
-    each other.
+    The replacement reads the pattern's variables by name and has as many results. A call with the name of a call in the
+    pattern keeps the matched node's attributes. All `filters` must accept a SubgraphMatch. With several results, the
+    replacement needs a place in the node order behind all operands of the match and before all readers of its results;
+    matches without are skipped. Raises UsageError if pattern and replacement do not fit.
     """
     matcher = SubgraphMatcher(
         pattern,
@@ -180,7 +181,7 @@ def replace_pattern(
 
 
 def _replace(found: SubgraphMatch, new: Example, order: _Order | None) -> list[Node] | None:
-    """The nodes made; None where the replacement does not fit."""
+    """Return the new nodes; None if the replacement does not fit."""
     m = Match(found.bindings, found.anchor)
     m.results = list(found.results)
     if order is not None:
@@ -199,7 +200,7 @@ def _replace(found: SubgraphMatch, new: Example, order: _Order | None) -> list[N
 
 
 class _Instance:
-    """A replacement's calls as new nodes; a call that is used twice becomes one node."""
+    """A replacement's calls as new nodes; a call used twice becomes a single node."""
 
     def __init__(self, m: Match, new: Example) -> None:
         self.m = m
@@ -213,7 +214,8 @@ class _Instance:
         return tuple(self.build(r) for r in self.new.results)
 
     def build(self, p: Pattern, kind: int = 0) -> Value | None:
-        """`kind`: the element type that a plain number takes; that of what is replaced if nothing says more."""
+        """Return the value of a pattern. `kind`: element type of plain numbers; by default the type of the replaced
+        value."""
         m = self.m
         if p is None:
             return None
@@ -245,15 +247,14 @@ class _Place:
 
 
 class _Order:
-    """Where the nodes of one graph stand, kept while replacements are made; a position is never wrong, at worst
-    shared."""
+    """Positions of a graph's nodes, maintained during replacements; positions may be shared, but never wrong."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.position: dict[Node, float] = {node: float(i) for i, node in enumerate(graph)}
 
     def place(self, m: SubgraphMatch) -> _Place | None:
-        """Behind all that the match reads, before all that reads its results; None if there is no such place."""
+        """Return a place behind all operands of the match and before all readers of its results, or None."""
         inside = {node for node, _ in m.bindings.covered}
         sources = [
             v.producer
@@ -269,13 +270,13 @@ class _Order:
         return _Place(last.next) if self._at(last) < first else None
 
     def _at(self, node: Node) -> float:
-        while node.graph is not self.graph:  # a reader in a body stands where the body's owner does
+        while node.graph is not self.graph:  # a reader in a body counts at the position of the body's owner
             assert node.graph is not None and node.graph.owner is not None
             node = node.graph.owner
         return self.position[node]
 
     def insert(self, nodes: Sequence[Node]) -> None:
-        """Give new nodes, which are in the graph by now, positions between their neighbours'."""
+        """Give inserted nodes positions between their neighbours'."""
         for node in nodes:
             previous, following = node.prev, node.next
             while following is not None and following not in self.position:

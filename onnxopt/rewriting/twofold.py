@@ -1,4 +1,4 @@
-"""What holds all its elements twice along the last axis: one half after the other, or each beside its like."""
+"""Values with equal halves along the last axis: concatenated, or interleaved in pairs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _REACH: Final = 8
 
 
 def half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _REACH) -> Value | None:
-    """The second half of [h, h] along the last axis, or of [-h, h] with the sign -1; None where they may differ. With
-    `paired` the halves are the elements at even and odd places."""
+    """Return the second half of [h, h] along the last axis, or of [-h, h] with sign -1; None if the halves may differ.
+
+    With `paired` the halves are the elements at even and at odd indices.
+    """
     if value.constant:
         a, b = _halves_of(value.array, paired)
         equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
@@ -41,7 +43,7 @@ def half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _
 
 
 def _half_of_concat(m: Match, node: Node, sign: int) -> Value | None:
-    """That of two equal parts, the first of them with the sign."""
+    """Return a half of a Concat of two equal parts, the first of them with the sign."""
     rank = m.rank(node.output)
     if len(node.inputs) != 2 or rank is None or node.attr("axis") % rank != rank - 1:
         return None
@@ -60,7 +62,7 @@ def _halves_of(array: Array, paired: bool) -> tuple[Array, Array]:
 
 
 def _is_of_pairs(m: Match, node: Node) -> bool:
-    """Does a Gather take each element of the last axis twice, in order?"""
+    """Whether a Gather takes each element of the last axis twice, in order."""
     data, indices = node.inputs
     dims = m.shape(data) if data is not None else None
     if not dims or indices is None or not indices.constant or node.attr("axis") % len(dims) != len(dims) - 1:
@@ -69,7 +71,7 @@ def _is_of_pairs(m: Match, node: Node) -> bool:
 
 
 def _half_of_product(m: Match, node: Node, sign: int, paired: bool, reach: int) -> Value | None:
-    """That of a factor: the other is a number, or the sign of each half."""
+    """Return a half of a product whose second factor is a number, or the sign of each half."""
     for value, other in (node.inputs, node.inputs[::-1]):
         if value is None or other is None or not other.constant:
             continue
@@ -86,7 +88,7 @@ def _half_of_product(m: Match, node: Node, sign: int, paired: bool, reach: int) 
 
 
 def _keeps_last(m: Match, node: Node) -> bool:
-    """Is the last axis of the result that of the first operand, whole?"""
+    """Whether the last axis of the result is the whole last axis of the first operand."""
     before, after = m.rank(node.inputs[0]) if node.inputs[0] is not None else None, m.rank(node.output)
     if not before or not after:
         return False

@@ -1,4 +1,4 @@
-"""What a pattern names and nobody knows: a misspelt operator or attribute matches nothing, without a word."""
+"""Detects unknown operators and attributes in patterns: a misspelt name would silently never match."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _ELSEWHERE = "other domains are written: com.microsoft.Gelu(x)"
 
 
 def refuse_unknown(patterns: Iterable[Pattern], model: Model) -> None:
-    """Raises UsageError for operators, and attributes of the standard's, that neither the standard nor the model has.
-    Of other domains nobody knows all."""
+    """Raise UsageError for operators, and attributes of standard operators, found neither in the standard nor in the
+    model.
+
+    Only domains with schemas are checked.
+    """
     standard = _standard()
     for call in (c for p in patterns for c in _calls(p)):
         for what, hint in _unknown(call, standard, model):
@@ -29,8 +32,10 @@ def refuse_unknown(patterns: Iterable[Pattern], model: Model) -> None:
 
 
 def warn_of_unknown(rule: Rule) -> None:
-    """A UserWarning, at the place of the rule, for what the standard does not have. A model may: of an operator that
-    was taken out of the standard, or that an exporter put there, a rule may be right."""
+    """Emit a UserWarning at the rule's source line for names missing from the standard.
+
+    Only a warning: a model may contain operators removed from the standard, or added by an exporter.
+    """
     calls = [c for c in _calls(rule.source) if not _is_current(c)]
     standard = _standard() if calls else {}
     code = rule.apply.__code__
@@ -40,7 +45,7 @@ def warn_of_unknown(rule: Rule) -> None:
 
 
 def _standard() -> _Schemas:
-    """Every version of every operator."""
+    """Return every version of every operator schema."""
     standard: dict[str, list[onnx.defs.OpSchema]] = {}
     for s in onnx.defs.get_all_schemas_with_history():
         standard.setdefault(qualified(s.name, s.domain), []).append(s)
@@ -57,7 +62,7 @@ def _calls(p: Pattern) -> Iterator[Call]:
 
 
 def _is_current(call: Call) -> bool:
-    """Is all of it in the standard's newest versions? Then there is nothing to look up."""
+    """Whether the newest standard has all names of the call, so that no lookup is needed."""
     newest = onnx.defs.onnx_opset_version()
     known = [signature(op, newest) if "::" not in op else None for op in call.ops]
     return all(
@@ -67,13 +72,13 @@ def _is_current(call: Call) -> bool:
 
 
 def _takes(call: Call, least: int, most: int) -> bool:
-    """May so many inputs be what the pattern has, where an operator takes between `least` and `most`?"""
+    """Whether an operator with `least` to `most` inputs can have the pattern's inputs."""
     needed = max((i + 1 for i, p in enumerate(call.inputs) if not getattr(p, "optional", p is None)), default=0)
     return needed <= most and (call.variadic or least <= len(call.inputs))
 
 
 def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tuple[str, str]]:
-    """What of it neither the standard nor the model has, and what may be meant."""
+    """Yield (message, hint) for each name missing from both the standard and the model."""
     scopes = list(model.scopes()) if model is not None else []
     nodes = {op: [n for g in scopes for n in g.by_op.get(op, ())] for op in call.ops}
     for op in call.ops:
@@ -81,7 +86,7 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
             who = "neither the standard nor the model has" if model is not None else "the standard does not have"
             every = {*known, *(n.op for n in model.nodes())} if model is not None else known
             yield f"{who} an operator {op!r}", nearest(op, every, _ELSEWHERE)
-    if not all(op in standard for op in call.ops):  # only others know
+    if not all(op in standard for op in call.ops):  # an operator without schema
         return
     versions = [s for op in call.ops for s in standard[op]]
     if model is None and not any(_takes(call, s.min_input, s.max_input) for s in versions):
