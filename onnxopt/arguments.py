@@ -4,7 +4,7 @@ setting."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -44,6 +44,16 @@ def names_of(given: Any, setting: str) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(other, str) or not other:
             raise UsageError(f"{setting}[{name!r}] is {_shown(other)}, not a name", f'{setting}={{"OLD": "NEW"}}')
     return dict(names)
+
+
+def by_name(names: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """`names` with a name in place of `input:0` or `output:1`, but for what is called so. A position that there is not
+    stays as it is."""
+    places = {f"input:{i}": name for i, name in enumerate(inputs)}
+    places |= {f"output:{i}": name for i, name in enumerate(outputs)}
+    for name in (*inputs, *outputs):
+        places.pop(name, None)
+    return {places.get(old, old): new for old, new in names.items()}
 
 
 def places_in(given: Any, setting: str) -> dict[str, str]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from onnxopt.batch.storage import is_url
-from onnxopt.errors import UsageError
+from onnxopt.errors import ModelError, UsageError
+from onnxopt.io.external import data_files, external_tensors
+from onnxopt.io.load import read_proto
+from onnxopt.io.placing import is_data_of, listed
+from onnxopt.wire import stands_alone
 
 
 def destinations(sources: Sequence[str], folder: str) -> list[str]:
@@ -35,3 +40,39 @@ def destinations(sources: Sequence[str], folder: str) -> list[str]:
                 f"{place}, the result of {source}, is one of the models", "name another folder, or leave that model out"
             )
     return places
+
+
+def refuse_shared(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raises UsageError where the result of a model would replace another one of the models, or a data file that
+    another one reads. `pairs`: source and destination of each job."""
+    local = [(source, place) for source, place in pairs if not (is_url(source) or is_url(place))]
+    if len(local) < 2:
+        return
+    owners: dict[str, dict[str, str]] = {}  # by file: the models that read it, and what of them it is
+    for source, _ in local:
+        owners.setdefault(os.path.realpath(source), {})[source] = "one of the models"
+        for file in _data_of(Path(source)):
+            owners.setdefault(os.path.realpath(file), {}).setdefault(source, f"a data file of {source}")
+    for source, place in local:
+        for replaced in _replaced(os.path.realpath(place)):
+            others = (what for owner, what in owners.get(os.path.realpath(replaced), {}).items() if owner != source)
+            if what := next(others, ""):
+                called = place if replaced == os.path.realpath(place) else replaced
+                hint = "nothing was written; --out-dir DIR writes the results into another folder"
+                raise UsageError(f"{called}, which the result of {source} replaces, is {what}", hint)
+
+
+def _replaced(place: str) -> Iterator[str]:
+    """The file of a model, and data of ours that a new one removes."""
+    folder, name = os.path.split(place)
+    yield place
+    yield from (os.path.join(folder, other) for other in listed(Path(folder)) if is_data_of(name, other))
+
+
+def _data_of(model: Path) -> Iterator[Path]:
+    """The data files that a model names; none of a file that is no model, which is told when its turn comes."""
+    if not model.is_file() or stands_alone(model):
+        return
+    with suppress(ModelError):
+        names = data_files(external_tensors(read_proto(model, weights=False)))
+        yield from (model.absolute().parent / name for name in names if "\0" not in name)

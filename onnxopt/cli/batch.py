@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.batch import Budget, Job, Outcome, destinations, run, run_locally, worst_code
+from onnxopt.batch import Budget, Job, Outcome, destinations, refuse_shared, run, run_locally, worst_code
 from onnxopt.cli.changes import changes_markdown, show_changes
 from onnxopt.cli.files import json_text, write_bytes, write_text
 from onnxopt.cli.say import say, say_all, say_command, say_error
@@ -32,6 +32,12 @@ class Places:
 
     def pairs(self) -> list[tuple[str, str]]:
         """(source, destination) of each job. Raises UsageError where they contradict each other."""
+        pairs = self._pairs()
+        if not self.check:
+            refuse_shared(pairs)
+        return pairs
+
+    def _pairs(self) -> list[tuple[str, str]]:
         if sum((self.out_dir is not None, self.in_place, self.check)) > 1:
             raise UsageError("--out-dir, --in-place and --check exclude each other", "leave all but one out")
         if "-" in self.models:

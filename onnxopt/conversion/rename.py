@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from onnx import FunctionProto, TypeProto
 
+from onnxopt.arguments import by_name
 from onnxopt.errors import UsageError, few, nearest
 from onnxopt.graph import Model, Value
 from onnxopt.graph.dim_names import rename_dims
@@ -17,10 +18,15 @@ from onnxopt.protos import tensor_type
 _WORD = re.compile(r"[^\W\d][\w.]*")
 
 
-def check_names(model: Model, names: Mapping[str, str]) -> None:
-    """Raise UsageError where `rename` could not call something so; no pass takes the new names from here on."""
+def checked_names(model: Model, names: Mapping[str, str]) -> dict[str, str]:
+    """`names` with the name of the input or output at each position, for `rename`; no pass takes the new names from
+    here on. Raises UsageError where something could not be called so."""
     if not names:
-        return
+        return {}
+    graph = model.graph
+    names = by_name(
+        names, *([v.name for v in ends if v.name not in graph.initializers] for ends in (graph.inputs, graph.outputs))
+    )
     values, dims = {v.name for v in _interface(model)}, _interface_dims(model)
     for old in names:
         if old not in values and old not in dims:
@@ -33,11 +39,12 @@ def check_names(model: Model, names: Mapping[str, str]) -> None:
         message = f"{model.name}: {old!r} cannot be called {new!r}: something else is called so"
         raise UsageError(message, "choose a name that is not in the model, or rename the other one as well")
     model.names.update(names.values())
+    return names
 
 
 def rename(model: Model, names: Mapping[str, str]) -> None:
-    """Give inputs, outputs and dims that are called as the keys of `names` the names beside them. `check_names` has
-    found nothing wrong with these."""
+    """Give inputs, outputs and dims that are called as the keys of `names` the names beside them, as `checked_names`
+    returns them."""
     values = {v: names[v.name] for v in _interface(model) if v.name in names}
     dims = {old: names[old] for old in _interface_dims(model) if old in names}
     if not values and not dims:
@@ -61,13 +68,17 @@ def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
         if value.tensor is not None:
             value.tensor.name = value.name
     graph.initializers = {v.name: v for v in graph.initializers.values()}
-    proto = model.proto.graph
-    for info in (*proto.input, *proto.output, *proto.value_info):
+    for info in (*model.proto.graph.input, *model.proto.graph.output):
         info.name = called.get(info.name, info.name)
-    for annotation in proto.quantization_annotation:
-        annotation.tensor_name = called.get(annotation.tensor_name, annotation.tensor_name)
-        for entry in annotation.quant_parameter_tensor_names:
-            entry.value = called.get(entry.value, entry.value)
+    for proto in (scope.proto for scope in model.scopes()):
+        if isinstance(proto, FunctionProto):
+            continue
+        for info in proto.value_info:
+            info.name = called.get(info.name, info.name)
+        for annotation in proto.quantization_annotation:
+            annotation.tensor_name = called.get(annotation.tensor_name, annotation.tensor_name)
+            for entry in annotation.quant_parameter_tensor_names:
+                entry.value = called.get(entry.value, entry.value)
     for training in model.proto.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
             binding.key = called.get(binding.key, binding.key)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.conversion.name_nodes import name_nodes
-from onnxopt.conversion.rename import check_names, rename
+from onnxopt.conversion.rename import checked_names, rename
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
@@ -51,7 +51,7 @@ def optimize_model(
     exist, and PassError, which leaves the model as far as it came."""
     options = options or OptimizeOptions()
     fixed, converted = specialise(model, options.dims, options.shapes), options.convert(model)
-    check_names(model, options.rename)
+    options = replace(options, rename=checked_names(model, options.rename)) if options.rename else options
     report = execute(options.passes(), model, options.context(instruments, trace))
     report.warnings += converted.told
     _finish(model, options, outputs=bool(fixed or converted.freed))
@@ -125,7 +125,8 @@ def attempt(
         model = options.load(source, stored=True)
         data = Watch.data(model)
         fixed = specialise(model, options.dims, options.shapes)
-        check_names(model, options.rename)
+        if options.rename:
+            options = replace(options, rename=checked_names(model, options.rename))
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         nodes, converted = model.node_count(), options.convert(model)

@@ -15,7 +15,7 @@ from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, 
 from onnxopt.verification.inputs.limits import Side, of_both
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.interface import check_interface, check_renamed, fix_dims, read
+from onnxopt.verification.interface import check_interface, checked_names, fix_dims, read
 from onnxopt.verification.job import Read
 from onnxopt.verification.model.views import views
 from onnxopt.verification.options import VerifyOptions
@@ -34,9 +34,9 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     """
     began = time.monotonic()
     a, b = Path(a), Path(b)
+    if options.rename:
+        options = replace(options, rename=checked_names(read(a).proto, read(b).proto, options.rename))
     with Verifier(a, options, labels=("A", "B"), stepwise=True, foreign=True) as verifier:
-        if options.rename:
-            check_renamed(read(a).proto, read(b).proto, options.rename)
         of_a, of_b = views(options)
         skeletons = read(a, of_a), read(b, of_b)
         models = skeletons[0].proto, skeletons[1].proto

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.model.skeleton import Skeleton
@@ -70,9 +71,10 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
             )
 
 
-def check_renamed(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> None:
-    """Raises UsageError for a name that A's interface does not have, and for a new one that B's does not: `b` is not
-    renamed yet."""
+def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> dict[str, str]:
+    """`rename` with the name of the input or output of A at each position. Raises UsageError for a name that A's
+    interface does not have, and for a new one that B's does not: `b` is not renamed yet."""
+    rename = by_name(rename, [i.name for i in _required(a.graph)], [o.name for o in a.graph.output])
     for side, model, names in (("A", a, rename), ("B", b, rename.values())):
         infos = [*model.graph.input, *model.graph.output]
         known = dict.fromkeys(i.name for i in infos)
@@ -81,6 +83,7 @@ def check_renamed(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> No
             if name not in known:
                 hint = nearest(name, known, f"it has {few([*known], _SHOWN)}")
                 raise UsageError(f"--rename: {side} has no input, output or dim called {name!r}", hint)
+    return rename
 
 
 def _required(graph: GraphProto) -> list[ValueInfoProto]:

@@ -115,7 +115,11 @@ class Verifier:
         from onnxopt.verification.inputs.datasets import Data, read_array
         from onnxopt.verification.inputs.planning import make_plan
         from onnxopt.verification.interface import fix_dims
+        from onnxopt.verification.model.views import views
 
+        if (view := views(self.options)[0]) is not None:  # the worker reads the original so
+            original = type(original).FromString(original.SerializeToString())
+            view(original)
         plan = make_plan(original, array)
         if not override:
             plan.overridable = {}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, snapshot
+from tests.cli.weights import write_model
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,27 @@ def test_a_model_without_a_place_is_told_three(run: Run) -> None:
     assert "onnxopt optimize nets/m.onnx nets/m.opt.onnx" in hint
     assert "--in-place" in hint
     assert "--out-dir" in hint
+
+
+def test_a_result_replaces_no_file_that_another_model_reads(run: Run, tmp_path: Path) -> None:
+    """A data file that is called as a model, or as the data of one."""
+    write_model(tmp_path / "a.onnx", ["b.onnx"])
+    write_model(tmp_path / "b.onnx", ["b.onnx.0123456789ab.data"])
+    write_model(tmp_path / "c.onnx", ["b.onnx.0123456789ab.data"])
+    (tmp_path / "link.onnx").symlink_to("c.onnx")
+    before = snapshot(tmp_path)
+    for models, message in (
+        (("a.onnx", "b.onnx"), "b.onnx, which the result of b.onnx replaces, is a data file of a.onnx"),
+        (
+            ("c.onnx", "b.onnx"),
+            "b.onnx.0123456789ab.data, which the result of b.onnx replaces, is a data file of c.onnx",
+        ),
+        (("c.onnx", "link.onnx"), "which the result of c.onnx replaces, is one of the models"),
+    ):
+        done = run("optimize", *models, "--in-place")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 2)
+        assert message in done.stderr
+        assert snapshot(tmp_path) == before
+    write_model(tmp_path / "d.onnx", ["w.bin"])
+    write_model(tmp_path / "e.onnx", ["w.bin"])
+    assert run("optimize", "d.onnx", "e.onnx", "--in-place", "--no-verify").returncode == 0, "which stays"

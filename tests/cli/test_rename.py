@@ -22,15 +22,15 @@ g (float[N, 4] x, bool c, float[N, 4] old) => (float[N, 4] y, float[S, 4] z)
   i = Identity (h)
   y = If (c) <
     then_branch = t () => (float[N, 4] r) { r = Relu (x) },
-    else_branch = e () => (float[N, 4] v) { v = If (c) <
-        then_branch = t2 () => (float[N, 4] r2) { r2 = Neg (x) },
+    else_branch = e () => (float[N, 4] v) <float[N, 4] a> { a = Abs (x) v = If (c) <
+        then_branch = t2 () => (float[N, 4] r2) { r2 = Neg (a) },
         else_branch = e2 () => (float[N, 4] v2) { v2 = Abs (x) }> }
   >
   j = Concat <axis = 0> (i, y)
   z = Add (j, b)
 }
 """
-NAMES = ("--rename", "x=tokens", "--rename", "y=z", "--rename", "z=y", "--rename", "N=batch")
+NAMES = ("--rename", "x=tokens", "--rename", "y=z", "--rename", "output:1=y", "--rename", "N=batch")
 
 
 @pytest.fixture
@@ -39,6 +39,8 @@ def model(tmp_path: Path) -> Path:
     annotation = TensorAnnotation(tensor_name="x")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
     proto.graph.quantization_annotation.append(annotation)
+    then = next(node for node in proto.graph.node if node.op_type == "If").attribute[0].g
+    then.quantization_annotation.append(annotation)  # of what a body captures
     onnx.save(proto, tmp_path / "in.onnx")
     return tmp_path / "in.onnx"
 
@@ -52,7 +54,8 @@ def test_all_that_has_the_name_is_renamed_and_verified(model: Path, run: Run) ->
     graph = result.graph
     assert [i.name for i in graph.input] == ["tokens", "c", "old"]
     assert [o.name for o in graph.output] == ["z", "y"]
-    assert graph.quantization_annotation[0].tensor_name == "tokens"
+    inner = next(node for node in graph.node if node.op_type == "If").attribute[0].g
+    assert [g.quantization_annotation[0].tensor_name for g in (graph, inner)] == ["tokens", "tokens"]
     text = onnx.printer.to_text(result)
     assert "Relu (tokens)" in text
     assert "Abs (tokens)" in text
@@ -70,6 +73,8 @@ def test_all_that_has_the_name_is_renamed_and_verified(model: Path, run: Run) ->
     ("command", "message"),
     [
         (("optimize", "x_=a"), "no input, output or dim is called 'x_'\nhint: did you mean x?"),
+        (("optimize", "output:2=a"), "no input, output or dim is called 'output:2'\nhint: there are x, c, old"),
+        (("verify", "input:3=a"), "--rename: A has no input, output or dim called 'input:3'"),
         (("optimize", "x=h"), "'x' cannot be called 'h': something else is called so"),
         (("optimize", "x=r2"), "'x' cannot be called 'r2': something else"),
         (("optimize", "N=S"), "'N' cannot be called 'S': something else"),
@@ -126,9 +131,9 @@ def test_nodes_without_a_name_get_one(model: Path, run: Run) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "✓ equal" in done.stdout
     graph = onnx.load(model.parent / "out.onnx").graph
-    assert [n.name for n in graph.node] == ["If_1", "Identity_1", "If_2", "Concat_7", "Add_8"]
+    assert [n.name for n in graph.node] == ["If_1", "Identity_1", "If_2", "Concat_8", "Add_9"]
     bodies = {a.name: a.g.node[0].name for a in graph.node[2].attribute}
-    assert bodies == {"then_branch": "Relu_3", "else_branch": "If_4"}
+    assert bodies == {"then_branch": "Relu_3", "else_branch": "Abs_4"}
     again = run("optimize", "out.onnx", "again.onnx", "-O0", "--name-nodes")
     assert again.returncode == 0, again.stderr
     assert (model.parent / "again.onnx").read_bytes() == (model.parent / "out.onnx").read_bytes()

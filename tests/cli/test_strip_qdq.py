@@ -89,7 +89,20 @@ def test_the_judge_takes_out_the_same(model: Path) -> None:
     proto = onnx.load(model)
     pass_through(proto, ["q1"])
     makers = {n.output[0]: (n.op_type, n.input[0]) for n in proto.graph.node}
-    makers |= {n.output[0]: (n.op_type, n.input[0]) for n in proto.graph.node[9].attribute[0].g.node}
+    (branches,) = (node for node in proto.graph.node if node.op_type == "If")
+    makers |= {n.output[0]: (n.op_type, n.input[0]) for n in branches.attribute[0].g.node}
     assert makers["xd"] == ("Identity", "x")
     assert makers["r"] == ("Identity", "i")
     assert {makers[name][0] for name in ("y", "other", "wd", "b")} == {"DequantizeLinear"}
+    assert "xq" in makers, "`other` reads its steps"
+
+
+def test_no_case_is_chosen_for_quantizers_that_are_gone(tmp_path: Path, run: Run) -> None:
+    """Steps ask for numbers beside them: more cases than the floats need."""
+    steps = "a = QuantizeLinear (x, s) b = DequantizeLinear (a, s)"
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) <float s = {0.05}>'
+    onnx.save(onnx.parser.parse_model(f"{text} {{ {steps} c = Relu (b) y = Neg (c) }}"), tmp_path / "q.onnx")
+    onnx.save(onnx.parser.parse_model(f"{text} {{ c = Relu (x) d = Identity (c) y = Neg (d) }}"), tmp_path / "f.onnx")
+    commands = ("q.onnx", "out.onnx", "--strip-qdq"), ("f.onnx", "out.onnx")
+    verdicts = [run("optimize", *command).stdout.splitlines()[-1] for command in commands]
+    assert verdicts[0] == verdicts[1]

@@ -62,17 +62,17 @@ def leave_out_unread(model: ModelProto) -> None:
     """Take the standard's nodes that lead to no output of their graph, body or function out of a model that has bodies.
     Operators of other domains may have effects, and stay with what they read."""
     if not WITH_BODIES.isdisjoint(operator_names(model.graph.node)):
-        _prune(model.graph.node, (o.name for o in model.graph.output))
+        prune(model.graph.node, (o.name for o in model.graph.output))
     for function in model.functions:
         if not WITH_BODIES.isdisjoint(operator_names(function.node)):
-            _prune(function.node, function.output)
+            prune(function.node, function.output)
 
 
-def _prune(nodes: Any, outputs: Iterable[str]) -> None:
-    """`nodes`: repeated, and changed in place."""
+def prune(nodes: Any, outputs: Iterable[str]) -> None:
+    """Take the standard's nodes that lead to none of `outputs` out of repeated `nodes`, and out of their bodies."""
     for node in nodes:
         for body in bodies_of(node):
-            _prune(body.node, (o.name for o in body.output))
+            prune(body.node, (o.name for o in body.output))
     reads = [list(reads_of(node)) for node in nodes]
     needed, dead = set(outputs), []
     for i in reversed(in_order(nodes, reads)):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from onnxopt.protos import body_graphs, tensor_to_array
+from onnxopt.verification.model.leave_out import prune
 from onnxopt.verification.options import VerifyOptions
 
 if TYPE_CHECKING:
@@ -29,9 +30,12 @@ def views(options: VerifyOptions) -> tuple[View | None, View | None]:
 
 def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
     """Have each DequantizeLinear of what a QuantizeLinear with its scale and zero point made hand on what that reads.
-    `keep`: names of nodes, or of what they read first and make, that stay."""
+    `keep`: names of nodes, or of what they read first and make, that stay. Quantizers that nothing reads then go."""
     for graph in (model.graph, *model.functions):
         _pass_through(graph, {*keep}, {}, {})
+    prune(model.graph.node, (o.name for o in model.graph.output))
+    for function in model.functions:
+        prune(function.node, function.output)
 
 
 def _pass_through(
