@@ -223,11 +223,11 @@ def convolution(size: int) -> tuple[ModelProto, ModelProto]:
 _ROWS = ("rows = 1", "rows = 128")
 _TOKENS = ("tokens = 1, past = 512", "tokens = 1, past = 2048", "tokens = 128, past = 512")
 FORMS: tuple[tuple[str, str, Callable[..., tuple[ModelProto, ModelProto]], tuple[str, ...]], ...] = (
-    ("attention", "Attention in place of its formula", attention, ("S = 128", "S = 197")),
-    ("attention-mask", "Attention with a mask in place of its formula", masked, ("S = 128", "S = 512")),
+    ("attention", "Attention in place of the formula", attention, ("S = 128", "S = 197")),
+    ("attention-mask", "Attention with a mask in place of the formula", masked, ("S = 128", "S = 512")),
     (
         "attention-guard",
-        "Attention in place of its formula with a Where for rows of NaN",
+        "Attention in place of the formula with a Where for rows of NaN",
         guarded,
         ("S = 128", "S = 384"),
     ),
@@ -240,14 +240,14 @@ FORMS: tuple[tuple[str, str, Callable[..., tuple[ModelProto, ModelProto]], tuple
         past_or_five_axes,
         _TOKENS,
     ),
-    ("rotary-embedding", "RotaryEmbedding in place of its formula", rotary, ("S = 1", "S = 128")),
-    ("rms-normalization", "RMSNormalization in place of its formula", rms_normalization, _ROWS),
-    ("add-rms-normalization", "Add and RMSNormalization in place of Add and its formula", add_rms_normalization, _ROWS),
-    ("layer-normalization", "LayerNormalization in place of its formula", layer_normalization, _ROWS),
+    ("rotary-embedding", "RotaryEmbedding in place of the formula", rotary, ("S = 1", "S = 128")),
+    ("rms-normalization", "RMSNormalization in place of the formula", rms_normalization, _ROWS),
+    ("add-rms-normalization", "Add and RMSNormalization in place of Add and the formula", add_rms_normalization, _ROWS),
+    ("layer-normalization", "LayerNormalization in place of the formula", layer_normalization, _ROWS),
     ("add-normalization", "Add and LayerNormalization of a matrix in place of rank 3", add_normalization, _ROWS),
-    ("gelu", "Gelu in place of its formula, behind a product", gelu, _ROWS),
+    ("gelu", "Gelu in place of the formula, behind a product", gelu, _ROWS),
     ("gemm", "Gemm of a matrix in place of MatMul and Add", gemm, _ROWS),
-    ("parallel-products", "one product and a Split in place of three products", parallel, _ROWS),
-    ("group-normalization", "GroupNormalization in place of its formula", group_normalization, ("size = 32",)),
+    ("parallel-products", "a product and a Split in place of three products", parallel, _ROWS),
+    ("group-normalization", "GroupNormalization in place of the formula", group_normalization, ("size = 32",)),
     ("convolution-opset", f"Conv, Relu and MaxPool of opset {OPSET} in place of 17", convolution, ("size = 56",)),
 )

@@ -135,7 +135,7 @@ def forms_table() -> str:
 
 
 def versions_table() -> str:
-    rows = ["| onnxruntime | loads opset | has no kernel from opset … on, which it has before |", "|---|---:|---|"]
+    rows = ["| onnxruntime | loads opset | kernel missing from opset … on |", "|---|---:|---|"]
     for v in newest_first(LOADS):
         by_opset: dict[int, list[str]] = {}
         for operator, opset in LACKS[v].items():
