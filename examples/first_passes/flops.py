@@ -8,7 +8,7 @@ from onnxopt import model_pass, register, shape
 @register
 @model_pass(opt_level=0)
 def count_flops(model, ctx):
-    """Counts two for each multiplication of Conv and MatMul; a dim that is no number counts as one."""
+    """Counts two for each multiplication of Conv and MatMul; a symbolic dim counts as 1."""
     for node in model.nodes():
         if node.op in ("Conv", "MatMul"):
             weight, result = shape(node.inputs[1]) or (), shape(node.output) or ()

@@ -1,4 +1,4 @@
-"""HardSwish from what exporters write out: x * HardSigmoid(x) with a slope of a sixth."""
+"""HardSwish from the exported form x * HardSigmoid(x) with a slope of 1/6."""
 
 from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
 

@@ -10,10 +10,10 @@ from onnxopt import GraphInterpreter, PassInfo, option, register
 @register
 @dataclass(frozen=True)
 class QdqMatMul(GraphInterpreter):
-    """The result of every MatMul goes through int8. Keeps: those that do already."""
+    """Quantizes the result of every MatMul to int8 and back. Keeps: results quantized already."""
 
     info = PassInfo("qdq-matmul", opt_level=3, tolerance=0.05)
-    step: float = option(0.05, "what one step of the integers is worth")
+    step: float = option(0.05, "the scale: the value of one integer step")
 
     def call_operator(self, node, args):
         result = super().call_operator(node, args)
