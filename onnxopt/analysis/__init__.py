@@ -1,1 +1,1 @@
-"""What is known of a graph without running it: types, shapes, constants, cost."""
+"""Static analyses of a graph: types, shapes, constants, cost."""

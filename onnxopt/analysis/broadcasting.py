@@ -1,6 +1,6 @@
-"""Arrays that broadcast: their common shape, and the elements that one repeats.
+"""Broadcasting of arrays: the common shape, and repeated elements.
 
-Of any rank: numpy's own answers end at 32 dims, and its arrays at 64.
+For any rank: numpy's broadcasting functions stop at 32 dims, its arrays at 64.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from onnxopt.element_types import element_kind
 from onnxopt.protos import Array
 
-_FIRST: Final = 16  # elements that are compared before the others
+_FIRST: Final = 16  # elements compared before the rest
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape of arrays of these shapes together. Raises ValueError where they do not fit."""
+    """Return the broadcast shape. Raises ValueError if the shapes do not fit."""
     rank = max(map(len, shapes), default=0)
     found = [1] * rank
     for shape in shapes:
@@ -31,29 +31,30 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_together(*arrays: Array) -> list[Array]:
-    """Views of these, of one shape. Raises ValueError where they do not fit."""
+    """Return views of the arrays in their broadcast shape. Raises ValueError if the shapes do not fit."""
     shape = broadcast_shape(*(np.shape(a) for a in arrays))
     return [np.broadcast_to(a, shape) for a in arrays]
 
 
 def distinct(array: Array) -> Array:
-    """The part of `array` that its memory holds: an axis along which it repeats one element (stride 0) has size 1."""
+    """Return the part of `array` held in memory: an axis with stride 0 gets size 1."""
     return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
 
 
 def is_repeated(array: Array) -> bool:
-    """Does memory hold at most a quarter of the elements? They need not be equal: see `one_element`."""
+    """Whether memory holds at most a quarter of the elements. They need not be equal: see `one_element`."""
     return 4 * distinct(array).nbytes <= array.nbytes
 
 
 def one_element(array: Array) -> Array | None:
-    """The element, of rank 0, that all elements of `array` equal bit by bit; None if there is none, and for objects."""
+    """Return the element (rank 0) bitwise equal to all elements of `array`; None if elements differ, and for
+    objects."""
     held = distinct(array)
     if not held.size or element_kind(held) == "S":
         return None
     # Compared as integers: rows of single bytes take ten times as long.
     words = np.ascontiguousarray(held).reshape(-1).view(f"u{gcd(held.itemsize, 8)}").reshape(held.size, -1)
-    for few in (words[:_FIRST], words):  # the first of most arrays differ
+    for few in (words[:_FIRST], words):  # in most arrays the first elements differ
         if not (few == words[0]).all():
             return None
     first: Array = held[(0,) * held.ndim].reshape(())

@@ -1,6 +1,6 @@
-"""What a file says of the shapes of values in bodies, which no runtime holds it to: it is forgotten before inference.
+"""Shapes declared inside bodies, which no runtime checks: removed before shape inference.
 
-In the main graph nothing is believed of values inside; `inference` does not read it.
+Declarations of inner values of the main graph are not read by `inference` at all.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from onnxopt.protos import body_graphs, qualified
 
 
 def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:
-    """What bodies call a dim holds in one run of one body: outside, and in the next run, it may be another size. What
-    they are given, and what operators make that can be followed, need not even have the shape that is said of it: no
-    runtime checks it, but for a Loop's counter and condition and what a Scan collects."""
+    """Remove declared shapes and dim names from the bodies of a node.
+
+    A dim name in a body holds for a single execution: outside, and in the next iteration, the size may differ. Declared
+    shapes of body inputs and of known operators' results may be wrong. Runtimes check only a Loop's counter and
+    condition,
+    and collected outputs of a Scan.
+    """
     for _, body in body_graphs(owner):
         kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}
         if owner.op_type == "Loop":
@@ -34,8 +38,10 @@ def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> No
 
 
 def carried(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
-    """The Loops in it, and itself, that carry a sequence or an optional, and as which input. What is in these has the
-    shape with which it starts, by onnx; in the next trip it need not."""
+    """Yield (Loop, input index) for each sequence or optional carried by the Loop or a nested one.
+
+    onnx infers the elements' shape from the initial value; later iterations may change it.
+    """
     for _, body in body_graphs(owner):
         if owner.op_type == "Loop":
             for i, info in enumerate(body.input):
@@ -46,13 +52,13 @@ def carried(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
 
 
 def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
-    """Is it of an operator that only the file knows? One without a name is hidden."""
+    """Whether only the file defines the operator. A node without operator is hidden, and not opaque."""
     op = qualified(node.op_type, node.domain)
     return bool(op) and op not in called and not scope.knows(op)
 
 
 def forget_shape(kind: TypeProto) -> None:
-    """Also that of what is in a sequence or an optional."""
+    """Remove the shape from a type, also from elements of a sequence or optional."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         kind.tensor_type.ClearField("shape")

@@ -1,4 +1,4 @@
-"""The nodes of the main graph that lie between values."""
+"""Extraction of the nodes between values of the main graph."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from onnxopt.graph.value import Value
 
 @dataclass(frozen=True)
 class Cut:
-    """The nodes that compute `outputs` from `inputs`. `unneeded`: inputs that were named, and that no output needs;
-    `left_out`: outputs of the model that were not named, and that the named inputs do not give."""
+    """The nodes that compute `outputs` from `inputs`.
+
+    `unneeded`: named inputs not needed by any output; `left_out`: unnamed model outputs not computable from the inputs.
+    """
 
     nodes: list[Node]
     inputs: list[Value]
@@ -25,11 +27,11 @@ class Cut:
 
 
 def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Cut:
-    """Find what lies between values of the main graph.
+    """Return the nodes between values of the main graph.
 
-    Without `inputs` it begins at the model's own, as far as they are needed; without `outputs` it ends at the model's
-    own, as far as the inputs give them. Raises UsageError for names that do not exist, and for outputs that need more
-    than the inputs.
+    Without `inputs` the cut starts at the model's inputs, as far as needed; without `outputs` it ends at the model
+    outputs
+    computable from the inputs. Raises UsageError for unknown names, and for outputs that need further inputs.
     """
     if not inputs and not outputs:
         raise UsageError("neither inputs nor outputs are named", "name the values to cut at: one of both is enough")
@@ -88,7 +90,7 @@ def _near(model: Model, values: dict[str, Value], name: str) -> str:
 
 
 def _computed(model: Model, given: set[Value]) -> set[Value]:
-    """What can be computed from `given` and what the model stores."""
+    """Return the values computable from `given` and stored constants."""
     known = set(given)
     for node in model.graph:
         if all(v in known or is_stored(v) for v in reads(node)):
@@ -97,7 +99,7 @@ def _computed(model: Model, given: set[Value]) -> set[Value]:
 
 
 def _behind(ends: Iterable[Value], given: set[Value]) -> tuple[set[Node], set[Value]]:
-    """(the nodes that `ends` need, the values they read), as far as `given`."""
+    """Return (nodes needed by `ends`, values read), stopping at `given`."""
     nodes: set[Node] = set()
     seen: set[Value] = set()
     waiting = list(ends)

@@ -1,8 +1,8 @@
-"""What onnx's own inference finds out of a model, over a skeleton without weights: facts, which values hold.
+"""Types and shapes found by onnx's shape inference on a skeleton without weights, stored as facts of values.
 
-A fact (`Value.dtype`, `Value.shape`) never turns false: a rewrite keeps what a surviving value holds. Facts grow: where
-an `Unsqueeze` or a `Shape` has become a constant, inference finds a number for what was a symbol, and a value that is
-known better is looked at again, as one that changed is (`learn`).
+A fact (`Value.dtype`, `Value.shape`) stays true, since a rewrite keeps the contents of surviving values. Facts become
+more precise: when an Unsqueeze or Shape becomes constant, inference replaces a symbol by a number. Readers of such a
+value are marked as changed (`learn`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ _runs = itertools.count()
 
 
 def learn(value: Value, dims: Shape, asked: bool = False, renamed: bool = False) -> None:
-    """`dims` are true of `value`, and say at least as much as what is known. Where they say more, the model is
-    another for those who ask; also where nothing was known, if somebody `asked` before, and where a size is called by
-    the name of another one, that was not known to be the same (`renamed`)."""
+    """Set the shape of `value` to `dims`, which must be true and at least as precise as the known shape.
+
+    Readers are marked if `dims` is more precise; for an unknown shape only if it was `asked` for before; also if a size
+    is
+    `renamed` to a symbol not known to be equal before.
+    """
     known, value.shape = value.shape, dims
     if asked if known is None else renamed or any(map(_says_more, dims, known)):
         model = value.graph.model
@@ -38,19 +41,19 @@ def learn(value: Value, dims: Shape, asked: bool = False, renamed: bool = False)
 
 
 def _says_more(new: Dim, known: Dim) -> bool:
-    """A number says more than a symbol, that of an input more than one that inference invented."""
+    """Whether `new` is more precise: a number before a symbol, an input's symbol before an invented one."""
     return new != known and (known is None or isinstance(new, int) or (is_invented(known) and not is_invented(new)))
 
 
 def is_invented(dim: Dim) -> bool:
-    """A symbol that inference gave to what has no name in the model."""
+    """Whether a dim is a symbol invented by inference for an unnamed size."""
     return isinstance(dim, str) and "@" in dim
 
 
 def infer(model: Model) -> None:
-    """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts.
+    """Infer the main graph and its bodies. Functions are polymorphic, and get no facts.
 
-    First where something changed. Only if more is known of what comes of that, behind it, too.
+    Infers changed nodes first, and nodes downstream only if their inputs became more precise.
     """
     graph, since = model.graph, model.inferred_clock
     model.inferred_clock = model.clock
@@ -61,7 +64,7 @@ def infer(model: Model) -> None:
 
 
 def _infer(model: Model, part: list[Node]) -> list[Value]:
-    """Infer these nodes. If they are not all, the values of which more is known than before."""
+    """Infer these nodes. Returns the values with more precise types, if the nodes are not the whole graph."""
     if not part:
         return []
     like = typed_alike(model.graph, part)
@@ -75,8 +78,7 @@ def _infer(model: Model, part: list[Node]) -> list[Value]:
 
 
 def unsettled(graph: Graph, since: int = -1) -> list[Node]:
-    """The nodes of whose results something is unknown, in order. Of the rest nothing more can be found, nor where
-    nothing changed `since`."""
+    """Return the nodes with unknown result types, in order: of those changed `since`, if given."""
     if graph.owners:
         return list(graph)
     if since < 0:
@@ -86,7 +88,7 @@ def unsettled(graph: Graph, since: int = -1) -> list[Node]:
 
 
 def _behind(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[Node]:
-    """What reads these values, unless it was `done` with them, and what comes of it, as far as something is unknown."""
+    """Return downstream nodes of these values with unknown result types, except readers already `done`."""
     reached: set[Node] = set()
     vague = _Vague()
     level = [n for v in better for n in v.users if n not in done and n.graph is graph]
@@ -98,14 +100,14 @@ def _behind(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[Node
 
 
 def _open(graph: Graph, nodes: set[Node]) -> list[Node]:
-    """Those of whose results something is unknown, in order; if they are half of all, all."""
+    """Return the nodes with unknown result types, in order; the whole graph if they are more than half."""
     vague = _Vague()
     found = [n for n in graph if n in nodes and vague.is_in(n)]
     return list(graph) if 2 * len(found) > graph.size else found
 
 
 class _Vague:
-    """Which shapes have a dim without a number, or a name of the file's: a network has few shapes."""
+    """Whether a shape has unknown or invented dims, cached: a network has few different shapes."""
 
     def __init__(self) -> None:
         self.known: dict[Shape | None, bool] = {None: True}
@@ -124,7 +126,7 @@ class _Vague:
 
 
 def other_types(model: Model) -> dict[str, TypeProto]:
-    """Types of the values of the main graph that are no tensors, by name: no facts of ours hold them."""
+    """Return the types of values other than tensors in the main graph, by name; facts hold tensor types only."""
     known = model.analyses.get(_OTHER)
     if not isinstance(known, dict):
         inferred = infer_nodes(model, list(model.graph))
@@ -137,30 +139,30 @@ def other_types(model: Model) -> dict[str, TypeProto]:
 
 
 class _Facts:
-    """What one run of inference found, beside what was known before.
+    """The results of an inference run, merged with known facts.
 
-    Both are true, so the dims that they give to one axis are the same size, whatever they call it: `same` maps a symbol
-    to one that says more, a number at best. So do two symbols of earlier runs become one. What a body says is true of
-    its own values: outside, where it may not run, it says nothing.
+    Both are true, so two dims of the same axis are equal: `same` maps a symbol to a more precise symbol or number.
+    Facts of
+    a body hold for its own values only, since the body may not run.
     """
 
     def __init__(self, own: set[str], suffix: str, like: Mapping[Value, Value]) -> None:
         self.own = own  # symbols of the inputs
-        self.like = like  # which values have the types of others
-        self.suffix = suffix  # inference invents names anew in every run: the same name of two runs means nothing
+        self.like = like  # values with the type of another value
+        self.suffix = suffix  # made unique by a suffix: invented names repeat in every run without meaning
         self.found: list[tuple[Value, Shape]] = []
         self.same: dict[str, int | str] = {}
-        self.open = False  # is the rank of some value unknown?
+        self.open = False  # whether the rank of some value is unknown
 
     def add(self, model: Model, nodes: list[Node], proto: GraphProto) -> list[Value]:
-        """If the nodes are not all, the values of which more is known now."""
-        again = model.is_vague  # something was left open the last time
+        """Add the results. Returns the values with more precise types, if the nodes are not the whole graph."""
+        again = model.is_vague  # the last run left something unknown
         partial = len(nodes) < model.graph.size
         untyped = [v for n in nodes for v in n.outputs if v is not None and not v.dtype] if partial else []
         self._read(model.graph, nodes, proto)
         vague = _Vague()
         model.is_vague = self.open or any(vague.has(dims) for _, dims in self.found)
-        model.is_vague |= again and partial  # of the rest it is as it was
+        model.is_vague |= again and partial  # the rest is unchanged
         best: dict[Shape, Shape] = {}
         better = [v for v in untyped if v.dtype]
         for value, dims in self.found:
@@ -176,8 +178,10 @@ class _Facts:
         return better
 
     def _rename(self, graph: Graph) -> list[Value]:
-        """Values that inference did not look at again: what is equal has to be called the same everywhere. Those that
-        were called otherwise: of two sizes that turn out to be one, more is known of what is made of both."""
+        """Replace equal symbols in all values not inferred in this run. Returns the renamed values.
+
+        When two sizes turn out to be equal, expressions of both become more precise.
+        """
         renamed = []
         for node in graph:
             for value in node.outputs:
@@ -188,7 +192,7 @@ class _Facts:
 
     def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
         by_name: dict[str, tuple[int, Shape | None]] = {}
-        decoded: dict[bytes, tuple[int, Shape | None]] = {}  # a network has few types
+        decoded: dict[bytes, tuple[int, Shape | None]] = {}  # cached: a network has few different types
         for info in (*proto.input, *proto.value_info, *proto.output):
             key = info.type.SerializeToString()
             if key not in decoded:
@@ -216,18 +220,18 @@ class _Facts:
                         self._read(node.bodies[a.name], node.bodies[a.name], a.g)
 
     def _decoded(self, kind: TypeProto) -> tuple[int, Shape | None]:
-        """Element type and shape, names that inference made up made unlike those of other runs."""
+        """Return (element type, shape), with invented names made unique to this run."""
         data_type, dims = tensor_type(kind)
         if dims is None or all(type(d) is int for d in dims):
             return data_type, dims
         return data_type, tuple(d if type(d) is not str or self._is_ours(d) else d + self.suffix for d in dims)
 
     def _is_ours(self, symbol: str) -> bool:
-        """Was inference given it: of an input, what was computed, or made up before?"""
+        """Whether a symbol was in the skeleton: an input's, a computed or an invented one."""
         return symbol in self.own or "@" in symbol or symbol.startswith("{")
 
     def _both(self, known: Shape | None, new: Shape | None, everywhere: bool) -> Shape | None:
-        """What two shapes of one value say."""
+        """Return the shape merged from two shapes of the same value."""
         if new is None or (known is not None and len(known) != len(new)):
             return known
         if known is None or known == new:
@@ -235,15 +239,17 @@ class _Facts:
         return tuple(self._merged(a, b, everywhere) for a, b in zip(known, new))
 
     def _merged(self, known: Dim, new: Dim, everywhere: bool) -> Dim:
-        """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older. Of two
-        numbers, which meet where nothing can run, the newer: that is what a second run knows."""
+        """Return the more precise of two equal dims: a number, then a symbol of inputs, then the older.
+
+        Two different numbers, possible only in code that never runs, give the newer, as a second run would.
+        """
         a, b = self._best(known), self._best(new)
         if a is None or b is None or a == b:
             return b if a is None else a
         if isinstance(a, int) and isinstance(b, int):
             return b
         if isinstance(a, int) or (isinstance(b, str) and (is_invented(b) or not is_invented(a))):
-            a, b = b, a  # b says more
+            a, b = b, a  # b is more precise
         if everywhere and isinstance(a, str) and a not in self.own:
             self.same[a] = b
         return b

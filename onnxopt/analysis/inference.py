@@ -1,4 +1,4 @@
-"""onnx's own inference of types and shapes, over a skeleton: a model without weights, and without what is known."""
+"""onnx's type and shape inference, run on a skeleton: the model without weights and without known parts."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ from onnxopt.protos import (
 )
 
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
-# Larger constants cannot be shapes, axes or indices that inference would read.
+# Larger constants cannot be shapes, axes or indices read by inference.
 _DATA_UP_TO: Final = 4096
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 
 
 def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
-    """Results of some of these nodes, with values that have their types: onnx need not be asked for them. Half of a
-    network is like this."""
-    if graph.owners:  # a body reads what is around it
+    """Return results with the same type as another value, for half of a network's nodes: no inference is needed."""
+    if graph.owners:  # a body reads outer values
         return {}
     opset, has_function = graph.opset(), graph.model.has_function
     ops = {op for op in LIKE_FIRST & graph.by_op.keys() if typed_like(op, opset)[:1] == (0,) and not has_function(op)}
@@ -52,16 +51,17 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
 
 
 def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto | None:
-    """What onnx says of a skeleton of these, which read in place of some values others that are `like` them.
+    """Return the inferred skeleton of these nodes; results in `like` are replaced by values of the same type.
 
-    The values of shapes are not followed, `analysis.shapes` does that: onnx takes them through Casts that change them,
-    a matrix for a vector, and dies of steps that are as large as integers get.
+    Contents of shape tensors are left to `analysis.shapes`: onnx propagates them wrongly through Casts, takes a matrix
+    for a
+    vector, and crashes on steps of extreme integers. None if inference fails.
     """
     proto = skeleton(model, nodes, like)
     wrong: set[str] = set()
     try:
         given = inferable(proto)
-        del proto  # onnx makes two more of it, which is where memory is highest
+        del proto  # freed because inference makes two copies, at the peak of memory
         inferred = infer_shapes(given)
         while depends(model) and (more := {n.output[0] for n in contradicted(inferred.graph)}):
             wrong |= more
@@ -69,7 +69,7 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
             hide(proto.graph, wrong)
             _tell(proto.graph, _typed(nodes, wrong, inferred.graph))
             inferred = infer_shapes(inferable(proto))
-    except Exception:  # inference is an optional source of facts: a model it cannot read has none
+    except Exception:  # inference is optional: a model it cannot read has no facts
         return None
     forget(model, inferred.graph)
     return inferred
@@ -78,7 +78,7 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
 def infer_operator(
     schema: OpSchema, node: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
-    """The types of the outputs of one operator, of those that can be known. It has no bodies."""
+    """Return the inferred output types of an operator without bodies, as far as known."""
     try:
         found = infer_call(schema, node, types, data, opset)
     except Exception:  # as above
@@ -87,7 +87,7 @@ def infer_operator(
 
 
 def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto:
-    """Of these nodes of the main graph, in order; what others make for them is an input, as it is known."""
+    """Return the skeleton of these nodes of the main graph, in order; results of other nodes become typed inputs."""
     with hidden(model) as misread:
         proto = _skeleton(model, nodes, like)
     inside = set(nodes) if misread else ()
@@ -96,7 +96,7 @@ def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] 
 
 
 def _tell(target: GraphProto, facts: Iterable[ValueInfoProto]) -> None:
-    """What is known otherwise of values that onnx does not follow: it goes on with that."""
+    """Declare facts for values without inferred types, as a basis for further inference."""
     outputs = {o.name: o for o in target.output}
     for fact in facts:
         if fact.name in outputs:
@@ -106,8 +106,7 @@ def _tell(target: GraphProto, facts: Iterable[ValueInfoProto]) -> None:
 
 
 def _typed(nodes: Iterable[Node], wrong: Collection[str], inferred: GraphProto) -> Iterator[ValueInfoProto]:
-    """Of what these nodes make that are read as they are not: the element types are what was inferred, the shapes what
-    is known otherwise."""
+    """Yield types of misread nodes' results: inferred element types, shapes known from other sources."""
     found = {i.name: i.type.tensor_type.elem_type for i in (*inferred.value_info, *inferred.output)}
     for node in nodes:
         if node.outputs[0] is not None and node.outputs[0].name in wrong:
@@ -146,7 +145,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
 
 
 def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:
-    """Functions without their claims. Returns how they are called."""
+    """Copy the functions without declared shapes. Returns their qualified names."""
     write_functions(model)
     skeleton.functions.extend(model.proto.functions)
     called = {qualified(f.name, f.domain) for f in skeleton.functions}
@@ -160,7 +159,7 @@ def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:
 
 
 def _add_constant(target: GraphProto, value: Value) -> None:
-    """With its data where it may be sizes or axes, else type and dims alone."""
+    """Add a constant with its data if it may hold sizes or axes, else type and dims only."""
     data_type, dims = value.constant_type()
     if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
         stored = value.producer is None
@@ -181,7 +180,7 @@ def _copy_nodes(
             if v is not None and v in like:
                 copy.input[i] = like[v].name
     if any(len(node.proto.metadata_props) for node in nodes):
-        for copy in target.node[:]:  # torch's exporter writes there where a node comes from, ten times its size
+        for copy in target.node[:]:  # torch's exporter stores source locations there, ten times the node's size
             copy.ClearField("metadata_props")
     unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
     for node, copy in zip(nodes, target.node) if model.graph.owners else ():
@@ -193,8 +192,10 @@ def _copy_nodes(
 
 
 def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], called: set[str]) -> dict[str, Value]:
-    """What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
-    Returns the values of which that is so."""
+    """Add declared types for results without inference. All other declarations may be wrong, and are ignored.
+
+    Returns the results by name.
+    """
     proto, graph = model.proto.graph, model.graph
     opaque: dict[str, Value] = {}
     followed: set[str] = set()
@@ -221,7 +222,7 @@ def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], calle
 
 
 def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
-    """What the file says, with its names of dims as symbols."""
+    """Return declared types, with dim names turned into symbols."""
     said = []
     for info in infos:
         said.append(ValueInfoProto())
@@ -231,12 +232,12 @@ def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
 
 
 def _fact(value: Value) -> ValueInfoProto:
-    """What was found out of a value."""
+    """Return the known type of a value."""
     return tensor_value_info(value.name, value.dtype, value.shape)
 
 
 def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
-    """Types of results that the schema names: for most operators of classical models there is no inference."""
+    """Yield result types fixed by the schema: most operators of ai.onnx.ml have no inference."""
     for v, output in zip(node.outputs, schema.outputs):
         kind = _DECLARED.get(output.type_str)
         if v is not None and kind and not v.is_output:

@@ -1,4 +1,4 @@
-"""Masks that callers see in float32: -3.4e38, which would be -65504 there, stays what it is."""
+"""Float32 masks visible to callers: -3.4e38 must stay, and not become -65504 as in float16."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from onnxopt.analysis.narrowing import RESULT_TYPE, Narrowed, fill
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.operators import IN_RANGE
 
-HANDS_ON: Final = IN_RANGE | {"Mul", "Gemm"}  # a number for infinity: a factor, what is added to a product
+HANDS_ON: Final = IN_RANGE | {"Mul", "Gemm"}  # a finite number for infinity passes through factors and summands
 
 
 def masks_given_out(
     model: Model, scopes: Iterable[Graph], dtype: str, weight: Callable[[Value], Narrowed]
 ) -> set[Value | None]:
-    """What becomes an output of the model and holds a number for infinity, and what of that kind it is made of.
-    `scopes`: those of the model, inner ones first; `weight`: what becomes of a constant."""
+    """Return the model outputs with a finite number for infinity, and the values of this kind upstream.
+
+    `scopes`: the model's scopes, inner ones first; `weight`: returns the narrowed form of a constant.
+    """
     holding = set[Value | None]()
 
     def holds(value: Value | None) -> bool:
@@ -35,7 +37,7 @@ def masks_given_out(
 
 
 def _made_of(values: Iterable[Value | None], holding: Set[Value | None]) -> set[Value | None]:
-    """These values, and those `holding` such numbers that they are made of."""
+    """Return these values and the values in `holding` they are computed from."""
     stack, found = [*values], set[Value | None]()
     while stack:
         value = stack.pop()

@@ -1,4 +1,4 @@
-"""The smallest cut between two sides of a network (Dinic's algorithm): which vertices stay with the source."""
+"""Minimum cut of a network (Dinic's algorithm): returns the vertices on the source's side."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-ALWAYS: Final = 1 << 40  # the capacity of what must not be cut
+ALWAYS: Final = 1 << 40  # capacity of an edge that must not be cut
 
 
 class Network:
-    """Vertices are numbers from 0; edges have a capacity. Linear in edges for each length of a shortest path."""
+    """Vertices numbered from 0, edges with a capacity. Linear in edges for each length of a shortest path."""
 
     def __init__(self, size: int) -> None:
         self._edges: list[list[int]] = [[] for _ in range(size)]
         self._to: list[int] = []
-        self._left: list[int] = []  # capacity; an edge and its reverse are neighbours
+        self._left: list[int] = []  # residual capacity; an edge and its reverse have adjacent indices
 
     def add_vertex(self) -> int:
         self._edges.append([])
@@ -28,7 +28,7 @@ class Network:
             self._left.append(c)
 
     def add_star(self, centre: int, others: Collection[int]) -> None:
-        """It costs 1 if any of these are on the other side than the centre, however many."""
+        """Add a cost of 1 if any of `others`, however many, is on another side than `centre`."""
         if len(others) == 1:
             self._join(centre, centre, others, 1)
         elif others:
@@ -43,11 +43,11 @@ class Network:
             self.add_edge(other, back, capacity)
 
     def tie(self, a: int, b: int) -> None:
-        """Both stay on one side."""
+        """Keep two vertices on the same side."""
         self._join(a, a, (b,), ALWAYS)
 
     def source_side(self, source: int, sink: int) -> set[int]:
-        """The vertices with the source after the smallest cut: of several smallest cuts, the fewest vertices."""
+        """Return the vertices on the source's side of the minimum cut with the fewest vertices."""
         while True:
             level = self._levels(source, sink)
             if sink not in level:
@@ -68,7 +68,7 @@ class Network:
         return level
 
     def _push(self, source: int, sink: int, level: dict[int, int], following: list[int]) -> bool:
-        """Send what one path takes; False where there is none any more. A dead end is not entered again."""
+        """Augment along a path; False if none is left. A dead end is not entered again."""
         path: list[int] = []
         a = source
         while a != sink:

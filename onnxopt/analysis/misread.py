@@ -1,24 +1,24 @@
-"""What onnx's inference of shapes says otherwise than onnxruntime computes; a test holds it against every operator.
+"""Differences between onnx's shape inference and onnxruntime's results; a test checks all operators.
 
 | operator | onnx 1.23 | onnxruntime |
 |---|---|---|
-| Slice, opset 10 | what it cuts along an axis of unknown size has the symbol of the whole | is shorter |
-| Slice backwards to the largest integer | what is before nothing | all |
-| Squeeze of an empty list of axes | none goes | all go that are one |
-| Squeeze, before opset 11, of axes in another order | only those that come in theirs go | all go |
-| pools with `ceil_mode`, before opset 22 | the last window may start behind the end | such a window is left out |
-| pools padded alike on both sides, dilated | as if nothing were | fewer |
-| Einsum of one and another size | the first of them | the larger |
-| PRelu with a slope that is larger | the shape of what it reads | that of both together |
-| NonZero of a scalar | lists no axes | one |
-| Range of floats | counts in a wider type | in that of its operands |
-| Resize that keeps the aspect ratio of negative axes | does | does not |
-| ConvTranspose with `output_shape` | has no spatial dims | has these |
-| ConvTranspose, padded alike on both sides, with `output_padding` | is longer by it | is not |
-| STFT without `onesided` | gives all frequencies | half of them |
-| DFT, from opset 20 on, of a computed length | has the length of what it reads | has this one |
-| SequenceAt | sizes without a number are those of all elements | each may have its own |
-| Attention | sizes that follow from an unknown one are made of 0, as is the width of the scores | are what they are |
+| Slice, opset 10 | a cut along a symbolic axis keeps the symbol | is shorter |
+| Slice backwards to the largest integer | selects nothing | selects all |
+| Squeeze with empty axes | drops no axis | drops all axes of size 1 |
+| Squeeze, before opset 11, axes out of order | drops only axes in order | drops all |
+| pools with `ceil_mode`, before opset 22 | the last window may start behind the end | omits such a window |
+| dilated pools with `auto_pad` SAME | ignores the dilation | fewer windows |
+| Einsum of different sizes | the first size | the larger size |
+| PRelu with a larger slope | the shape of the first input | the broadcast shape |
+| NonZero of a scalar | lists 0 axes | lists 1 axis |
+| Range of floats | counts in a wider type | counts in the operands' type |
+| Resize with `keep_aspect_ratio_policy`, negative axes | keeps the ratio | does not |
+| ConvTranspose with `output_shape` | no spatial dims | has them |
+| ConvTranspose, SAME padding with `output_padding` | is longer by it | is not |
+| STFT without `onesided` | all frequencies | half of them |
+| DFT, from opset 20 on, of computed length | the input's length | the computed length |
+| SequenceAt | all elements share symbolic sizes | each may have its own |
+| Attention | an unknown size, also the scores' width, is taken as 0 | the actual sizes |
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Typed: TypeAlias = "TypeProto | TensorProto"
 
 @contextmanager
 def hidden(model: Model) -> Iterator[list[Node]]:
-    """As long as this lasts, nodes that are misread, which are given, are of an operator that onnx does not know."""
+    """Context in which misread nodes (yielded) have an operator unknown to onnx."""
     found = [
         n
         for scope in model.scopes()
@@ -61,19 +61,19 @@ def hidden(model: Model) -> Iterator[list[Node]]:
     try:
         yield found
     finally:
-        for node, op in zip(found, ops):  # a body that is brought up to date meanwhile gives a node another proto
+        for node, op in zip(found, ops):  # a body written meanwhile may have replaced a node's proto
             node.proto.op_type = op
 
 
 def is_misread(node: Node, opset: int) -> bool:
-    """May onnx's inference say something of its outputs that is not so?"""
+    """Whether onnx may infer a wrong type for the node."""
     kind = _KINDS.get(node.op)
     return kind is not None and (node.has_references or kind(node, opset))
 
 
 def _runs_to_the_start(cut: Node, opset: int) -> bool:
     ends, steps = cut.input(2), cut.input(4)
-    if steps is None or ends is None or not (steps.constant and ends.constant):  # of what is computed it says no size
+    if steps is None or ends is None or not (steps.constant and ends.constant):  # computed operands give no size
         return False
     return bool((steps.array < 0).any() and (ends.array >= _INT32_MAX).any())
 
@@ -86,8 +86,10 @@ def _squeezes_oddly(node: Node, opset: int) -> bool:
 
 
 def _may_leave_out(pool: Node, opset: int) -> bool:
-    """Can the last window start behind the end, of some input? It does not if a window, dilated, is no shorter than the
-    step and the padding at the end."""
+    """Whether for some input the last window starts behind the end.
+
+    It does not if a (dilated) window is at least as long as the stride plus the padding at the end.
+    """
     if pads_undilated(pool):
         return True
     if not pool.attr("ceil_mode", 0) or opset >= _POOLS_SINCE:
@@ -103,7 +105,7 @@ def _may_leave_out(pool: Node, opset: int) -> bool:
 
 
 def pads_undilated(pool: Node) -> bool:
-    """Is it padded for a window that is not dilated, as onnxruntime does, and dilated?"""
+    """Whether a dilated pool is padded for an undilated window, as in onnxruntime."""
     mode: str = pool.attr("auto_pad", "NOTSET")
     return mode.startswith("SAME") and max(pool.attr("dilations") or [1]) > 1
 
@@ -136,7 +138,7 @@ def _gives_scores(attention: Node, opset: int) -> bool:
 
 
 def _is_in_function(node: Node, opset: int) -> bool:
-    """Where nothing is known of its operands?"""
+    """Whether the operands' types are unknown, inside a function."""
     return node.graph is not None and node.graph.root.is_function
 
 
@@ -150,17 +152,17 @@ _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
     "STFT": _leaves_sides_open,
     "DFT": _has_computed_length,
     "Attention": _gives_scores,
-    **dict.fromkeys(("Einsum", "NonZero", "PRelu"), _is_in_function),  # elsewhere their operands are looked at
+    **dict.fromkeys(("Einsum", "NonZero", "PRelu"), _is_in_function),  # elsewhere their operands are checked
 }
 
 
 def depends(model: Model) -> bool:
-    """Has it an operator that onnx reads as it should for some operands only?"""
+    """Whether the model has an operator that onnx infers correctly for some operands only."""
     return any(scope.by_op.get(op) for scope in model.scopes() for op in _OPERANDS)
 
 
 def forget(model: Model, graph: GraphProto) -> None:
-    """Forget what is not so of what was inferred, and of which nothing else was."""
+    """Remove wrong results of inference, and symbols derived from them."""
     if any(scope.opset() == _SLICE and scope.by_op.get("Slice") for scope in model.scopes()):
         for info in _infos(graph):
             _forget_symbols(info.type)
@@ -174,7 +176,7 @@ def forget(model: Model, graph: GraphProto) -> None:
 def believed_of(
     node: NodeProto, opset: int, given: Mapping[str, TypeProto], found: dict[str, TypeProto]
 ) -> dict[str, TypeProto]:
-    """What was inferred of one operator from its operands' types, without what is not so."""
+    """Return the inferred types of a single operator, without wrong ones."""
     if not _are_as_taken(node, {**given, **found}):
         return {}
     for kind in found.values():
@@ -184,7 +186,7 @@ def believed_of(
 
 
 def contradicted(graph: GraphProto, around: Mapping[str, Typed] | None = None) -> Iterator[NodeProto]:
-    """The nodes of what was inferred, in bodies too, whose operands are not as inference takes them to be."""
+    """Yield the inferred nodes, in bodies too, whose operands violate an assumption of onnx's inference."""
     said = (*graph.input, *graph.value_info, *graph.output)
     kinds: dict[str, Typed] = {**(around or {}), **{i.name: i.type for i in said}}
     kinds |= {t.name: t for t in graph.initializer[:]}
@@ -196,7 +198,7 @@ def contradicted(graph: GraphProto, around: Mapping[str, Typed] | None = None) -
 
 
 def hide(graph: GraphProto, made: Container[str]) -> None:
-    """What makes one of these values is, for good, of an operator that onnx does not know."""
+    """Permanently hide the operators of nodes that produce these values from onnx."""
     for node in graph.node[:]:
         if node.output and node.output[0] in made:
             node.op_type = ""
@@ -213,14 +215,14 @@ def _are_as_taken(node: NodeProto, kinds: Mapping[str, Typed]) -> bool:
 
 
 def _sizes(kind: Typed) -> list[str] | None:
-    """The dims, as text; None where their number is unknown."""
+    """Return the dims as text; None for unknown rank."""
     if isinstance(kind, TensorProto):
         return [str(TensorShapeProto.Dimension(dim_value=size)) for size in kind.dims]
     return [str(dim) for dim in kind.tensor_type.shape.dim] if kind.tensor_type.HasField("shape") else None
 
 
 def _are_one(einsum: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
-    """Has each letter one size in all operands whose rank is known? What dots stand for may be of several numbers."""
+    """Whether each letter of an equation has the same size in all operands of known rank; dots may vary in rank."""
     equation = next((a.s.decode(errors="replace") for a in einsum.attribute if a.name == "equation"), "")
     sizes: dict[str, set[str]] = {}
     for term, dims in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes):
@@ -248,15 +250,14 @@ def _is_of_something(attention: NodeProto, shapes: Sequence[list[str] | None]) -
     return not any(_ZERO in dims for dims in shapes if dims is not None)
 
 
-# Of operators that onnx reads as it should only where their operands are what it takes them to be: are they? Of
-# Attention, whose results tell.
+# Assumptions under which onnx infers an operator correctly, tested on its operands; for Attention on its results.
 _OPERANDS: Final = {"Attention": _is_of_something, "Einsum": _are_one, "PRelu": _slope_fits, "NonZero": _has_axes}
 _ZERO: Final = str(TensorShapeProto.Dimension(dim_value=0))
 _ONE: Final = str(TensorShapeProto.Dimension(dim_value=1))
 
 
 def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    """Of what is computed, in bodies too, and of what these are given."""
+    """Yield the types of computed values and body inputs, in bodies too."""
     yield from (*graph.value_info, *graph.output)
     for node in graph.node[:]:
         for _, body in body_graphs(node):
@@ -265,14 +266,14 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
 
 
 def _of_elements(kind: TypeProto) -> Iterator[str]:
-    """Names of sizes that elements of a sequence have, each maybe its own."""
+    """Yield the symbols in element shapes of a sequence; each element may have its own sizes."""
     while kind.HasField("optional_type"):
         kind = kind.optional_type.elem_type
     return (d.dim_param for d in kind.sequence_type.elem_type.tensor_type.shape.dim if d.dim_param)
 
 
 def _forget_symbols(kind: TypeProto, names: Container[str] | None = None) -> None:
-    """All that stand for sizes, or those of these names."""
+    """Remove all symbols from a type, or those in `names`."""
     for dim in kind.tensor_type.shape.dim:
         if names is None or dim.dim_param in names:
             dim.ClearField("dim_param")

@@ -1,4 +1,4 @@
-"""What can be held in a narrower float type: operators, by the standard and by what their arithmetic needs; weights."""
+"""Narrow float types: supporting operators, by standard and by numerical needs, and conversion of weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRAWS: Final = "it would draw other numbers"
 _NO_KERNEL: Final = "runtimes have no kernel for it in this type"
 _STEPS: Final = "its scale decides which step a number is rounded to"
 
-# Operators that stay wide although the standard has them in narrow types, and why.
+# Operators that stay wide although the standard allows narrow types, and the reason.
 STAYS_WIDE: Final = {
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2"), _SUM),
     **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp", "CumSum", "LpNormalization", "DFT", "STFT"), _SUM),
@@ -41,17 +41,17 @@ STAYS_WIDE: Final = {
 _SCATTERING: Final = ("ScatterND", "ScatterElements")
 _SCATTERED: Final = (("ScatterND", "max"), ("ScatterND", "min"))
 NOT_STANDARD: Final = "the standard does not have it in this type"
-# Inputs that stay wide where the rest of the operator does not: Resize's region of interest.
+# Inputs that stay wide in a narrow operator: Resize's region of interest and scales.
 _WIDE_INPUTS: Final = {"Resize": (1, 2)}
-# Operators that compute most: they are why somebody converts a model.
+# Operators with most of the work: the reason to convert a model.
 HEAVY: Final = of_form("window", "contract", "recurrent")
-# Attributes that say of which type the result is.
+# Attributes with the result type.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
-_FILL: Final = 1e9  # what is larger stands for infinity: a mask's -1e9, or the smallest float32
+_FILL: Final = 1e9  # larger numbers stand for infinity: a mask's -1e9, or the lowest float32
 
 
 def stays_wide(node: Node) -> str:
-    """Why a node stays wide although the standard may have its operator in narrow types; empty where it need not."""
+    """Return why a node stays wide although the standard may allow narrow types; empty if it need not."""
     reduction = node.attr("reduction", "none") if node.op in _SCATTERING else "none"
     if reduction in ("add", "mul"):
         return _SUM
@@ -60,8 +60,7 @@ def stays_wide(node: Node) -> str:
 
 @dataclass(frozen=True)
 class Slots:
-    """Which inputs and outputs of an operator, of those that are float32, may be narrow. `more`: those beyond, of a
-    variadic operator."""
+    """Float32 inputs and outputs of an operator allowed to be narrow. `more`: further ones of a variadic operator."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
@@ -79,7 +78,7 @@ NONE: Final = Slots((), ())
 
 @cache
 def slots(op: str, opset: int, dtype: str) -> Slots:
-    """Of an operator at an opset, by its schema: narrow inputs make narrow outputs."""
+    """Return the slots of an operator at an opset, by its schema: narrow inputs make narrow outputs."""
     schema = find_schema(op, opset)
     if schema is None or "::" in op:
         return NONE
@@ -92,7 +91,7 @@ def slots(op: str, opset: int, dtype: str) -> Slots:
     outputs = tuple(o.type_str in free and (chosen or o.type_str in bound) for o in schema.outputs)
     if chosen:
         inputs = tuple(False if op != "Cast" else taken for taken in inputs)
-    if op == "DequantizeLinear":  # from opset 23 on its result has a type of its own, which is the scale's by default
+    if op == "DequantizeLinear":  # from opset 23 on its result has its own type, by default the scale's
         outputs = inputs[1:2]
     last_in, last_out = (
         bool(all_) and all_[-1].option == all_[-1].option.Variadic for all_ in (schema.inputs, schema.outputs)
@@ -102,8 +101,10 @@ def slots(op: str, opset: int, dtype: str) -> Slots:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A weight in the narrow type; `why` not, where it stays as it is. `masks`: has it a number for infinity, of which
-    the type has none?"""
+    """A weight in the narrow type; `why`: reason to leave it wide. `masks`: holds a number for infinity beyond the
+    type's
+    range.
+    """
 
     array: Array | None
     why: str = ""
@@ -111,7 +112,7 @@ class Narrowed:
 
 
 def narrowed(array: Array, dtype: str) -> Narrowed:
-    """What stands for minus infinity in a mask becomes the lowest number there is."""
+    """Return the array in the narrow type; a mask's minus infinity becomes the lowest number."""
     target = numpy_dtype(NARROW[dtype])
     with np.errstate(all="ignore"):
         found = array.astype(target)
@@ -128,5 +129,5 @@ def narrowed(array: Array, dtype: str) -> Narrowed:
 
 
 def fill(node: Node, dtype: str) -> Narrowed:
-    """What a ConstantOfShape repeats."""
+    """Return the narrowed fill value of a ConstantOfShape."""
     return narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), dtype)

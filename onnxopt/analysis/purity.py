@@ -1,4 +1,4 @@
-"""Whether a node makes the same of what it reads in any run: such a one may be computed ahead, and once for several."""
+"""Purity of nodes: a result that depends on the inputs only may be folded or shared."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.operators import CONTROL_FLOW
 
-# Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
+# Quantization marks structure for runtimes; containers are no tensors; the rest is handled elsewhere.
 _KEPT: Final = CONTROL_FLOW | {"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"}
 
 
 def is_computable(node: Node, opset: int) -> bool:
-    """Does it make tensors of nothing but what it reads, in any run the same? `opset`: of the node's domain."""
+    """Whether a node computes tensors from its inputs only, deterministically. `opset`: of the node's domain."""
     if node.op in _KEPT or node.bodies or not node.inputs:
         return False
     if ("Sequence" in node.op and node.op != "ReverseSequence") or "Optional" in node.op:
@@ -24,13 +24,12 @@ def is_computable(node: Node, opset: int) -> bool:
         return False
     if not is_known(node.op, opset) or node.has_references:
         return False
-    # In training a BatchNormalization normalizes by what it reads; its statistics are the state of somebody's run.
+    # In training mode BatchNormalization uses batch statistics, and its running statistics are state.
     return not node.attr("training_mode", 0) or not any(v is not None and v.is_used for v in node.outputs[1:])
 
 
 def may_train(node: Node) -> bool:
-    """Is it a BatchNormalization or Dropout that is not known to be in inference, and may update its statistics or draw
-    at random? Opsets say so in their own ways."""
+    """Whether a BatchNormalization or Dropout may be in training mode, declared differently across opsets."""
     if node.op not in ("BatchNormalization", "Dropout"):
         return False
     if node.graph is None or node.has_references:

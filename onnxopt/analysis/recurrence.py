@@ -1,4 +1,4 @@
-"""A Loop or Scan by its states: where they come in and go out, and what depends on them."""
+"""A Loop or Scan by its states: positions among operands and results, and dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from onnxopt.graph.node import Node
 
 
 class Recurrence:
-    """A Loop or Scan. Its states come `first_in` operands and `first_out` results of the body after the first."""
+    """A Loop or Scan. Body operands start with `first_in` non-states, body results with `first_out`, before the
+    states."""
 
     def __init__(self, node: Node, states: int) -> None:
         self.node = node
@@ -20,7 +21,7 @@ class Recurrence:
 
     @classmethod
     def of(cls, node: Node) -> Self | None:
-        """None where it is not what the standard says, or not to be touched."""
+        """Return the recurrence of a node, or None if it is malformed or must not be changed."""
         body = node.bodies.get("body")
         if body is None or body.skipped or node.has_references or node.graph is None:
             return None
@@ -36,11 +37,11 @@ class Recurrence:
         return loop if right and len(node.outputs) <= len(body.outputs) - loop.first_out else None
 
     def result(self, i: int) -> Value | None:
-        """The i-th result of the node, states first."""
+        """Return the i-th result of the node, states first."""
         return self.node.outputs[i] if i < len(self.node.outputs) else None
 
     def joined_along(self, i: int) -> int | None:
-        """The axis along which a result is collected, forwards."""
+        """Return the axis along which a result is collected, or None if backwards."""
         if self.node.op == "Loop":
             return 0
         axes, directions = (self.node.attr(f"scan_output_{said}") or [] for said in ("axes", "directions"))
@@ -50,7 +51,7 @@ class Recurrence:
         return int(axes[at]) if at < len(axes) else 0
 
     def live(self, read: list[int]) -> set[int]:
-        """The results that are read, and the states on which they, or effects, depend."""
+        """Return the results in `read`, and the states needed for them or for side effects."""
         place = {v: i for i, v in enumerate(self.body.inputs[self.first_in : self.first_in + self.states])}
         live: set[int] = set()
         stack = [*self.body.outputs[: self.first_out], *(self.body.outputs[self.first_out + i] for i in read)]

@@ -1,12 +1,13 @@
-"""Which values must not become constant: those as which runtimes would refuse the model.
+"""Values that must not become constant, since runtimes would then reject the model.
 
-A runtime infers all of a model when it loads it, also what never runs: a branch that is not taken, the body of a Loop
-without trips. What such a body computes may be impossible, as long as nobody knows: a TopK of more than there is, a
-product of matrices that do not fit. What is in no body runs always: what is impossible there is the model's own fault.
-But for what is computed otherwise than it is inferred: the more is known of what such a node reads, the more is
-inferred that is not so, and what comes of it is refused, or given too little memory.
+A runtime infers the whole model on loading, also code that never runs: an untaken branch, the body of a Loop without
+iterations. An impossible computation there (a TopK of more than exists, a product of unequal sizes) is harmless as long
+as the sizes are unknown. Outside of bodies an impossible computation is the model's own fault.
 
-Most models have neither, and all is well. Of the others `loading/` answers, which is not imported before.
+Nodes with a wrong inferred size are an exception: more knowledge of the operands leads to more wrong results, and
+downstream nodes are rejected or get too little memory.
+
+Most models have neither, and nothing is rejected. For the rest `loading/` decides; it is imported on demand.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ _LOADING: Final = "values that may be constant"
 
 
 def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | None = None) -> bool:
-    """Would a runtime that is given this constant, or other value, for `value` refuse the model, and does it not now?
+    """Whether a runtime would reject the model with `given` for `value`, and does not now.
 
-    Its `readers` are asked (all, if none are named), and what comes after them for as long as more is known of it, by
-    inference where it leads to a body, and everywhere what is made of constants only, which runtimes compute when they
-    load a model.
+    `given` is a constant or another value; `readers` are checked (default: all), then downstream nodes while their
+    inputs
+    become more precise. Types are inferred on the way to a body. Computations on constants only are checked everywhere,
+    since runtimes fold them on loading.
     """
     graph = value.graph
     loading = _loading(graph.model)
@@ -43,8 +45,7 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
 
 
 def is_told_more(value: Value, other: Value) -> bool:
-    """Does the file say more of `other`, which is the same, and would a runtime refuse the model if what reads `value`
-    read that?"""
+    """Whether readers of `value` would be rejected with the more precise declared shape of the equal value `other`."""
     graph = value.graph.root
     if not graph.owners:
         return False
@@ -53,18 +54,18 @@ def is_told_more(value: Value, other: Value) -> bool:
 
 
 def told(value: Value) -> Shape | None:
-    """The sizes that runtimes may know of it, by what was asked in this round, too."""
+    """Return the sizes possibly known to runtimes of a value, permitted changes of this round included."""
     loading = _loading(value.graph.model)
     return types.shape(value) if loading is None else loading.told(value)
 
 
 def look_ahead(model: Model) -> None:
-    """To be called before more is learnt than runtimes infer: what leads to bodies is what they do not know yet."""
+    """Record the present knowledge of runtimes, before onnxopt learns more."""
     _loading(model)
 
 
 def divides_by_zero(graph: Graph, nodes: Iterable[Node]) -> bool:
-    """Does one of these nodes, which are to be in a body, divide integers by a constant that is zero somewhere?"""
+    """Whether any node, to be inserted into a body, divides integers by a constant with a zero."""
     if graph.owner is None:
         return False
     from onnxopt.analysis.loading.made import is_by_zero
@@ -73,7 +74,7 @@ def divides_by_zero(graph: Graph, nodes: Iterable[Node]) -> bool:
 
 
 def _loading(model: Model) -> Loading | None:
-    """Of this round of passes; None of a model that has nothing which could be refused."""
+    """Return the state of this round of passes; None if nothing in the model could be rejected."""
     if _LOADING in model.analyses:
         return cast("Loading | None", model.analyses[_LOADING])
     if not any(scope.owner is not None or scope.by_op.get("PRelu") for scope in model.scopes()):

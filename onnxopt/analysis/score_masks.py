@@ -1,4 +1,4 @@
-"""Of what is added to the scores of attention: between which numbers it lies, and whether it may be minus infinity."""
+"""Bounds of attention masks: the range of finite elements, and whether minus infinity occurs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNIT: Final = frozenset(("Sigmoid", "Tanh", "Erf"))
 
 @record(frozen=True)
 class Bounds:
-    """Elements that are finite lie from `low` to `high`; others may be minus infinity, if `hides`. There is no NaN."""
+    """Finite elements are in [`low`, `high`]; others may be minus infinity if `hides`. No NaN."""
 
     low: float
     high: float
@@ -30,8 +30,10 @@ class Bounds:
 
 
 def bounds(value: Value) -> Bounds | None:
-    """The bounds of a float's elements, where the operators that make them tell; else None. A sum of products is taken
-    for smaller than 1e30, in float16 for a third of the largest number: more of them is about to overflow."""
+    """Return the bounds of a float value as far as its operators determine them, else None.
+
+    Sums of products are assumed to be below 1e30, in float16 below a third of the largest number.
+    """
     kind = types.dtype(value)
     if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16):
         return None

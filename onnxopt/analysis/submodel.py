@@ -1,4 +1,4 @@
-"""A part of a model as a model of its own: what `extract` writes, a partition runs alone, and a bug report needs."""
+"""Extracts part of a model as a model: for `extract`, partitions and bug reports."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Boundary = tuple[list[Value], list[Value], list[Value]]
 
 
 def boundary(nodes: Sequence[Node]) -> Boundary:
-    """(inputs, constants, outputs) of nodes of one scope: read but not made here; made here and read elsewhere.
+    """Return (inputs, constants, outputs) of nodes of a scope, in order of first use.
 
-    In order of first use. Reads by bodies inside the nodes count.
+    Inputs and constants are read but not produced by the nodes; outputs are read elsewhere. Reads in bodies count.
     """
     inside = set(nodes)
     inputs: dict[Value, None] = {}
@@ -44,7 +44,7 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
 
 
 def reads(node: Node) -> Iterable[Value]:
-    """What a node reads: its inputs, then the outer values that its bodies read or give out."""
+    """Yield the values read by a node: its inputs, then outer values read or output by its bodies."""
     yield from (v for v in node.inputs if v is not None)
     for body in node.bodies.values():
         inner = {body: None} | {b: None for n in body.walk() for b in n.bodies.values()}
@@ -54,7 +54,7 @@ def reads(node: Node) -> Iterable[Value]:
 
 
 def is_stored(value: Value) -> bool:
-    """Does the model hold its data: a constant, an initializer that callers or training may change, a sparse one?"""
+    """Whether the model holds the data: a constant, an overridable or trainable initializer, a sparse initializer."""
     return value.constant or value.tensor is not None or _sparse(value) is not None
 
 
@@ -64,7 +64,7 @@ def _sparse(value: Value) -> SparseTensorProto | None:
 
 
 def _scope_user(user: Node, scope: Graph | None) -> Node | None:
-    """The node of `scope` that is, or holds in its bodies, the reader `user`."""
+    """Return the node of `scope` that is the reader `user` or holds it in a body."""
     while user.graph is not scope:
         if user.graph is None or user.graph.owner is None:
             return None
@@ -79,12 +79,12 @@ def submodel(
     inputs: Sequence[Value] | None = None,
     outputs: Sequence[Value] | None = None,
 ) -> ModelProto:
-    """A model of `nodes`, all of the scope `graph` and in its order, that computes `outputs` from `inputs`.
+    """Return a model of `nodes`, all of the scope `graph` and in its order, that computes `outputs` from `inputs`.
 
-    By default its inputs are what the nodes read from elsewhere, its outputs what others read from them. What is stored
-    and not among the inputs comes along: tensors outside the file as references. So do the functions that are called,
-    and what the file says of the model and of these values. An input that one of the nodes makes besides what is
-    needed is called otherwise there. Raises ModelError where the type of an input is unknown.
+    By default inputs and outputs are the nodes' boundary. Stored values outside the inputs are copied, external tensors
+    as
+    references; so are called functions and declarations of the model and of these values. If a node needed for another
+    result also produces an input, that output is renamed. Raises ModelError if the type of an input is unknown.
     """
     model = graph.model
     read, constants, results = boundary(nodes)
@@ -106,9 +106,9 @@ def submodel(
     target.input.extend(border.info(v, fed=True) for v in inputs)
     target.output.extend(border.info(v) for v in outputs)
     for value in stored:
-        if value not in given or (value.is_input and not value.constant):  # a default stays one
+        if value not in given or (value.is_input and not value.constant):  # a default value stays
             _store(target, value)
-        if model.ir_version < 4 and value not in given:  # there, every initializer is listed as input
+        if model.ir_version < 4 and value not in given:  # before IR 4 every initializer is also an input
             target.input.append(border.info(value))
     at_border = {i.name for i in (*target.input, *target.output)}
     target.value_info.extend(border.declared_of((made | {v.name for v in stored}) - at_border))
@@ -117,7 +117,7 @@ def submodel(
 
 
 def _functions(model: Model, nodes: Iterable[Node]) -> list[FunctionProto]:
-    """The functions that nodes call, and those that these call."""
+    """Return the functions called by the nodes, directly or through functions."""
     if not model.functions:
         return []
     write_functions(model)
@@ -137,7 +137,7 @@ def _functions(model: Model, nodes: Iterable[Node]) -> list[FunctionProto]:
 
 
 def _import(proto: ModelProto, graph: Graph) -> None:
-    """A function has opsets of its own: its nodes, now in a main graph, keep them."""
+    """Set opsets: nodes of a function keep the versions of the function."""
     own = graph.root.opsets
     if own is not None:
         others = [o for o in proto.opset_import if ("" if o.domain == "ai.onnx" else o.domain) not in own]
@@ -158,7 +158,7 @@ def _add_nodes(target: GraphProto, graph: Graph, nodes: Sequence[Node], given: s
 
 
 def _add_annotations(target: GraphProto, graph: Graph, names: set[str], stored: dict[Value, None]) -> None:
-    """The quantization annotations of `names`; the parameters they refer to join `stored`."""
+    """Copy the quantization annotations of `names`; their parameters are added to `stored`."""
     if graph.is_function:
         return
     for annotation in graph.proto.quantization_annotation:
@@ -179,7 +179,7 @@ def _store(target: GraphProto, value: Value) -> None:
 
 
 class _Border:
-    """What is known of values that become inputs and outputs: what the file says of those that are, else inference."""
+    """Types of values that become inputs and outputs: declared for interface values, else inferred."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -194,19 +194,19 @@ class _Border:
             inside = {i.name: i for i in proto.value_info if i.HasField("type")}
             self.declared = around | inside | self.declared
             scope = scope.parent
-        self._symbols: dict[str, str] = {}  # names of dims that inference, or an analysis, made up
+        self._symbols: dict[str, str] = {}  # new names for dims invented by inference or analyses
         self._taken = Names()
         for info in self.interface.values():
             self._taken.update(map(str, tensor_type(info.type)[1] or ()))
 
     def info(self, value: Value, fed: bool = False) -> ValueInfoProto:
-        """Raises ModelError for a value to be `fed` whose type is unknown."""
+        """Return the declaration of a value. Raises ModelError if the type of a value to be `fed` is unknown."""
         known = self.interface.get(value.name)
         if known is not None:
             return known
         if types.dtype(value):
             return tensor_value_info(value.name, types.dtype(value), self._named(types.shape(value)))
-        # What inference does not know: all there is for operators that only the file knows.
+        # Declared only: for operators unknown to inference.
         if value.name in self.declared:
             return self.declared[value.name]
         kind = facts.other_types(self.graph.model).get(value.name)
@@ -224,7 +224,10 @@ class _Border:
         return None if shape is None else tuple(self._symbol(d) if isinstance(d, str) else d for d in shape)
 
     def _symbol(self, dim: str) -> str:
-        """Equal symbols stay equal. An @ is in names that differ in every run, braces are around what is computed."""
+        """Return a valid name for a symbol; equal symbols stay equal.
+
+        Invented names (@) differ in every run, and computed ones are in braces.
+        """
         if "@" not in dim and not dim.startswith("{"):
             return str(as_written(dim))
         if dim not in self._symbols:

@@ -1,4 +1,4 @@
-"""How many trips a Loop makes, as its counter and its condition say."""
+"""Trip counts of a Loop, derived from counter and condition."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onnxopt.operators import PICKS
 
 _INTEGERS: Final = (TensorProto.INT32, TensorProto.INT64)
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)
-_EXACT: Final = 1 << 24  # up to here float32 has all integers, and what one axis of a tensor may have elements
-_ENDLESS: Final = (1 << 31) - 1  # trips that no loop makes
-_MOST: Final = 8  # conditions that one is made of
+_EXACT: Final = 1 << 24  # up to here float32 holds all integers; also the assumed longest axis
+_ENDLESS: Final = (1 << 31) - 1  # trip count taken as infinite
+_MOST: Final = 8  # terms of a conjunction
 _LONGEST: Final = 16  # steps from a Shape to a number
 
 
 def counts(loop: Recurrence, i: int) -> bool:
-    """Does the state count, from 0 in ones? Its number and that of the trip have no dim then."""
+    """Whether state `i` counts 0, 1, 2, … as a scalar, like the iteration number."""
     given, step = loop.node.input(2 + i), loop.body.outputs[1 + i].producer
     if given is None or not is_number(given, 0) or step is None or step.graph is not loop.body or step.op != "Add":
         return False
@@ -33,7 +33,7 @@ def counts(loop: Recurrence, i: int) -> bool:
 
 
 def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
-    """Does it say that the number of this trip, or of the next, is below that of trips, as comparing finds it?"""
+    """Whether `condition` states that the number of this or the next iteration is below `most`, compared exactly."""
     count, given = compared(condition)
     if count is None or given is None:
         return False
@@ -46,8 +46,7 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
 
 
 def limit_of_trips(loop: Recurrence) -> Value | None:
-    """The integer, of around the loop, below which the number of the next trip has to be; None where others end it,
-    too."""
+    """Return the outer integer that bounds the next iteration number, if nothing else ends the loop; else None."""
     most, going_on = loop.node.input(0), loop.body.outputs[0]
     endless = most is None or (_is_one(most) and int(most.array.item()) >= _ENDLESS)
     if not endless or going_on.graph is not loop.body or going_on.users or going_on.output_count > 1:
@@ -63,7 +62,7 @@ def limit_of_trips(loop: Recurrence) -> Value | None:
 
 
 def _is_next(loop: Recurrence, value: Value) -> bool:
-    """Is it the number of the next trip?"""
+    """Whether a value is the number of the next iteration."""
     step = value.producer
     if step is None or step.op != "Add" or step.graph is not loop.body:
         return False
@@ -72,7 +71,7 @@ def _is_next(loop: Recurrence, value: Value) -> bool:
 
 
 def starts_below(loop: Recurrence, limit: Value) -> bool:
-    """Does it begin if and only if the limit is above 0, and is each number compared what it is?"""
+    """Whether the loop starts exactly if the limit is above 0, and all comparisons are exact."""
     _, given = compared(loop.body.outputs[0])
     if not _is_small(limit) and (given is None or types.dtype(given) not in _INTEGERS):
         return False
@@ -87,12 +86,12 @@ def starts_below(loop: Recurrence, limit: Value) -> bool:
 
 
 def is_number(value: Value, number: int) -> bool:
-    """Is it this integer, without a dim?"""
+    """Whether a value is the scalar integer constant `number`."""
     return value.constant and value.constant_type() in [(t, ()) for t in _INTEGERS] and value.array.item() == number
 
 
 def _other(add: Node, *values: Value) -> Value | None:
-    """The 1 that is added to one of these; None where it is none."""
+    """Return the constant 1 added to one of these values, or None."""
     a, b = add.inputs
     if a is None or b is None:
         return None
@@ -102,7 +101,7 @@ def _other(add: Node, *values: Value) -> Value | None:
 
 
 def compared(less: Value) -> tuple[Value | None, Value | None]:
-    """The smaller and the larger, if this says that it is so."""
+    """Return (smaller, larger) as asserted by a Less or Greater, or (None, None)."""
     node = less.producer
     if node is None or node.op not in ("Less", "Greater"):
         return None, None
@@ -111,7 +110,7 @@ def compared(less: Value) -> tuple[Value | None, Value | None]:
 
 
 def conjuncts(condition: Value, body: Graph) -> list[Value]:
-    """What has to be true for it to be."""
+    """Return the terms of a conjunction."""
     found: list[Value] = []
     stack = [condition]
     while stack and len(found) < _MOST:
@@ -124,7 +123,7 @@ def conjuncts(condition: Value, body: Graph) -> list[Value]:
 
 
 def source(value: Value) -> Value:
-    """What is cast, from an integer to a type that can hold it; else the value itself."""
+    """Return the operand of a lossless integer Cast, else the value itself."""
     node = value.producer
     if node is None or node.op != "Cast" or node.inputs[0] is None or node.has_references:
         return value
@@ -133,7 +132,7 @@ def source(value: Value) -> Value:
 
 
 def _is_whole(limit: Value) -> bool:
-    """Is it a number that folding has cast already, and an integer?"""
+    """Whether a float constant, cast by folding, is an integer."""
     return limit.constant_type()[0] in _FLOATS and float(limit.array.item()).is_integer()
 
 
@@ -142,7 +141,7 @@ def _is_one(value: Value) -> bool:
 
 
 def _is_small(limit: Value) -> bool:
-    """Is it no larger than what float32 can count, being constant or a dim of a tensor?"""
+    """Whether a constant or dim is within float32's exact integers."""
     if limit.constant:
         return _is_one(limit) and bool(abs(limit.array.item()) <= _EXACT)
     value: Value | None = limit

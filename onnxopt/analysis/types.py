@@ -1,9 +1,8 @@
-"""Element types and shapes of values, on demand: what is known already, else what inference finds out.
+"""Element types and shapes of values on demand: known facts, else inference.
 
-Inference runs over the model when a rule asks about a value without facts, and at most once between two calls of
-`refresh_allowed`, which keeps the cost linear; a round of passes begins with all that it knows (`settle`): so what is
-written is what a second run would make of it. It sees only what is in the model. Of what a pass has just made, its node
-says the type, from what is known of its inputs: one operator at a time.
+Inference runs when a rule queries a value without facts, at most once between two calls of `refresh_allowed`: cost
+stays linear. Each round of passes begins with all facts (`settle`), so the result equals that of a second run. Types of
+nodes just made by a pass, outside the graph, are inferred from their inputs, operator by operator.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
 
 DATA_UP_TO: Final = 4096  # bytes; larger constants are no shapes, axes or indices
-Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # of a value
+Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
 Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
 D = TypeVar("D")
 NOTHING: Final[Mapping[Value, Known]] = MappingProxyType({})
 
 
 def agreed(a: Sequence[D] | None, b: Sequence[D] | None) -> tuple[D | None, ...] | None:
-    """The dims that are the same in two shapes, where there are as many."""
+    """Return the dims equal in both shapes (None elsewhere), or None if the ranks differ."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
 def dtype(value: Value) -> int:
-    """ONNX element type; 0 when unknown (or not a tensor)."""
+    """Return the ONNX element type; 0 if unknown (or not a tensor)."""
     if value.constant:
         return value.constant_type()[0]
     if not value.dtype:
@@ -48,7 +47,7 @@ def dtype(value: Value) -> int:
 
 
 def shape(value: Value) -> Shape | None:
-    """Dims as int, symbol (equal symbols are equal sizes) or None (unknown); None for unknown rank."""
+    """Return the dims as int, symbol (equal symbols are equal sizes) or None (unknown); None for unknown rank."""
     if value.constant:
         return value.constant_type()[1]
     if value.shape is None:
@@ -62,7 +61,7 @@ def rank(value: Value) -> int | None:
 
 
 def static_shape(value: Value) -> tuple[int, ...] | None:
-    """The shape if every dim is a number."""
+    """Return the shape if every dim is a number, else None."""
     dims = shape(value)
     if dims is None or not all(isinstance(d, int) for d in dims):
         return None
@@ -70,14 +69,16 @@ def static_shape(value: Value) -> tuple[int, ...] | None:
 
 
 def same_shape(a: Value, b: Value) -> bool:
-    """Proven equal: every pair of dims is the same number or the same symbol."""
+    """Whether the shapes are proven equal: all dims are equal numbers or symbols."""
     x, y = shape(a), shape(b)
     return x is not None and x == y and None not in x
 
 
 def foresee(nodes: Iterable[Node], values: Sequence[Value]) -> list[tuple[int, Shape | None]]:
-    """(element type, shape) of each value, as far as that follows from what is known by now; `nodes`, in order, are not
-    in the graph yet. Nothing is learnt: what is decided later depends on no question that was only a check."""
+    """Return (element type, shape) of each value, from facts known now; `nodes`, in order, are not in the graph yet.
+
+    Stores no facts, so that a check does not influence later decisions.
+    """
     made = [v for node in nodes for v in node.outputs if v is not None]
     before = [(v.dtype, v.shape, v.unasked) for v in made]
     models = {v.graph.model for v in values}
@@ -98,33 +99,33 @@ def foresee(nodes: Iterable[Node], values: Sequence[Value]) -> list[tuple[int, S
 
 
 def refresh_allowed(model: Model) -> None:
-    """Let the next question about a value without facts run inference again, if the model changed since."""
+    """Allow the next query without facts to run inference again, if the model changed."""
     model.inference_allowed = True
     model.analyses.clear()
 
 
 def update(model: Model) -> None:
-    """Infer again if the model changed since: what was a symbol may be a number by now."""
+    """Run inference again if the model changed: symbols may have become numbers."""
     if model.inferred_version != model.version:
         infer(model)
         model.inferred_version = model.version
 
 
 def settle(model: Model) -> None:
-    """Infer again where more may be known by now; else when a value without facts is asked for."""
+    """Run inference again if more may be known now; else allow it for the next query without facts."""
     model.inference_allowed = True
     if model.is_vague:
         update(model)
 
 
 def is_open(value: Value) -> bool:
-    """Is its rank, or a dim, known neither as a number nor by a name of the file's?"""
+    """Whether the rank or a dim is known neither as a number nor by a name of the file."""
     dims = shape(value)
     return dims is None or any(d is None or is_invented(d) for d in dims)
 
 
 def _find_out(value: Value) -> None:
-    """Of a value in the graph inference says most; of one that a pass has just made, its node."""
+    """Infer a value: through the graph, or for a new node by the operator alone."""
     node = value.producer
     if node is None or node.graph is not None:
         _infer_once(value.graph.model)
@@ -140,7 +141,7 @@ def _infer_once(model: Model) -> None:
 
 
 def _infer_made(value: Value) -> None:
-    """Find out the type of a value that a pass made, and of those it is made of. Asks once for each."""
+    """Infer the type of a value made by a pass, and of its operands, each once."""
     stack = [value]
     while stack:
         asked = stack[-1]
@@ -157,8 +158,10 @@ def _infer_made(value: Value) -> None:
 
 
 def as_call(node: Node, given: Mapping[Value, Known] = NOTHING) -> Call | None:
-    """What inference is asked about one operator, with `given` in place of what is known of some operands. Its results
-    are called o0, o1, … None where it cannot be asked."""
+    """Return the arguments of operator inference, with `given` replacing known facts; results are named o0, o1, …
+
+    None if inference is impossible.
+    """
     graph = next((v.graph for v in node.outputs if v is not None), None)
     schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
     if graph is None or schema is None or node.bodies or node.has_references:

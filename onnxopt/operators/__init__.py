@@ -1,6 +1,6 @@
-"""What the optimizer knows of ONNX operators, said once: `table.py` has a line for each, the sets here are questions.
+"""Properties of ONNX operators, as sets derived from `table.py`.
 
-A rule that would list operators asks for a property instead, and so learns of an operator that is added to the table.
+Rules query a property instead of listing operators, and so cover operators added to the table later.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from onnxopt.operators.table import FORMS, TRAITS
 
 
 def of_form(*forms: str) -> frozenset[str]:
-    """The operators of one of these forms (see `table.py`)."""
+    """Return the operators of these forms (see `table.py`)."""
     return frozenset(op for op, form in FORMS.items() if form in forms)
 
 
 def with_trait(trait: str) -> frozenset[str]:
-    """The operators that have a trait (see `table.py`)."""
+    """Return the operators with a trait (see `table.py`)."""
     return frozenset(op for op, traits in TRAITS.items() if trait in traits)
 
 
@@ -25,7 +25,7 @@ UNARY: Final = of_form("unary")
 IN_PLACE: Final = of_form("unary", "same")
 BROADCASTING: Final = of_form("broadcast")
 MULTIDIRECTIONAL: Final = BROADCASTING - with_trait("unidirectional")
-SAME_ORDER: Final = tuple(sorted(of_form("order")))  # a pattern has its choices in this order
+SAME_ORDER: Final = tuple(sorted(of_form("order")))  # sorted: the choices in a pattern have an order
 PICKS: Final = of_form("same", "order", "pick", "permute")
 REDUCTIONS: Final = tuple(sorted(of_form("reduce")))
 POOLS: Final = of_form("pool")
@@ -53,7 +53,7 @@ IN_RANGE: Final = with_trait("ranged")
 
 
 def broadcasts(op: str, opset: int) -> bool:
-    """Do operands of `op` broadcast by themselves, without an attribute that says how?"""
+    """Whether operands of `op` broadcast without an attribute that says how."""
     return op in BROADCASTING and opset >= (8 if op in VARIADIC else 7)
 
 

@@ -1,18 +1,18 @@
-"""How axes run through each operator of the default domain, one line an operator. The tests check them by running.
+"""How axes run through each operator of the default domain, a line for each. Tests check the table by execution.
 
-    operands   those whose axes run with the result's, aligned at the last axis: their numbers, or `all`
-    along      what names the axes along which elements hang on one another, for all others do not:
-        -          no axis: each element of the result is made of the elements at its place
-        axis       this attribute; axes joined up to opset N where the line ends in N: all from that axis on
-        axes:i     the attribute `axes`, or operand i, a constant
-        axis:i     operand i, a constant
-        pads       an axis that is padded, by its place in the list
-        scale      the attribute `axis`, where the scale has an element for each place along it
-        perm       no axis, but the result has the axes of the operand in this order
-        last:n     nothing: the last n axes, by their place
-        from:axis  the attribute names the first of them, and they are the last ones
+  operands   operands whose axes run with the result's, aligned at the last axis: a number, or `all`
+  along      how the axes are named along which elements depend on one another:
+    -          none: each element of the result is computed from the elements at the same place
+    axis       by attribute; a trailing N means: up to opset N all axes from there on are joined
+    axes:i     by the attribute `axes`, or the constant operand i
+    axis:i     by the constant operand i
+    pads       the padded axes, by position in the list
+    scale      by the attribute `axis`, if the scale has an element for each index along the axis
+    perm       none; the result has the operand's axes in this order
+    last:n     the last n axes
+    from:axis  the attribute names the first of the last axes
 
-Operators whose form (`table.py`) says it have no line: unary, bounded, broadcast and reduce.
+Operators whose form (`table.py`) determines the axes have no line: unary, bounded, broadcast and reduce.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ Trilu               0      last:2
 
 
 class AxisRule(NamedTuple):
-    """A line. everything: the axes of all operands run with the result's; else those of the first do. named, operand:
-    `along` before and behind the colon."""
+    """A line of the table. everything: the axes of all operands run with the result's, else the first operand's.
+
+    named, operand: the parts of `along` before and behind the colon.
+    """
 
     everything: bool
     along: str

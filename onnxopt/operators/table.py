@@ -1,50 +1,50 @@
-"""Form and traits of each operator of the default domain, one line an operator. The tests check them by running.
+"""Form and traits of each operator of the default domain, a line for each. Tests check the table by execution.
 
-Form: what an element of the first result is computed of.
+Form: what an element of the first result is computed from.
 
-    unary       the element of the only operand at its place
-    bounded     the element of the first operand at its place; the others are one number each
-    broadcast   the elements of all operands at its place, after broadcasting
-    same        it is the element of the first operand at its place
-    order       it is the element of the first operand at its place in row-major order; other dims
-    permute     it is an element of the first operand; axes are in another order
-    pick        it is an element of the first operand; which one is said by attributes and the other operands
-    join        it is an element of an operand; which one depends on its place
-    update      it is an element of the first operand, or of another that writes over it, or both combined
-    axis        the elements of the first operand along the axis (or axes) that an attribute or an operand names
-    reduce      the same; the axes go, or have one element
-    pool        a window of the first operand that moves over the axes behind batch and channels
-    whole       all of the first operand behind batch and channels
-    window      as pool, and weights: contracts channels
-    contract    products of elements, summed over an axis of two operands
-    normalize   the elements of the first operand that share statistics, scale and shift
-    recurrent   all steps of the first operand before it, and states
-    fill        numbers that only sizes, attributes and other operands say
-    places      where elements of the first operand are, or how many
-    draw        a random number
-    code        one code word for each element: quantizers and their inverse
-    body        what a graph in an attribute computes
-    other       anything else
+  unary       the element of the only operand at the same place
+  bounded     the element of the first operand at the same place; each further operand is a single number
+  broadcast   the elements of all operands at the same place, after broadcasting
+  same        equal to the element of the first operand at the same place
+  order       equal to the element of the first operand at the same place in row-major order; other dims
+  permute     equal to an element of the first operand; axes are permuted
+  pick        equal to an element of the first operand, chosen by attributes and the other operands
+  join        equal to an element of an operand, chosen by place
+  update      an element of the first operand, or of another operand that overwrites it, or both combined
+  axis        the elements of the first operand along axes named by an attribute or operand
+  reduce      as axis; the axes are dropped, or have size 1
+  pool        a window of the first operand moving over the axes behind batch and channels
+  whole       all elements of the first operand behind batch and channels
+  window      as pool, with weights: contracts channels
+  contract    products of elements, summed over an axis of two operands
+  normalize   the elements of the first operand with the same statistics, scale and shift
+  recurrent   all earlier steps of the first operand, and states
+  fill        numbers determined by sizes, attributes and other operands
+  places      indices, or the number, of elements of the first operand
+  draw        a random number
+  code        an encoded element: quantizers and their inverse
+  body        the results of a graph attribute
+  other       any other computation
 
 Traits, of the first operand x and the first result f(x):
 
-    like         f(x) has the shape of x (all `unary` and `same` have)
-    arithmetic   two numbers make one of their type
-    comparison   a truth value about the order of two numbers
-    variadic     any number of operands, which broadcast from opset 8 on (all other `broadcast` ones from 7 on)
-    unidirectional  the first operand has the shape of the result, and the others broadcast to that
-    commutative  the order of two operands does not matter
-    harmless     kernels of onnxruntime return or raise, whatever the operands hold
-    exact        every runtime makes the same bits
-    linear       f(c x) = c f(x) for every number c
-    positive     f(c x) = c f(x) for every c > 0, and no power of x overflows on the way (all `linear` have it, too)
-    nonnegative  f(x) is never below zero, or NaN
-    fraction     f(x) is never below zero or above one, or NaN (these are nonnegative, too)
-    small        f(x) is 0 where x is, and about as small, or smaller, where x is small
-    telling      f(x) tells 0 from a small x, or x from a slightly different one
-    ranged       no element of f(x) is much larger than the largest of what is read
-    results      another number of results than one
-    cuts         each result is what x has at some places along one axis, which attributes and operands name
+  like         f(x) has the shape of x (implied by `unary` and `same`)
+  arithmetic   maps two numbers to a number of their type
+  comparison   a truth value about the order of two numbers
+  variadic     any number of operands, broadcast from opset 8 on (other `broadcast` operators: from 7 on)
+  unidirectional  the first operand has the shape of the result; the others broadcast to it
+  commutative  the order of two operands does not matter
+  harmless     kernels of onnxruntime return or raise for any contents of the operands
+  exact        every runtime computes the same bits
+  linear       f(c x) = c f(x) for every number c
+  positive     f(c x) = c f(x) for every c > 0, without overflow from powers of x (implied by `linear`)
+  nonnegative  f(x) is never negative, or NaN
+  fraction     f(x) is in [0, 1], or NaN (implies `nonnegative`)
+  small        f(x) is 0 where x is 0, and not much larger than x where x is small
+  telling      f(x) distinguishes 0 from a small x, or x from a slightly different x
+  ranged       no element of f(x) is much larger than the largest element read
+  results      the number of results is not 1
+  cuts         each result is x at some indices along an axis, given by attributes and operands
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What can be computed ahead, and what that takes."""
+"""Constant folding: nodes to compute ahead, and the cost."""

@@ -1,4 +1,4 @@
-"""What of a cone of constants is worth computing: what somebody keeps, and what that is made of."""
+"""Selection of constant nodes worth computing: nodes with a kept result, and all upstream nodes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _LAYOUTS: Final = (*SAME_ORDER, "Transpose")
 
 
 def is_read(v: Value, gone: Container[Node], stays: Container[Node]) -> bool:
-    """Does anything read it but nodes that go, and do not stay after all?"""
+    """Whether a value is read by a node outside `gone`, or in `stays`, or is an output."""
     return v.is_output or any(user not in gone or user in stays for user in v.users)
 
 
 def worth_running(
     nodes: Sequence[Node], is_too_large: Callable[[Node, list[Value]], bool]
 ) -> tuple[list[Node], list[Value]]:
-    """Those of these nodes, in topological order, of which something is kept, and what is: of results that are known to
-    be too large what they are made of, for their node stays."""
+    """Return (nodes to run, results to keep) of `nodes`, given in topological order.
+
+    A node with results known to be too large stays, and its operands are kept instead.
+    """
     inside = set(nodes)
     stays: set[Node] = set()
     running: list[Node] = []
@@ -41,7 +43,7 @@ def worth_running(
 
 
 def is_second_layout(node: Node, gone: Container[Node], stays: Container[Node]) -> bool:
-    """Does `node` only move the elements of a stored weight that stays, in another order, for readers of its own?"""
+    """Whether `node` only permutes a stored weight kept for other readers."""
     while node.op in _LAYOUTS and (x := node.inputs[0]) is not None:
         if x.is_stored:
             return x.is_output or any(

@@ -1,4 +1,4 @@
-"""Weights that a file stores in fewer bits than they are computed with."""
+"""Weights stored in fewer bits than used in computation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _DEEP = 16  # nodes between
 
 
 def is_widened(node: Node, results: Sequence[Array], inside: Collection[Node]) -> bool:
-    """Is a result as many numbers as something that is stored in half of its bytes, or less? The node, and those
-    `inside` that it reads, make it of constants. Truth values are no weights."""
+    """Whether a result has as many elements as a constant stored in at most half the bytes.
+
+    Constants are searched from `node` through nodes `inside`. Booleans do not count as weights.
+    """
     sizes = {array.size: array.nbytes for array in results}
     stack, seen = [node], {node}
     while stack:

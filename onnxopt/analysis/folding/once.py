@@ -1,4 +1,4 @@
-"""Layers that share weights turn, cast and scale them all alike: what is computed of the same is computed once."""
+"""Common subexpressions in constant folding: shared weights are permuted, cast and scaled once for all layers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onnxopt.protos import Array, attribute_bytes
 
 
 class Once:
-    """Results of kernels, one for all calls that are equal and read the same values; and their copies for the model."""
+    """Cache of kernel results for equal calls on the same values, and of their copies for the model."""
 
     def __init__(self) -> None:
         self._results: dict[Hashable, list[Array]] = {}
-        self._stored: dict[int, tuple[Array, Array]] = {}  # by what was computed, which lives as long as its id counts
+        self._stored: dict[int, tuple[Array, Array]] = {}  # by id of the computed array, which is kept alive
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
-        """As `kernels.evaluate`."""
+        """Return the results of `kernels.evaluate`, cached."""
         if all(v is None or len(v.users) < 2 for v in node.inputs):
             return kernels.evaluate(node, inputs, opset)
         call = node.op, tuple(node.inputs), len(node.outputs), attribute_bytes(node.proto)
@@ -29,7 +29,7 @@ class Once:
         return results
 
     def stored(self, computed: Array) -> Array:
-        """A read-only copy, C-contiguous; the same for the same array."""
+        """Return a read-only C-contiguous copy, the same for the same array."""
         if id(computed) not in self._stored:
             array = np.array(computed, order="C")
             array.flags.writeable = False

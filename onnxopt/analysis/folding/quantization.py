@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear of constants: the bits that every correct runtime makes."""
+"""QuantizeLinear and DequantizeLinear of constants, where every correct runtime computes the same bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, element_type, numpy_dtype
 
-# Of integers the least and the largest, of float8 the largest finite number.
+# Smallest and largest integer; for float8 the largest finite number.
 _RANGES: Final = {
     TensorProto.UINT8: (0, 255),
     TensorProto.INT8: (-128, 127),
@@ -30,11 +30,11 @@ _INT32: Final = 2.0**31
 
 
 def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
-    """What a QuantizeLinear makes of single precision; None where runtimes may differ (NaN, infinities, a scale of 0,
-    what no int32 holds on its way).
+    """Return the result of a QuantizeLinear of float32 data; None where runtimes may differ.
 
-    The quotient is rounded to single precision, then to the nearest integer, or number of eight bits, ties to even; it
-    stops at the ends of the range.
+    Runtimes differ for NaN, infinities, scale 0 and quotients outside int32. The quotient is rounded to float32, then
+    to the
+    nearest integer or float8, ties to even, and saturates at the range's ends.
     """
     x, scale = inputs[0], inputs[1]
     zero = inputs[2] if len(inputs) > 2 else None
@@ -63,7 +63,7 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
 
 
 def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None:
-    """A scale or zero point for each element, along an axis or in blocks along it."""
+    """Return the scale or zero point broadcast to elements: for the whole tensor, along an axis, or by block."""
     if parameter.ndim == 0 or (parameter.ndim == 1 and parameter.size == 1):
         return parameter.reshape(())
     axis, rank, block = int(node.attr("axis", 1)), len(shape), int(node.attr("block_size", 0) or 0)
@@ -81,7 +81,7 @@ def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None
 
 
 def dequantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
-    """What a DequantizeLinear makes of these, each product rounded once; None where runtimes may differ."""
+    """Return the result of a DequantizeLinear, each product rounded once; None where runtimes may differ."""
     x, scale = inputs[0], inputs[1]
     zero = inputs[2] if len(inputs) > 2 else None
     if x is None or scale is None or scale.dtype not in (np.float32, np.float16) or node.attr("output_dtype", 0):

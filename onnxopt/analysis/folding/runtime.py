@@ -1,9 +1,8 @@
-"""Evaluate constant nodes with a real runtime: onnxruntime for the whole cone at once, optimizations off.
+"""Evaluates constant nodes with onnxruntime: all nodes in a session, optimizations off.
 
-Here, where nothing can go wrong: operators of which it is known, of known and small sizes. The rest in a process that
-may die (`worker.room`). Where onnxruntime has no kernel (bfloat16 on CPU, an opset it does not know), onnx's
-ReferenceEvaluator answers node by node, in that process unless it is done at once; where that has none either, the node
-stays.
+Harmless operators of known, small size run in this process, all others in a subprocess (`worker.room`), as they may
+crash. Without an onnxruntime kernel (bfloat16 on CPU, unknown opsets) onnx's ReferenceEvaluator runs node by node, in
+the subprocess unless the work is small. Nodes without either stay.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from onnxopt.worker.room import Declined, Room
 Arrays = dict[Value, Array]
 GiveUp = Callable[[Node, str], None]
 
-_HERE: Final = 1 << 30  # operations at once: about a second, in which no signal is heard
-_ALONE: Final = 1 << 20  # that are done by the time in which threads would have started
-_FEW: Final = 1 << 14  # that an evaluator in Python does in the time in which a process starts
-_DEATHS: Final = 4  # of one cone, before the rest of it is left alone
-_OF_FLOATS: Final = frozenset({"Div", "Pow"})  # of integers they divide by zero
+_HERE: Final = 1 << 30  # operations in a session: about a second, during which signals are not handled
+_ALONE: Final = 1 << 20  # operations finished before threads would have started
+_FEW: Final = 1 << 14  # operations that Python evaluates faster than a process starts
+_DEATHS: Final = 4  # crashes after which the remaining nodes are left alone
+_OF_FLOATS: Final = frozenset({"Div", "Pow"})  # on integers they may divide by zero
 
 
 def run_cone(
@@ -44,9 +43,12 @@ def run_cone(
     most: int,
     give_up: GiveUp,
 ) -> Arrays:
-    """Arrays of the `wanted` outputs of `nodes` (in topological order), as far as they can be had, of at most `most`
-    bytes each where their size was not known. `give_up` is told of nodes of which a runtime dies, or for which it takes
-    too long."""
+    """Return the arrays of `wanted` outputs of `nodes` (in topological order), as far as computable.
+
+    Results of unknown size are limited to `most` bytes each. `give_up` is called with nodes that crash the runtime or
+    run
+    too long.
+    """
     if not nodes:
         return {}
     data = _model(graph, nodes, known, wanted).SerializeToString()
@@ -57,7 +59,7 @@ def run_cone(
         try:
             found = run_session(data, names, threads)
             return {v: found[v.name] for v in wanted if v.name in found}
-        except Exception:  # one of them has no kernel, or raises: find out which
+        except Exception:  # find out which node has no kernel, or raises
             pass
         if operations <= _FEW:
             found = Native(threads=1).evaluate_each(data, names, most, ())
@@ -67,7 +69,7 @@ def run_cone(
 
 
 def is_harmless(node: Node) -> bool:
-    """Can it be run in this process, whatever its operands hold? Its size is known then, and small."""
+    """Whether a node of known, small size can run in this process for any contents of its operands."""
     if node.op not in HARMLESS or (node.op in _OF_FLOATS and types.dtype(node.output) not in FLOATS):
         return False
     found = work(node)
@@ -75,7 +77,7 @@ def is_harmless(node: Node) -> bool:
 
 
 def of_known_size(nodes: Sequence[Node]) -> dict[Node, None]:
-    """Those whose results have a size that is known before they are run, and that can be run at once."""
+    """Return the nodes with result sizes known ahead, able to run in a session."""
     waiting: set[Value] = set()
     found: dict[Node, None] = {}
     for node in nodes:
@@ -89,10 +91,10 @@ def of_known_size(nodes: Sequence[Node]) -> dict[Node, None]:
 def _run_elsewhere(
     room: Room, data: bytes, nodes: Sequence[Node], wanted: Sequence[str], most: int, give_up: GiveUp
 ) -> dict[str, Array]:
-    """One session for all; if that fails, one for each node, without those that are deadly."""
+    """Run all nodes in a session of the subprocess; after a failure, one by one without crashing nodes."""
     try:
         return dict(room.call("evaluate", data, wanted, most))
-    except Exception:  # which of them it was is found out now
+    except Exception:  # the failing node is found below
         pass
     deadly: set[int] = set()
     while len(deadly) < _DEATHS:
@@ -105,7 +107,7 @@ def _run_elsewhere(
             if busy is None:
                 break
             deadly.add(busy)
-        except Exception:  # what came back cannot be read
+        except Exception:  # unreadable answer
             break
     return {}
 

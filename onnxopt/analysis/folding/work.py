@@ -1,4 +1,4 @@
-"""What a node takes to compute, known before it is: bytes of its results, and scalar operations."""
+"""The cost of a node before execution: bytes of its results, and scalar operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Work:
 
 
 def work(node: Node) -> Work | None:
-    """An estimate from above for what has known sizes; None where a size is not known."""
+    """Return an upper bound; None if a size is unknown."""
     made = 0
     for v in node.outputs:
         if v is None:

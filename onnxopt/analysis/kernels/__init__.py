@@ -1,11 +1,11 @@
-"""Numpy kernels for the operators that shape arithmetic and weight reshuffling are made of.
+"""Numpy kernels for operators of shape arithmetic and weight layout.
 
-Only operations whose result is the same bits in every correct implementation: data movement, integers, and the
-correctly rounded + - * / sqrt of IEEE 754. Everything else is left to a real runtime. They exist so that folding
-a model's index arithmetic needs neither a session nor the import of a runtime.
+Only operations with bitwise equal results in every correct implementation: data movement, integers, and the correctly
+rounded + - * / sqrt of IEEE 754. All others are left to a runtime. The kernels fold index arithmetic without a session
+and without importing a runtime.
 
-A kernel takes (node, inputs, opset) and returns one array per output, or None where it will not answer.
-Results may be zero-stride views (Expand, ConstantOfShape): nothing big is made before it is known to be wanted.
+A kernel takes (node, inputs, opset) and returns an array for each output, or None if it does not support the operands.
+Results may be zero-stride views (Expand, ConstantOfShape): large arrays are materialized only when needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnxopt.protos import Array, tensor_bytes
 
 __all__ = ["Invalid", "evaluate", "result_bytes"]
 
-# Their kernels return views.
+# Kernels that return views.
 _VIEWS: Final = frozenset(
     {"Expand", "ConstantOfShape", "Shape", "Size", "Identity", "Transpose", "Slice", "Squeeze", "Unsqueeze"}
 )
@@ -36,9 +36,9 @@ def exists(op: str) -> bool:
 
 
 def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
-    """The node's outputs, or None if there is no kernel for these operands.
+    """Return the node's outputs, or None if no kernel supports the operands.
 
-    Raises Invalid where the node would fail at run time: it stays as it was, and fails where it always did.
+    Raises Invalid if the node would fail at run time: it must stay, and fail as before.
     """
     kernel = KERNELS.get(node.op)
     if kernel is None or any(x is not None and element_kind(x) not in NUMBERS for x in inputs):
@@ -47,12 +47,12 @@ def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         with np.errstate(all="ignore"):
             results = kernel(node, inputs, opset)
     except (ValueError, IndexError, TypeError, KeyError, AssertionError, ZeroDivisionError, OverflowError):
-        return None  # odd operands: let a runtime decide
+        return None  # unusual operands are left to a runtime
     return None if results is None else [np.asarray(r) for r in results]
 
 
 def result_bytes(node: Node, inputs: Inputs) -> int:
-    """Bytes that `evaluate` will make. Views cost nothing; what has no kernel is measured by its shape."""
+    """Return the bytes allocated by `evaluate`: 0 for views and without a kernel."""
     if node.op in _VIEWS or not exists(node.op):
         return 0
     arrays = [x for x in inputs if x is not None]
@@ -76,7 +76,7 @@ def result_bytes(node: Node, inputs: Inputs) -> int:
 
 
 def _range_bytes(operands: Sequence[Array]) -> int:
-    """What Range makes of (start, limit, delta); 0 where they are no integers."""
+    """Return the bytes of Range(start, limit, delta); 0 if they are not integers."""
     if len(operands) != 3 or any(x.size != 1 or element_kind(x) not in "iuf" for x in operands):
         return 0
     if not all(float(x.item()).is_integer() for x in operands):

@@ -1,4 +1,4 @@
-"""Integers, comparisons, and the correctly rounded + - * / sqrt of IEEE 754."""
+"""Kernels for integers, comparisons, and the correctly rounded + - * / sqrt of IEEE 754."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, numpy_dtype
 
-_EXACT: Final = (1 << 53) - 1  # up to this float64 tells all integers apart
+_EXACT: Final = (1 << 53) - 1  # largest integer up to which float64 is exact
 
 
 def _elementwise(function: Callable[..., Any], kinds: str = NUMBERS) -> Kernel:
@@ -54,7 +54,7 @@ def _where(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     assert c is not None and x is not None and y is not None
     result = np.where(c, x, y)
     if is_float(result) and ((result == 0) & np.signbit(result)).any():
-        return None  # in runtimes that choose by adding, -0.0 and the other's 0.0 are 0.0
+        return None  # runtimes that select by addition turn -0.0 into 0.0
     return [result]
 
 
@@ -66,7 +66,7 @@ def _reciprocal(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 
 
 def _overflows(a: Array, b: Array) -> bool:
-    """Is the quotient of two integers somewhere larger than any? Processors trap, runtimes die."""
+    """Whether an integer quotient overflows; processors trap and runtimes crash."""
     return element_kind(a) == "i" and bool((b == -1).any() and ((a == of(a.dtype).low) & (b == -1)).any())
 
 
@@ -103,7 +103,7 @@ def _mod(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _extremum(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     operands = [x for x in inputs if x is not None]
     if any(element_kind(x) not in "iu" for x in operands):
-        return None  # which NaN wins is not for us to say
+        return None  # NaN handling differs between runtimes
     function = np.maximum if node.op == "Max" else np.minimum
     result = operands[0]
     for x in operands[1:]:
@@ -121,11 +121,11 @@ def _cast(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     dtype = numpy_dtype(to)
     if is_float(x) and element_kind(dtype) in "iu":
         limits = of(dtype)
-        # Out of range is undefined in C, and runtimes differ. Of NaN neither is a number.
+        # Out-of-range conversion is undefined in C, and differs between runtimes; NaN fails both comparisons.
         if x.size and not limits.low - 1 < float(x.min()) <= float(x.max()) < float(limits.high) + 1:
             return None
     if x.dtype == np.float64 and dtype == np.float16:
-        return None  # some round twice
+        return None  # some runtimes round twice
     return [x.astype(dtype)]
 
 
@@ -142,7 +142,7 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, axes = inputs[0], axes_of(node, inputs, 13 if node.op == "ReduceSum" else 18, opset)
     assert x is not None
     if element_kind(x) not in "iu" or x.size == 0:
-        return None  # the order of a float sum is the runtime's
+        return None  # the summation order of floats depends on the runtime
     if not axes:
         if node.attr("noop_with_empty_axes", 0) == 1:
             return [x]
@@ -151,5 +151,5 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     result = _REDUCE[node.op].reduce(x, **how)
     wide = _REDUCE[node.op].reduce(np.abs(x).view(f"u{x.itemsize}"), dtype=np.float64, **how)
     if (wide > min(of(x.dtype).high, _EXACT)).any():
-        return None  # what does not fit runtimes wrap around, or cut off; and they may add up in float64
+        return None  # on overflow runtimes wrap or saturate; some sum in float64
     return [result.astype(x.dtype)]

@@ -1,4 +1,4 @@
-"""What moves elements, repeats them, or says where they are."""
+"""Kernels that move or repeat elements, or return their sizes or indices."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _squeeze(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, axes = inputs[0], axes_of(node, inputs, 13, opset)
     assert x is not None
     if axes is not None and not axes:
-        return None  # the standard says nothing goes, runtimes that all ones do
+        return None  # for empty axes the standard drops nothing, runtimes drop all axes of size 1
     return [np.squeeze(x) if axes is None else np.squeeze(x, tuple(axes))]
 
 
@@ -93,7 +93,7 @@ def _gather(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     axis = range(x.ndim)[node.attr("axis")]
     if element_kind(indices) not in "iu":
         return None
-    return [x[(slice(None),) * axis + (indices,)]]  # np.take would write out repeated elements
+    return [x[(slice(None),) * axis + (indices,)]]  # np.take would materialize repeated elements
 
 
 @kernel("Slice")
@@ -149,18 +149,19 @@ def _constant_of_shape(node: Node, inputs: Inputs, opset: int) -> list[Array] | 
 @kernel("Range")
 def _range(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     given = [x for x in inputs if x is not None]
-    start, limit, delta = (x.item() for x in given)  # runtimes take one element of any rank for a scalar
+    start, limit, delta = (x.item() for x in given)  # runtimes accept a single element of any rank as a scalar
     if delta == 0:
         return None
     if element_kind(given[0]) in "iu":
         return [np.arange(start, limit, delta, dtype=given[0].dtype)]
     if not _counts_exactly(given):
-        return None  # what a float range accumulates differs here and there
+        return None  # accumulation in float ranges differs between runtimes
     return [np.arange(int(start), int(limit), int(delta)).astype(given[0].dtype)]
 
 
 def _counts_exactly(operands: list[Array]) -> bool:
-    """Are these floats integers, and so small that each sum of them is exact? A start of -0 would be handed on."""
+    """Whether float operands are integers whose sums are all exact; not for a start of -0, which the result
+    would keep."""
     if any(not is_float(x) or not float(x.item()).is_integer() for x in operands):
         return False
     start, largest = operands[0].item(), 2 ** of(operands[0].dtype).digits

@@ -1,4 +1,4 @@
-"""What a kernel is, and those that there are."""
+"""The kernel type and the registry of kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS: Final = "iufb"
 
 
 class Invalid(Exception):
-    """These operands are an error at run time; no runtime should be asked (some die of it)."""
+    """The operands are an error at run time; no runtime must run them (some crash)."""
 
 
 def kernel(*ops: str) -> Callable[[Kernel], Kernel]:
@@ -28,7 +28,7 @@ def kernel(*ops: str) -> Callable[[Kernel], Kernel]:
 
 
 def axes_of(node: Node, inputs: Inputs, since: int, opset: int) -> list[int] | None:
-    """`axes` as an input from opset `since` on, as an attribute before."""
+    """Return `axes`, an input from opset `since` on and an attribute before."""
     if opset >= since:
         given = inputs[1] if len(inputs) > 1 else None
         return None if given is None else [int(a) for a in given.reshape(-1)]

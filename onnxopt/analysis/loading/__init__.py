@@ -1,1 +1,1 @@
-"""What runtimes know when they load a model, and what they refuse then."""
+"""Model loading in runtimes: inferred types and sizes, and rejected models."""

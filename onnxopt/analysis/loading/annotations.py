@@ -1,5 +1,4 @@
-"""Sizes that a file annotates values inside with, beyond what we know: they may not be so, and we do not believe them.
-Runtimes do, when they load a model."""
+"""Declared sizes of inner values beyond known facts. Declarations may be wrong, but runtimes trust them on loading."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.protos import tensor_type
 
-_CARRIED = 2  # inputs of a Loop that are not: how often, and whether at all
+_CARRIED = 2  # leading Loop inputs that are not carried: trip count and condition
 
 
 def annotated_shapes(scopes: Iterable[Graph]) -> dict[Value, Shape]:
-    """What says more than we know. What a Loop's body takes is another matter: see `declared`."""
+    """Return declared shapes more precise than known ones, except for inputs of Loop bodies (see `declared`)."""
     found: dict[Value, Shape] = {}
     for scope in scopes:
         for v, dims in () if scope.is_function else _annotations(scope):
@@ -25,7 +24,7 @@ def annotated_shapes(scopes: Iterable[Graph]) -> dict[Value, Shape]:
 
 
 def with_numbers(known: Shape | None, other: Shape) -> Shape:
-    """What is known, with the numbers that another has besides."""
+    """Return the known shape, with missing numbers taken from `other`."""
     if known is None:
         return tuple(d if isinstance(d, int) else None for d in other)
     if len(known) != len(other):
@@ -47,7 +46,7 @@ def _annotations(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:
 
 
 def _given_out(owner: Node) -> list[Shape | None]:
-    """What the bodies of an If, a Loop or a Scan say of what it gives out."""
+    """Return the shapes declared in the bodies of an If, Loop or Scan for the outputs."""
     first, *others = [[tensor_type(o.type)[1] for o in body.proto.output] for body in owner.bodies.values()]
     if owner.op == "If":
         return [types.agreed(a, b) for other in others for a, b in zip(first, other)]
@@ -63,7 +62,7 @@ def _given_out(owner: Node) -> list[Shape | None]:
 
 
 def _collected(dims: Shape | None, axis: int) -> Shape | None:
-    """Of what is stacked along that axis; nobody says how many."""
+    """Return the shape of values stacked along an axis of unknown size."""
     if dims is None:
         return None
     found: list[Dim] = list(dims)

@@ -1,6 +1,4 @@
-"""What runtimes know of values when they load a model, which is not what we know: what they infer, and the sizes that a
-Shape lists, as far as they follow them.
-"""
+"""Knowledge of runtimes on loading a model, unlike onnxopt's facts: inferred types, and sizes followed from Shapes."""
 
 from __future__ import annotations
 
@@ -32,8 +30,8 @@ from onnxopt.protos import (
 )
 
 _PICKS: Final = 4
-_CARRIED: Final = 2  # inputs of a Loop's body that are not: the number of the trip, and whether to go on
-# Through what onnxruntime sees sizes that a Shape lists: from which opset on one, and from which on several.
+_CARRIED: Final = 2  # leading inputs of a Loop's body that are not carried: iteration number and condition
+# Operators through which onnxruntime follows sizes: first opset for a single size, and for several.
 _NEVER: Final = 1 << 62
 _SEEN_THROUGH: Final = {
     **dict.fromkeys(("Squeeze", "Unsqueeze"), (1, 1)),
@@ -41,25 +39,27 @@ _SEEN_THROUGH: Final = {
     **dict.fromkeys(("Add", "Mul", "Sub"), (1, 14)),
     **dict.fromkeys(("Div", "Gather"), (1, _NEVER)),
 }
-_LARGEST: Final = 1 << 11  # size of which float16 tells one more
+_LARGEST: Final = 1 << 11  # largest size at which float16 is exact
 _NUMBERS: Final = "iuf"
-_BRANCHES_DIFFER: Final = 11  # opset from which on the branches of an If may give out other shapes
-# What runtimes may follow sizes through that a Shape lists.
+_BRANCHES_DIFFER: Final = 11  # opset from which on branches of an If may have different shapes
+# Operators through which runtimes may follow sizes.
 _FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
 
 
 def declared(loop: Graph) -> dict[Value, Known]:
-    """What a body says itself of the values that it carries: runtimes ask no further, as shapes may change."""
+    """Return a Loop body's declared types of carried values: runtimes use only these, since shapes may change."""
     said = {i.name: i.type for i in loop.proto.input}
     return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
 
 
 def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], annotated: Mapping[Value, Shape]) -> None:
-    """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
-    around them, which onnx's inference of a whole model does not see there; and what the file says of it."""
+    """Add to `inside` the knowledge of runtimes on the results of `nodes`, declared shapes included.
+
+    Runtimes know less than onnxopt's facts, but in bodies they also follow outer constants, unlike onnx's inference.
+    """
     for node in nodes:
         if node.op == "Constant":
-            continue  # of which all is known
+            continue  # fully known
         seen = seen_by(node, inside)
         listed = _followed(node, seen) if is_in_body(node) else None
         if listed is not None:
@@ -72,8 +72,7 @@ def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], ann
 
 
 def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Value, Known]) -> None:
-    """What they `may` know besides, as far as they follow sizes that are listed outside of bodies, of what may be known
-    to us only."""
+    """Add to `may` the possible further knowledge of runtimes, from sizes followed outside of bodies."""
     known = ChainMap(may, inside)
     for node in nodes:
         told = any(v in may for v in node.inputs)
@@ -96,14 +95,14 @@ def _says_more(found: Known, dims: Shape | None) -> bool:
 
 
 def seen_by(node: Node, inside: MutableMapping[Value, Known]) -> MutableMapping[Value, Known]:
-    """Of what is known, what a node is told: sizes that are listed in a scope are not followed into a body there."""
+    """Return the part of the known facts visible to a node: sizes are not followed into a body."""
     told = [v for v in node.inputs if v is not None and v.graph is not node.graph]
     hidden = {v: (inside[v][0], None) for v in told if v in inside and inside[v][1] is not None}
     return ChainMap(hidden, inside) if hidden else inside
 
 
 def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
-    """The sizes that runtimes know of what a node makes: a Shape lists them, and they see through what moves them."""
+    """Return the sizes known to runtimes of a node's result, from a Shape or through followed operators."""
     x = node.input(0)
     if node.op == "Shape":
         dims = dims_of(x, inside) if x is not None else None
@@ -112,7 +111,7 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
     one, several = _SEEN_THROUGH.get(node.op, (_NEVER, _NEVER))
     if opset < one:
         return None
-    listed = node.inputs[:1] if node.op in PICKS else node.inputs  # other operands say where
+    listed = node.inputs[:1] if node.op in PICKS else node.inputs  # other operands are indices
     if any(v not in inside or inside[v][1] is None for v in listed if v is not None):
         return None
     arrays = operands(node, inside)
@@ -125,7 +124,7 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
 
 
 def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:
-    """What it makes of these, if that is small."""
+    """Return the node's result for these operands, if small."""
     try:
         found = evaluate(node, arrays, opset)
     except kernels.Invalid:
@@ -134,7 +133,7 @@ def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | No
 
 
 def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
-    """As kernels do, and what a Cast makes of sizes, to which runtimes pay no heed."""
+    """Return the results of `kernels.evaluate`, also for a Cast of sizes to floats, which runtimes follow."""
     found, x = kernels.evaluate(node, arrays, opset), arrays[0] if arrays else None
     if found is None and node.op == "Cast" and x is not None and element_kind(x) in _NUMBERS and x.size:
         kind, wide = numpy_dtype(node.attr("to")), x.astype(np.float64)
@@ -153,13 +152,13 @@ def is_in_body(node: Node) -> bool:
 
 
 def operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
-    """What the node reads, if all of it is known."""
+    """Return the arrays of all operands, or None if any is unknown."""
     found = [None if v is None else content(v, given) for v in node.inputs]
     return None if any(v is not None and a is None for v, a in zip(node.inputs, found)) else found
 
 
 def content(value: Value | None, given: Mapping[Value, Known]) -> Array | None:
-    """What it holds, if that is known, and small."""
+    """Return the data of a value if known and small."""
     if value is None:
         return None
     if value in given:
@@ -178,7 +177,7 @@ def known_constant(given: Array | Value) -> Known:
 
 
 def as_given(given: Array | Value, known: Mapping[Value, Known] = NOTHING) -> Known:
-    """All that is `known` of it, or that we know; of a Shape, and what is picked of it, runtimes know what it lists."""
+    """Return everything known of a value or array; for (picks from) a Shape, the listed sizes."""
     if not isinstance(given, Value) or given.constant:
         return known_constant(given)
     listed = _listed(given, _PICKS, {}, known)
@@ -188,7 +187,7 @@ def as_given(given: Array | Value, known: Mapping[Value, Known] = NOTHING) -> Kn
 
 
 def _listed(value: Value, steps: int, seen: dict[Value, Array | None], known: Mapping[Value, Known]) -> Array | None:
-    """The sizes that it holds, by way of so many nodes. `seen`: those that were asked for before."""
+    """Return the sizes held by a value, followed through at most `steps` nodes. `seen`: cache."""
     if value not in seen:
         seen[value] = _listed_anew(value, steps, seen, known)
     return seen[value]
@@ -210,11 +209,11 @@ def _listed_anew(
     arrays = [None if v is None else _listed(v, steps - 1, seen, known) for v in node.inputs]
     if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
         return None
-    return _evaluated(node, arrays, value.graph.opset())  # the node may be new, and in no graph yet
+    return _evaluated(node, arrays, value.graph.opset())  # the node may be new, and in no graph
 
 
 def _dims_told(value: Value, known: Mapping[Value, Known]) -> Shape | None:
-    """What runtimes may come to know of its dims: what they know, and what we do of the others."""
+    """Return the dims possibly known to runtimes: inferred ones, completed by onnxopt's facts."""
     ours, theirs = types.shape(value), dims_of(value, known)
     if ours is None or theirs is None or len(ours) != len(theirs):
         return ours if theirs is None else theirs
@@ -226,13 +225,13 @@ def of_any_shape(value: Value) -> Known:
 
 
 def part_of_shape(node: Node, dims: Shape) -> Array | None:
-    """What a Shape lists, if all of that is known."""
+    """Return the sizes listed by a Shape node, or None if any is unknown."""
     part = dims[node.attr("start", 0) : node.attr("end")]
     return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None
 
 
 def inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
-    """What inference says of its results; None if it refuses the node."""
+    """Return the inferred types of a node's results; None if inference rejects the node."""
     if node.op == "If" and node.bodies:
         return _joined(node, given)
     if node.op in ("Loop", "Scan") and node.bodies:
@@ -242,14 +241,16 @@ def inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | N
         return {}
     try:
         found = infer_call(*call)
-    except Exception:  # as onnx says it
+    except Exception:  # errors raised by onnx
         return None
     return {v: (found[f"o{i}"], None) for i, v in enumerate(node.outputs) if v is not None and f"o{i}" in found}
 
 
 def _joined(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
-    """What an If makes: that in which what its branches give out is alike. Where these have to agree, what is said of
-    one goes for the other; None if they do not."""
+    """Return the types of an If's results: the common part of its branches.
+
+    Where branches have to agree, each completes the other; None if they contradict.
+    """
     found: dict[Value, Known] = {}
     for value, *branches in given_out(node):
         first, *others = (dims_of(v, given) for v in branches)
@@ -271,13 +272,13 @@ def _differ(a: Dim, b: Dim) -> bool:
 
 
 def given_out(node: Node) -> list[tuple[Value, ...]]:
-    """Each tensor that an If makes, and what its branches give out for it."""
+    """Return (result, value of each branch) for each tensor result of an If."""
     rows = zip(node.outputs, *(body.outputs for body in node.bodies.values()))
     return [(value, *branches) for value, *branches in rows if value is not None and types.dtype(value)]
 
 
 def has_to_agree(node: Node) -> bool:
-    """Is it an If whose branches have to give out the same shapes, for all that runtimes know of them?"""
+    """Whether the node is an If whose branches must have equal shapes, as far as runtimes know."""
     return node.op == "If" and opset_of(node) < _BRANCHES_DIFFER
 
 

@@ -1,5 +1,4 @@
-"""What a runtime comes to know of what one node makes, or that it refuses the node, or is misled: what it infers is not
-what it computes."""
+"""Inference of a node by a runtime: types of the results, rejection, and wrong sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from onnxopt.inferring import is_below_zero
 
 
 def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
-    """What is known of its results; None if it is refused."""
+    """Return the knowledge of a runtime on a node's results; None if the node is rejected."""
     if _has_no_kernel(node, given):
         return None
     arrays = operands(node, given)
@@ -40,9 +39,9 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
             return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
     found = inferred(node, given)
     if found and any(is_below_zero(kind) for kind, _ in found.values()):
-        return None  # runtimes calculate with such a size, and refuse what does not fit it
+        return None  # runtimes compute with negative sizes, and reject what does not fit
     x = node.input(0)
-    if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
+    if found and node.op == "Shape" and x is not None and x in given:  # runtimes know the sizes listed by a Shape
         dims = dims_of(x, given)
         part = None if dims is None else part_of_shape(node, dims)
         if part is not None:
@@ -51,7 +50,7 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
 
 
 def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
-    """Does onnxruntime refuse it as soon as it is to compute it, whatever inference says?"""
+    """Whether onnxruntime rejects the node on computing it ahead, regardless of inference."""
     if node.op in ("Div", "Mod"):
         return is_by_zero(node, given)
     if node.op in ("Resize", "Upsample"):
@@ -66,9 +65,12 @@ def is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
 
 
 def is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
-    """Is what it makes larger than what a runtime infers, or may it be? Of a PRelu that is what it reads first, and the
-    slope may be larger, if onnxruntime is asked: the standard has no such PRelu. Of an If whose branches have to agree
-    it is what is said of any, as of a branch that never runs."""
+    """Whether a result is, or may be, larger than a runtime infers.
+
+    A runtime infers a PRelu's result from its first input, though onnxruntime (not the standard) lets the slope be
+    larger.
+    For an If whose branches must agree it may use a branch never taken.
+    """
     if has_to_agree(node):
         return _may_disagree(node, given)
     if node.op != "PRelu":
@@ -81,7 +83,7 @@ def is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
 
 
 def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:
-    """May a branch give out another size than a runtime infers of an If?"""
+    """Whether a branch may output another size than a runtime infers for the If."""
     agreed = inferred(node, given) or {}
     return any(
         not _is_so(v, dims, given)
@@ -92,7 +94,7 @@ def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:
 
 
 def _is_so(value: Value, dims: Shape, given: Mapping[Value, Known]) -> bool:
-    """Has it surely these sizes, as far as they are numbers?"""
+    """Whether a value certainly has the numbers in `dims`."""
     ours, theirs = types.shape(value), dims_of(value, given)
     known = ours if theirs is None else with_numbers(ours, theirs)
     return (

@@ -1,4 +1,4 @@
-"""What runtimes infer of a Scan and a Loop, whose body is inferred by itself, for one trip."""
+"""Inference of Scan and Loop in runtimes: the body is inferred by itself, for a single iteration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.protos import tensor_type_proto
 
-_SCAN_OF_AXES: Final = 9  # the opset from which on a Scan has no batch, and says along which axes it goes
+_SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
 _Dims = Callable[[Value], Shape | None]
 
 
 def recurred(node: Node, opset: int, dims_of: _Dims) -> dict[Value, Known]:
-    """What is known of what such a node makes, and of what a Scan gives to its body: by the dims of what it reads, and
-    of what its body makes. Of what a Loop carries nothing is, as its shape may change."""
+    """Return the types of a Loop's or Scan's results, and of a Scan's body inputs.
+
+    `dims_of` gives the dims of operands and body outputs. Carried values of a Loop stay unknown: their shape may
+    change.
+    """
     body = next(iter(node.bodies.values()))
     if node.op == "Loop":
         carried = max(len(node.inputs) - 2, 0)
@@ -47,13 +50,13 @@ def _axes(scan: Node, name: str, count: int) -> list[int]:
 
 
 def _without(axis: int, dims: Shape | None) -> Shape | None:
-    """What one trip reads of it."""
+    """Return the shape read in a single iteration."""
     axis = axis % len(dims) if dims else 0
     return dims and (*dims[:axis], *dims[axis + 1 :])
 
 
 def _with(axis: int, length: Dim, dims: Shape | None) -> Shape | None:
-    """What all trips make, of which each makes this."""
+    """Return the shape collected over all iterations."""
     if dims is None:
         return None
     axis %= len(dims) + 1

@@ -1,4 +1,4 @@
-"""Would a runtime refuse what a pass is about to do? What comes after it is asked, as long as more is known of it."""
+"""Decides whether a runtime would reject the model after a change, by re-inferring downstream nodes."""
 
 from __future__ import annotations
 
@@ -26,60 +26,61 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW
 from onnxopt.protos import Array, tensor_type_proto
 
-_FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these,
-_WARY: Final = 1000  # and so many where one would be refused
+_FAR: Final = 40  # nodes outside of bodies, which are many, re-inferred for their effect on bodies
+_WARY: Final = 1000  # the same, if a body would be rejected
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
 
 class Loading:
-    """What one round of passes was told it may do, which may meet."""
+    """The changes already permitted in a round of passes, whose effects may combine."""
 
     def __init__(self, left: int) -> None:
-        """`left`: how often it may still ask."""
+        """`left`: number of nodes that may still be inferred."""
         self.left = left
-        self._far = _FAR  # and so often of what is in no body
+        self._far = _FAR  # the same for nodes outside of bodies
         self._wary = False
-        self._known: dict[Value, Known] = {}  # what it was told of values
-        self.inside: dict[Value, Known] = {}  # what runtimes knew before of values in bodies,
-        self.may: dict[Value, Known] = {}  # and what they may have known
-        # From which a body that would refuse what is so learns more, or what is inferred otherwise than it is.
+        self._known: dict[Value, Known] = {}  # permitted changes
+        self.inside: dict[Value, Known] = {}  # what runtimes knew of values in bodies before
+        self.may: dict[Value, Known] = {}  # what they may have known
+        # Values that lead to bodies that would be rejected, or to nodes whose inferred sizes are wrong.
         self.watched: set[Value] = set()
-        self.annotated: dict[Value, Shape] = {}  # what they know because the file says so
+        self.annotated: dict[Value, Shape] = {}  # declared shapes known to runtimes
 
     def is_refused(self, value: Value, given: Array | Value, readers: Iterable[Node] | None) -> bool:
         """See `analysis.refusal`."""
         if isinstance(given, Value) and given in self.watched:
-            self.watched.add(value)  # which takes its place
+            self.watched.add(value)  # it takes the place of `given`
         asked = dict.fromkeys(_takers(value) if readers is None else readers)
         constant = not isinstance(given, Value) or given.constant
         if not self._is_read_there(value, asked, constant=constant):
             return False
         before: dict[Value, Known] = {value: self._as_it_is(value)}
-        others = NOTHING if given is value else ChainMap(self._known, self.may, self.inside)  # itself: by our facts
+        # a value replaced by itself: by facts
+        others = NOTHING if given is value else ChainMap(self._known, self.may, self.inside)
         after: dict[Value, Known] = {value: as_given(given, others)}
         if before == after:
-            return False  # it is too large to be looked at, and nobody learns a size
+            return False  # too large to be read, and no new size
         was = self._known.get(value)
         refused = self.refuses(asked, before, after)
         if refused:
             self.beware()
-        elif readers is not None:  # others read it as it is
+        elif readers is not None:  # other readers keep the old value
             del self._known[value]
             if was is not None:
                 self._known[value] = was
         return refused
 
     def told(self, value: Value) -> Shape | None:
-        """The sizes that runtimes may know of it, by what was asked in this round, too."""
+        """Return the sizes possibly known to runtimes of a value, permitted changes included."""
         return dims_of(value, ChainMap(self._known, self.may, self.inside))
 
     def beware(self) -> None:
-        """There is a body that would be refused: what cannot be asked any more is not done, and more can be asked."""
+        """Note that a body would be rejected: undecidable changes are now declined, and the limit is raised."""
         if not self._wary:
             self._wary, self._far = True, self._far + _WARY
 
     def refuses(self, asked: dict[Node, None], before: dict[Value, Known], after: dict[Value, Known]) -> bool:
-        """Does one of these nodes, or what comes after them, refuse what is known then, and not what is known now?"""
+        """Whether a node in `asked`, or downstream, accepts the knowledge `before` and rejects `after`."""
         told = ChainMap(after, self._known)
         then = ChainMap(after, self._known, self.may, self.inside)
         while asked and self.left > 0:
@@ -95,7 +96,7 @@ class Loading:
             old = made_of(node, ChainMap(before, self._known, seen_by(node, self.inside)))
             new = made_of(node, ChainMap(after, self._known, seen_by(node, ChainMap(self.may, self.inside))))
             if new is None and (old is not None or made_of(node, _unshaped(node)) is not None):
-                return True  # also where `old` follows from what we know, and runtimes may not
+                return True  # also where `old` follows from facts that runtimes may not have
             if new != old and is_misled(node, then):
                 return True
             for v, known in self._as_annotated(new).items():
@@ -109,21 +110,21 @@ class Loading:
         return False
 
     def _as_annotated(self, made: Mapping[Value, Known] | None) -> Mapping[Value, Known]:
-        """What a node makes, with what the file says of it besides."""
+        """Return the types of a node's results, completed by declared shapes."""
         if not made or self.annotated.keys().isdisjoint(made):
             return made or {}
         dims = {v: with_numbers(dims_of(v, made), self.annotated[v]) for v in made if v in self.annotated}
         return {**made, **{v: (tensor_type_proto(types.dtype(v), known), made[v][1]) for v, known in dims.items()}}
 
     def _is_watched(self, node: Node) -> bool:
-        """Is it in a body, which may never run, or does it lead there, or to what misleads a runtime?"""
+        """Whether a node is in a body (and may never run), or leads to a body or to a misleading node."""
         if is_in_body(node) or has_to_agree(node):
             return True
         asks = self._far > 0 or self._wary
         return asks and not self.watched.isdisjoint(v for v in node.outputs if v is not None)
 
     def _is_read_there(self, value: Value, readers: Iterable[Node], *, constant: bool) -> bool:
-        """Is it, or if it is to be `constant` what is made of it and others only, read by what is watched?"""
+        """Whether a value, or a value computed only from it and constants, is read by a watched node."""
         known, stack = {value}, list(readers)
         while stack and self.left > 0:
             node = stack.pop()
@@ -137,7 +138,7 @@ class Loading:
         return False
 
     def _as_it_is(self, value: Value) -> Known:
-        """What inference says of it, and nothing that is known otherwise."""
+        """Return the inferred type of a value, without facts from other sources."""
         maker = value.producer
         if maker is None:
             return of_any_shape(value)
@@ -146,7 +147,7 @@ class Loading:
         return (made or {}).get(value) or of_any_shape(value)
 
     def _look_before(self, node: Node) -> None:
-        """Ask what runtimes know of what leads to a node, as far as it is watched: of most nobody has to know."""
+        """Infer what runtimes know of watched values upstream of a node, on demand."""
         stack, asked = [node], dict[Node, None]()
         while stack and len(asked) < _FAR:
             last = stack[-1]
@@ -163,7 +164,7 @@ class Loading:
 
 
 def _takers(value: Value) -> list[Node]:
-    """What reads it, and the If, Loop or Scan that it is given out to."""
+    """Return the readers of a value, and the If, Loop or Scan that outputs it."""
     owner = value.graph.owner if value.is_output else None
     return [*value.users, owner] if owner is not None and owner.op in CONTROL_FLOW else list(value.users)
 

@@ -1,4 +1,4 @@
-"""What leads to bodies that a runtime would refuse if it knew what is so, and to what it infers otherwise."""
+"""Finds the values upstream of bodies that a runtime might reject, and of nodes with wrong inferred sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, 
 
 
 def watch(model: Model, loading: Loading) -> None:
-    """Values stay where nodes are made anew."""
+    """Fill `loading` with the watched values and the runtimes' knowledge of them.
+
+    Values are watched instead of nodes: rewrites replace nodes, and keep values.
+    """
     scopes = [scope for scope in model.scopes() if scope.owner is not None]
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if is_misled(n)]
     if not scopes and not misled:
@@ -46,7 +49,7 @@ def watch(model: Model, loading: Loading) -> None:
     loading.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], loading.watched, leads)
     leading = [n for n in model.graph if not loading.watched.isdisjoint(n.outputs)]
-    # If it is refused, what we know of all these matters: from where on runtimes do not. Or what they are told.
+    # If a body would be rejected, facts unknown to runtimes matter for all of these; otherwise only what runtimes know.
     makers = leading if all_matter else [v.producer for v in read if v.producer is not None]
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
@@ -58,7 +61,7 @@ def watch(model: Model, loading: Loading) -> None:
 
 
 def _in_order(scope: Graph) -> Iterator[Node]:
-    """None before what it reads, and those of its bodies before it."""
+    """Yield nodes after their operands, and nodes of bodies before the owner."""
     for node in scope:
         for body in node.bodies.values():
             yield from _in_order(body)
@@ -71,7 +74,7 @@ def _those(order: Iterable[Node], *chosen: Iterable[Node]) -> list[Node]:
 
 
 def _leads_there(annotated: Mapping[Value, Shape], read: Set[Value], bodies: Iterable[Node]) -> bool:
-    """Is a value in these bodies annotated, or one that leads to what they `read`?"""
+    """Whether a value in these bodies, or upstream of `read`, has a declared shape."""
     if not annotated:
         return False
     leading = {v for n in bodies for v in n.outputs if v is not None} | read
@@ -80,7 +83,7 @@ def _leads_there(annotated: Mapping[Value, Shape], read: Set[Value], bodies: Ite
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
-    """Watch what these nodes are made of, as far as it leads on."""
+    """Watch the upstream values of these nodes, as long as `leads` holds."""
     stack = list(nodes)
     while stack:
         more = {v for v in stack.pop().inputs if v is not None and v not in watched and leads(v)}
@@ -89,6 +92,8 @@ def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value
 
 
 def _tells_more(value: Value) -> bool:
-    """May a runtime learn more by it than we know? Not of what comes of floats whose sizes are known, as it is open to
-    us, too; but of a list of them, which may hold sizes."""
+    """Whether a runtime may learn more from a value than onnxopt's facts.
+
+    Not from floats of known size, except a list of floats, as sizes may be given.
+    """
     return types.dtype(value) not in _FLOATS or types.is_open(value) or types.rank(value) == 1

@@ -1,1 +1,1 @@
-"""What a model costs to run."""
+"""The cost of running a model."""

@@ -1,4 +1,4 @@
-"""What is in a model: operators, nodes, parameters, bytes. Data outside the file is counted, not read."""
+"""Statistics of a model: operators, nodes, parameters, bytes. External data is counted, not read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 
 @dataclass(frozen=True)
 class NodeWork:
-    """One node of those that compute most; `shape` of its first output, `times` it runs."""
+    """A node with much work; `shape` of its first output, `times` it runs."""
 
     name: str
     op: str
@@ -35,9 +35,9 @@ class NodeWork:
 
 @dataclass(frozen=True)
 class Work:
-    """What a run takes (see `analysis.flops` and `analysis.memory`), with `inexact` nodes of unknown sizes.
+    """The work of a run (see `analysis.flops` and `analysis.memory`); `inexact`: number of nodes of unknown size.
 
-    `macs_by_operator` and `flops_by_operator` are sorted, the largest first; `nodes` too.
+    `macs_by_operator`, `flops_by_operator` and `nodes` are sorted, largest first.
     """
 
     macs: int
@@ -52,7 +52,7 @@ class Work:
 
 
 def model_work(model: Model, top: int = 0) -> Work:
-    """MACs, FLOPs and memory of one run, with the `top` nodes that compute most."""
+    """Return MACs, FLOPs and memory of a run, with the `top` nodes by FLOPs."""
     from onnxopt.analysis.facts import is_invented
     from onnxopt.analysis.measures.flops import model_costs
     from onnxopt.analysis.measures.memory import peak_memory
@@ -88,13 +88,13 @@ def model_work(model: Model, top: int = 0) -> Work:
 
 @dataclass(frozen=True)
 class ModelStats:
-    """Counts over all scopes: main, bodies, and functions, each function once however often it is called.
+    """Counts over all scopes: main graph, bodies, and functions (each once, regardless of calls).
 
-    `parameters` are the elements of initializers and of the tensors in Constant nodes, integers too; a sparse tensor
-    counts with the values it stores. `bytes_by_type` is their size in memory (a string as 8 bytes). `file_bytes` is
-    the model file and its data files, without those in `missing_files`. `inputs` are those a caller must give: without
-    those that have a default. `dynamic`: where each symbolic dim occurs in inputs, such as `x[0]`. `work` is None where
-    it was not asked for.
+    `parameters`: elements of initializers and Constant nodes, integers included, and stored elements of sparse tensors.
+    `bytes_by_type`: their size in memory (8 bytes for a string). `file_bytes`: the model file and its data files,
+    without
+    `missing_files`. `inputs`: inputs without a default. `dynamic`: positions of each symbolic dim in inputs, such as
+    `x[0]`. `work`: None unless requested.
     """
 
     path: str
@@ -119,7 +119,7 @@ class ModelStats:
 
 
 def model_stats(model: Model) -> ModelStats:
-    """Count a model as it is in memory; sizes on disk from the file it was read from (0 without one)."""
+    """Return the counts of a model in memory; file sizes are 0 if it was not read from a file."""
     operators: Counter[str] = Counter()
     scopes: dict[str, int] = {}
     paths: Counter[str] = Counter()
@@ -127,7 +127,7 @@ def model_stats(model: Model) -> ModelStats:
     initializers = parameters = 0
     for graph in model.scopes():
         paths[graph.path] += 1
-        again = f" ({paths[graph.path]})" if paths[graph.path] > 1 else ""  # nodes without names make equal paths
+        again = f" ({paths[graph.path]})" if paths[graph.path] > 1 else ""  # unnamed nodes give equal paths
         scopes[graph.path + again] = len(graph)
         operators.update(node.op for node in graph)
         initializers += len(graph.initializers) + len(_sparse(graph))
@@ -165,7 +165,7 @@ def _dynamic(model: Model) -> dict[str, list[str]]:
 
 
 def _sparse(graph: Graph) -> list[TensorProto]:
-    """The values of a scope's sparse initializers."""
+    """Return the values of a scope's sparse initializers."""
     return [] if graph.is_function else [sparse.values for sparse in graph.proto.sparse_initializer]
 
 
@@ -180,7 +180,7 @@ def _constants(graph: Graph) -> Iterator[Held]:
 
 
 def _held(node: Node) -> Held | None:
-    """What a Constant node holds, without decoding a tensor; None if a function's caller decides."""
+    """Return the type of a Constant without decoding its tensor; None if a function's caller sets the value."""
     if node.has_references or not node.attributes:
         return None
     for key in ("value", "sparse_value"):
@@ -192,7 +192,7 @@ def _held(node: Node) -> Held | None:
 
 
 def file_bytes(model: Model) -> int:
-    """The model file, and each data file that a tensor of its graphs refers to, once."""
+    """Return the bytes of the model file and of each data file its tensors refer to."""
     if model.path is None or not model.path.is_file():
         return 0
     files = {os.path.realpath(f) for f in _data_files(model)} | {os.path.realpath(model.path)}
@@ -200,6 +200,6 @@ def file_bytes(model: Model) -> int:
 
 
 def _data_files(model: Model) -> list[Path]:
-    """What external tensors refer to, there or not."""
+    """Return the paths of external data, existing or not."""
     folder = model.path.absolute().parent if model.path is not None else Path()
     return [folder / name for name in model.data_files if "\0" not in name]

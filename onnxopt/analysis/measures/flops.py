@@ -1,11 +1,11 @@
-"""How much a model computes: multiply-accumulates and floating point operations, node by node.
+"""Work of a model: multiply-accumulates and floating point operations, node by node.
 
-A MAC is one multiplication whose product is added to a sum: what convolutions, matrix products, recurrent layers and
-attention are made of. FLOPs are two for each MAC, and one for each scalar operation of everything else: an Add has one
-for each element of its result, a Softmax five (largest, difference, exponential, sum, quotient). Functions such as Exp
-and Tanh count one. What only moves data counts none. Integers count as floats do.
+A MAC is a multiplication with its product added to a sum, in convolutions, matrix products, recurrent layers and
+attention. FLOPs are 2 for each MAC, and 1 for each other scalar operation: an Add has 1 for each element of the result,
+a Softmax 5 (maximum, difference, exponential, sum, quotient). Functions such as Exp and Tanh count 1, data movement 0.
+Integers count like floats.
 
-Where a size is not known it is taken as 1, and the node is listed as inexact: the sum is a lower bound then.
+An unknown size counts as 1 and makes the node inexact: the sum is then a lower bound.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PER_ELEMENT: Final = {
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What one run of a node takes; `times`: how often it runs (a Loop's trips, where they are constant)."""
+    """The work of a single run of a node; `times`: number of runs (a Loop's trip count if constant)."""
 
     node: Node
     macs: int
@@ -47,10 +47,9 @@ class NodeCost:
 
 
 def model_costs(model: Model) -> list[NodeCost]:
-    """The nodes of the main graph and its bodies that compute something, in order.
+    """Return the work of the nodes in the main graph and its bodies, in order; nodes without work are left out.
 
-    Of an If the branch that computes more counts. Bodies of functions have no shapes of their own: load the model with
-    `inline_functions`.
+    Of an If the branch with more work counts. Function bodies have no shapes: load the model with `inline_functions`.
     """
     types.update(model)
     return list(_scope(model.graph, 1))
@@ -73,13 +72,13 @@ def _scope(graph: Graph, times: int) -> Iterator[NodeCost]:
 
 
 def operations(node: Node) -> int:
-    """Multiply-accumulates, or the scalar operations of what has none, of one run of a node."""
+    """Return the MACs of a single run of a node, or its scalar operations if it has none."""
     size = _Size()
     return _macs(node, size) or _flops(node, size)
 
 
 def _trips(node: Node) -> int:
-    """How often the bodies run, as far as it is known."""
+    """Return the number of iterations of the bodies, 1 if unknown."""
     if node.op == "Loop":
         count = node.input(0)
         return max(0, int(count.array.item())) if count is not None and count.constant and count.array.size == 1 else 1
@@ -91,13 +90,13 @@ def _trips(node: Node) -> int:
 
 
 class _Size:
-    """Sizes of values; remembers whether all that were asked for are known."""
+    """Sizes of values; `exact` turns false when an unknown size is requested."""
 
     def __init__(self) -> None:
         self.exact = True
 
     def shape(self, value: Value | None, rank: int = 0) -> list[int]:
-        """Dims, unknown ones as 1; at least `rank` of them."""
+        """Return the dims, unknown ones as 1; at least `rank` of them."""
         dims = types.shape(value) if value is not None else None
         if dims is None or not all(isinstance(d, int) for d in dims):
             self.exact = False
@@ -118,13 +117,13 @@ def _macs(node: Node, size: _Size) -> int:
 
 
 def _conv(node: Node, size: _Size) -> int:
-    """Each element of the result sums C/g x kernel products (Conv-1: W [M, C/g, …])."""
+    """Return MACs of a convolution: each result element sums C/g × kernel products (Conv-1: W [M, C/g, …])."""
     w = size.shape(node.input(3 if node.op == "QLinearConv" else 1), 3)
     return size.elements(_first(node)) * prod(w[1:])
 
 
 def _conv_transpose(node: Node, size: _Size) -> int:
-    """Each element of the input goes into M/g x kernel sums (ConvTranspose-1: W [C, M/g, …])."""
+    """Return MACs: each input element is added to M/g × kernel sums (ConvTranspose-1: W [C, M/g, …])."""
     return size.elements(node.inputs[0]) * prod(size.shape(node.input(1), 3)[1:])
 
 
@@ -138,7 +137,7 @@ def _matmul(node: Node, size: _Size) -> int:
 
 
 def _einsum(node: Node, size: _Size) -> int:
-    """One product for each combination of all letters; of one operand none."""
+    """Return a product for each combination of all letters; 0 for a single operand."""
     text = str(node.attr("equation")).replace(" ", "")
     terms = text.partition("->")[0].split(",")
     if len(terms) < 2 or "." in text:
@@ -152,7 +151,7 @@ def _einsum(node: Node, size: _Size) -> int:
 
 
 def _recurrent(node: Node, size: _Size) -> int:
-    """Gates x hidden x (input + hidden) for each step and sequence (LSTM-1: W [directions, gates H, I])."""
+    """Return gates × hidden × (input + hidden) for each step and sequence (LSTM-1: W [directions, gates H, I])."""
     steps, batch = size.shape(node.inputs[0], 3)[:2]
     directions, rows, inputs = size.shape(node.input(1), 3)[:3]
     hidden = size.shape(node.input(2), 3)[2]
@@ -160,7 +159,8 @@ def _recurrent(node: Node, size: _Size) -> int:
 
 
 def _attention(node: Node, size: _Size) -> int:
-    """Scores, and their products with the values (Attention-23: [batch, heads, length, size] or 3-D)."""
+    """Return MACs of the scores and of their product with the values (Attention-23: [batch, heads, length, size] or
+    3-D)."""
     q, k, v = (size.shape(node.input(i), 3) for i in range(3))
     past = node.input(4)
     length = k[-2] + (size.shape(past, 4)[2] if past is not None else 0)

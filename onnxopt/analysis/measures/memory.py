@@ -1,4 +1,4 @@
-"""How much memory the values of a run take at most, beside weights."""
+"""Peak memory of a run, without weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxopt.protos import tensor_bytes
 
 @dataclass(frozen=True)
 class Peak:
-    """`bytes` while `node` runs; `exact` is false where a size was not known, and taken as 1."""
+    """`bytes` while `node` runs; `exact` is false if an unknown size was taken as 1."""
 
     bytes: int
     node: Node | None
@@ -23,11 +23,11 @@ class Peak:
 
 
 def peak_memory(model: Model) -> Peak:
-    """The largest sum of inputs, results and what is still to be read, over the nodes in their order.
+    """Return the largest sum of live values over the nodes in order: inputs, results, and values still to be read.
 
-    An estimate: every value has memory of its own from the node that makes it to the last that reads it (runtimes let
-    some share, and keep some for longer); graph inputs and outputs live throughout. A body adds what it needs while its
-    owner runs. Linear in nodes.
+    An estimate: each value has its own memory from producer to last reader (runtimes may share memory, or keep it
+    longer);
+    graph inputs and outputs live throughout. A body adds its peak while its owner runs. Linear in nodes.
     """
     types.update(model)
     return _peak(model.graph)
@@ -62,7 +62,7 @@ def _peak(graph: Graph) -> Peak:
 
 
 def _at(user: Node, graph: Graph, place: dict[Node, int]) -> int:
-    """Where in `graph` a reader is: itself, or the owner of the body that it is in."""
+    """Return the position in `graph` of a reader, or of the owner of the body around it."""
     while user not in place:
         assert user.graph is not None and user.graph.owner is not None and user.graph is not graph
         user = user.graph.owner

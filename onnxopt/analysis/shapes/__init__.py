@@ -1,1 +1,1 @@
-"""Shapes, and the integers that are computed from shapes, as symbolic expressions."""
+"""Shapes, and integers computed from shapes, as symbolic expressions."""

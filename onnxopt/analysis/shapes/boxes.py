@@ -1,4 +1,4 @@
-"""Which box of a tensor a scatter writes, as its indices say."""
+"""The box of a tensor written by a scatter, derived from its indices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnxopt.analysis.shapes.counting import Count, counts, counts_in, dim_of, n
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 
-_LARGE: Final = 1 << 22  # indices that are looked at
+_LARGE: Final = 1 << 22  # indices examined
 
 
 class Span(NamedTuple):
-    """From a place to another along an axis; None is the end of the axis."""
+    """The range [start, end) along an axis; an end of None is the end of the axis."""
 
     start: int
     end: int | None
@@ -27,16 +27,18 @@ WHOLE: Final = Span(0, None)
 
 
 class Box(NamedTuple):
-    """`spans`: what of each axis of the data is written. `missing`: axes of the data, of one element in the box, that
-    the updates do not have."""
+    """`spans`: the written range of each data axis. `missing`: data axes of size 1 in the box, absent in the
+    updates."""
 
     spans: tuple[Span, ...]
     missing: tuple[int, ...] = ()
 
 
 class _Line(NamedTuple):
-    """Indices along one axis of the data: `size` of them, one after the other from `start` on. `end`: up to which they
-    count, where that is computed. `axis`: along which axis of all indices they count; None where there is none."""
+    """Indices along a data axis: `size` consecutive indices from `start`.
+
+    `end`: computed upper bound, if any. `axis`: the index tensor's axis of counting, or None.
+    """
 
     start: int
     size: Dim
@@ -45,8 +47,7 @@ class _Line(NamedTuple):
 
 
 def box_of(scatter: Node) -> Box | None:
-    """The box that a ScatterND or ScatterElements replaces, each element by the one at its place in the updates; None
-    where it is none, or that is not proven."""
+    """Return the box that a ScatterND or ScatterElements replaces element by element; None if not proven."""
     data, indices, updates = scatter.inputs[:3]
     if scatter.has_references or scatter.attr("reduction", "none") != "none":
         return None
@@ -69,8 +70,10 @@ def box_of(scatter: Node) -> Box | None:
 
 
 def _is_as_large(made: Sequence[Dim], written: Sequence[Dim], cut: Collection[int | None]) -> bool:
-    """Are the updates as large as the box? Of a box that is less than the data along an axis, which is in `cut`, other
-    axes may be of unknown size: what is joined has to have them alike."""
+    """Whether the updates have the shape of the box.
+
+    If the box covers part of an axis (in `cut`), axes of unknown size may differ: a Concat requires equal sizes.
+    """
     if len(made) != len(written) or None in written:
         return False
     unlike = [i for i, (a, b) in enumerate(zip(made, written)) if a != b]
@@ -78,7 +81,7 @@ def _is_as_large(made: Sequence[Dim], written: Sequence[Dim], cut: Collection[in
 
 
 def _span(line: _Line, dim: Dim) -> Span | None:
-    """The part of an axis of this size; None where it may reach beyond the axis."""
+    """Return the range within an axis of this size; None if it may exceed the axis."""
     start, size = line.start, line.size
     if isinstance(dim, int):
         if not isinstance(size, int) or not -dim <= start <= start + size <= (dim if start >= 0 else 0):
@@ -89,13 +92,13 @@ def _span(line: _Line, dim: Dim) -> Span | None:
         return None
     if not start and size == dim:
         return WHOLE
-    if not start and size == 1 and not is_invented(dim):  # it reaches beyond the axis only where that is empty
+    if not start and size == 1 and not is_invented(dim):  # it exceeds the axis only if the axis is empty
         return Span(0, 1)
     return Span(start, None) if line.end is not None and dim_of(line.end) == dim else None
 
 
 def _of_elements(scatter: Node, indices: Value, given: Sequence[Dim], rank: int) -> list[_Line] | None:
-    """All axes but one from the first element on; along that one as the indices say."""
+    """Return the lines of a ScatterElements: whole axes except the indexed one."""
     if len(given) != rank:
         return None
     axis = int(scatter.attr("axis", 0)) % rank
@@ -114,13 +117,13 @@ def _line(indices: Value, given: Sequence[Dim], axis: int) -> _Line | None:
 
 
 def _of_places(indices: Value, given: Sequence[Dim]) -> list[_Line] | None:
-    """What the last axis of the indices lists, for each axis of the data in order."""
+    """Return the lines of a ScatterND, listed in the last axis of the indices."""
     parts = _parts(indices, given)
     if parts is None:
         return None
     lines: list[_Line] = []
     axes = len(given) - 1  # of the box
-    at = 0  # the next of them
+    at = 0  # the next axis
     for k, part in enumerate(parts):
         if isinstance(part, Count) and part.axis == at and given[at] != 1:
             lines.append(_Line(part.start, given[at], part.end, at))
@@ -136,7 +139,7 @@ def _of_places(indices: Value, given: Sequence[Dim]) -> list[_Line] | None:
 
 
 def _parts(indices: Value, given: Sequence[Dim]) -> list[Count | int | None] | None:
-    """For each axis of the data what its indices count, along which axis of all, or the one index that they are."""
+    """Return for each data axis the count along an index axis, or the single index."""
     if indices.constant:
         dims = indices.constant_type()[1]
         if not 0 < prod(dims) <= _LARGE:

@@ -1,4 +1,4 @@
-"""What a Where chooses of vectors that are joined of parts."""
+"""Results of a Where on concatenated integer vectors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from onnxopt.graph.value import Value
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-Part = tuple[Value, list[Size | None]]  # and what it holds
+Part = tuple[Value, list[Size | None]]  # (value, its contents)
 
 
 def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> list[Value | list[int]] | None:
-    """What holds the elements of its result, in order: numbers, and parts that stand there in what it chooses from.
-    None where something else is needed."""
+    """Return the parts of a Where's result, in order: numbers, and values taken from concatenated operands.
+
+    None if further elements are needed.
+    """
     joined = [v.producer for v in where.inputs[1:] if v is not None and v.producer is not None]
     there: dict[int, list[Part]] = {}
     for node in joined:
@@ -43,7 +45,7 @@ def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> l
 
 
 def _place(s: ShapeData, concat: Node, there: dict[int, list[Part]]) -> None:
-    """Where its parts begin, as far as it is known how long they are."""
+    """Add the start offsets of a Concat's parts, as far as their lengths are known."""
     at = 0
     for v in concat.inputs:
         held = s.content(v)

@@ -1,4 +1,4 @@
-"""Integers that count along an axis, and those that are sizes: what is picked by them is known without running it."""
+"""Integer tensors that count along an axis or hold sizes, for static analysis of indexing."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _INTEGERS: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
 
 
 class Count(NamedTuple):
-    """start, start + 1, start + 2, … along an axis, counted from the last, and the same along all others."""
+    """start, start + 1, start + 2, … along an axis (negative index), constant along all others."""
 
     axis: int
-    end: Value | None = None  # what it counts up to, where that is computed
+    end: Value | None = None  # computed upper bound, if any
     start: int = 0
 
 
 def counts(value: Value | None, reach: int = _REACH) -> Count | None:
-    """Along which axis does `value` count? Not where its dims are unknown."""
+    """Return the Count of a value, or None, also for unknown dims."""
     if value is None or not reach or types.dtype(value) not in _INTEGERS:
         return None
     if value.constant:
@@ -51,19 +51,19 @@ def counts(value: Value | None, reach: int = _REACH) -> Count | None:
     given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
     if found is None or not given or given[found.axis] is None:
         return None
-    if node.op not in SAME_ORDER:  # axes may come in front, and others widen
+    if node.op not in SAME_ORDER:  # leading axes may be added, others widened
         return found if shape[found.axis] == given[found.axis] else None
     if node.op == "Unsqueeze" and (places := _places(node, len(shape))) is not None:
         kept = [i for i in range(len(shape)) if i not in places]
         return found._replace(axis=kept[found.axis] - len(shape)) if len(kept) == len(given) else None
-    # Only axes of one element come or go beside the one it counts along.
+    # Only axes of size 1 may be added or dropped next to the counting axis.
     long = [i - len(shape) for i, d in enumerate(shape) if d != 1]
     alone = all(d == 1 for i, d in enumerate(given) if i - len(given) != found.axis)
     return found._replace(axis=long[0]) if alone and [shape[i] for i in long] == [given[found.axis]] else None
 
 
 def counts_in(data: Array) -> Count | None:
-    """Of one element it counts along the first axis."""
+    """Return the Count of an array; a single element counts along the first axis."""
     if not data.ndim or not data.size:
         return None
     start = int(data.reshape(-1)[0])
@@ -75,7 +75,7 @@ def counts_in(data: Array) -> Count | None:
 
 
 def _sliced(node: Node, rank: int, reach: int) -> Count | None:
-    """What counts, from a place on."""
+    """Return the Count behind a Slice."""
     found, given = counts(node.inputs[0], reach - 1), [*node.inputs, None, None][1:5]
     if found is None or any(v is not None and not v.constant for v in given):
         return None
@@ -89,7 +89,7 @@ def _sliced(node: Node, rank: int, reach: int) -> Count | None:
 
 
 def number(value: Value | None, reach: int = _REACH) -> int | None:
-    """The integer that every element of `value` is, however many there are."""
+    """Return the integer that all elements of `value` equal, or None."""
     if value is None or not reach or types.dtype(value) not in _INTEGERS:
         return None
     if value.constant:
@@ -108,7 +108,7 @@ def _places(node: Node, rank: int) -> set[int] | None:
 
 
 def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
-    """The size that `value`, one integer, is read off; None where it is none."""
+    """Return the dim read by `value`, a single integer; None if it is not a dim."""
     if value is None or not reach:
         return None
     if value.constant:
@@ -136,7 +136,7 @@ def _listed(node: Node) -> tuple[Dim, ...] | None:
 
 
 def is_size(value: Value | None, reach: int = _REACH) -> bool:
-    """Is `value`, one integer, surely not negative: a size, or a sum of such?"""
+    """Whether `value`, a single integer, is surely not negative: a size, or a sum of sizes."""
     node = value.producer if value is not None else None
     if node is not None and reach and not node.has_references:
         if node.op == "Add":

@@ -1,5 +1,4 @@
-"""How many axes a value has wherever the model runs: a Conv, an LSTM, a Transpose read what has one number of axes, and
-anything else is an error."""
+"""Ranks required by readers: Conv, LSTM or Transpose accept a single rank, any other is a run-time error."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import LIKE_FIRST, MULTIDIRECTIONAL, POOLS, RECURRENT
 
-_FAR: Final = 32  # readers, one behind another or side by side, that are asked; axes
-_STATES: Final = (5, 6)  # inputs of these: what they begin with
+_FAR: Final = 32  # readers examined (in depth and in breadth), and axes
+_STATES: Final = (5, 6)  # state inputs of recurrent operators
 
 
 class Running:
-    """The nodes of a scope on which its outputs depend: they run whenever it does. Looked for when first asked."""
+    """The nodes needed for the outputs of a scope, which run whenever the scope does. Computed on first query."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -41,8 +40,8 @@ class Running:
 
 
 def demanded_rank(value: Value, among: Running) -> int | None:
-    """How many axes what reads `value` asks of it, in nodes that run; None where none asks."""
-    stack = [(value, 0, -1)]  # with how many axes more it has than `value`, and of how many axes `value` has more
+    """Return the rank of `value` required by readers in nodes that run, or None."""
+    stack = [(value, 0, -1)]  # (value read, its additional axes, lower bound of the rank of `value`)
     for _ in range(_FAR):
         if not stack:
             break
@@ -52,7 +51,7 @@ def demanded_rank(value: Value, among: Running) -> int | None:
                 continue
             rank = _read_by(node, asked)
             if rank is not None and rank - more > above and node in among:
-                return rank - more  # and what is in between runs for it
+                return rank - more  # the nodes in between run, too
             found = _passed_on(node, asked)
             if found is not None and node.outputs[0] is not None:
                 change, least = found
@@ -61,7 +60,7 @@ def demanded_rank(value: Value, among: Running) -> int | None:
 
 
 def _read_by(node: Node, value: Value) -> int | None:
-    """How many axes this node asks of what it reads, where it asks for one number of them."""
+    """Return the rank that a node requires of an input, or None."""
     op, places = node.op, node.places(value)
     if op in RECURRENT and not node.domain and (places[0] == 0 or places[0] in _STATES):
         return 3
@@ -76,7 +75,7 @@ def _read_by(node: Node, value: Value) -> int | None:
 
 
 def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
-    """How many axes more than `value` its result has, if `value` has more than so many; None where that depends."""
+    """Return (additional axes of the result, required lower bound of the rank of `value`), or None if unknown."""
     op, places = node.op, node.places(value)
     if op in MULTIDIRECTIONAL:
         others = [types.rank(v) for v in node.inputs if v is not None and v is not value]
@@ -95,16 +94,16 @@ def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
 
 
 def _axes(node: Node) -> int | None:
-    """How many axes it adds, or takes away."""
+    """Return the number of axes that a node adds or drops."""
     axes, given = node.attr("axes"), node.input(1)
     if given is not None and given.constant and _is_list(given):
         axes = given.array.reshape(-1).tolist()
     if not axes or len({a < 0 for a in axes}) > 1 or len(set(axes)) < len(axes):
-        return None  # two may be one and the same
+        return None  # two entries may be the same axis
     return len(axes)
 
 
 def _is_list(axes: Value) -> bool:
-    """Is it one of a few integers, as axes are?"""
+    """Whether a constant is a short list of int64, as axes are."""
     data_type, dims = axes.constant_type()
     return data_type == TensorProto.INT64 and prod(dims) <= _FAR

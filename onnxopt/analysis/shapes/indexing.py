@@ -1,4 +1,4 @@
-"""Shapes of what index arithmetic and the operators around it make: one output, whose dims a rule gives."""
+"""Shape rules for index arithmetic and related operators with a single output."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _slice(s: ShapeData, n: Node) -> Found | None:
     found = cuts_of(s, n, len(x))
     if found is None and n.input(1) is None:
         return None
-    if found is None:  # the rank is known all the same, and what lies along other axes
+    if found is None:  # the rank is known, and dims along other axes
         axes = ints(s.content(n.input(3)))
         return tuple(None if axes is None or i in axes or i - len(x) in axes else d for i, d in enumerate(x))
     for axis, start, end, step in found:
@@ -117,8 +117,12 @@ def _slice(s: ShapeData, n: Node) -> Found | None:
 
 
 def _extent(x: Dims, axis: int, start: Size | None, end: Size | None, step: int) -> Size | None:
-    """Elements of [start:end:step] along an axis; None where that depends on how they compare, or runtimes infer other
-    numbers than they compute: backwards to the largest integer."""
+    """Return the number of elements of [start:end:step] along an axis.
+
+    None if an unknown comparison decides, or if runtimes infer another number than they compute (backwards to the
+    largest
+    integer).
+    """
     size = x[axis]
     if step < 0 and isinstance(end, int) and end >= LARGEST[0]:
         return None
@@ -136,12 +140,12 @@ def _extent(x: Dims, axis: int, start: Size | None, end: Size | None, step: int)
     if isinstance(end, int) and end < 0:
         end = size + end
     if start == -1 * size or (isinstance(start, int) and start < 0):
-        start = size + start  # the whole size before the end is the first, also of an axis of none
+        start = size + start  # `size` before the end is the first element, also for size 0
     if start == 0 and end == size:
         return size
     if start == 0 and isinstance(size, int) and size > 0 and is_nonnegative(end):
         return least(end, size)
-    # The clamped form is the plain one only where 0 ≤ start ≤ end ≤ size is proven.
+    # Without clamping only if 0 ≤ start ≤ end ≤ size is proven.
     inside = is_nonnegative(start) and is_nonnegative(end - start) and is_nonnegative(size - end)
     return end - start if inside else None
 
@@ -161,15 +165,16 @@ def _reshape(s: ShapeData, n: Node) -> Found | None:
 
 
 def _as_size(t: Size | None) -> Size | None:
-    """None for what may be -1 at run time, which is what is left, or 0 where nothing is empty: 3 - N."""
+    """Return None for an element that may be -1 (inferred) or 0 (copied) at run time, such as 3 - N."""
     return t if isinstance(t, int) or t is None or is_nonnegative(t) else None
 
 
 def _or_copied(t: Size | None, i: int, x: Dims | None) -> Size | None:
-    """What a Reshape makes of the element `t` of its target: where that is 0, the dim there of what it reads.
+    """Return the dim made by a Reshape from element `t` of its target; 0 copies the input's dim.
 
-    Two things are taken as they are meant: what has no elements keeps its 0 ([N, S, -1] where S is 0 is taken for
-    [N, 0, 5], and is [N, 5, 0] in runtimes), and a tensor of which a size is not known fits the target.
+    Two assumptions: an empty tensor keeps its 0 ([N, S, -1] with S = 0 is taken as [N, 0, 5], runtimes give [N, 5, 0]),
+    and
+    a tensor of unknown size fits the target.
     """
     if t is None or t == -1 or is_positive(t) or (x is not None and i >= len(x)):
         return t

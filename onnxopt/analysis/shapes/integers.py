@@ -1,4 +1,4 @@
-"""Integers that are computed from shapes: a rule gives the elements of the one output, None for what is not known."""
+"""Rules for integers computed from shapes: each returns the elements of a single output, None for unknown ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onnxopt.protos import Array
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-SMALL: Final = 64  # elements; what is larger is data, not a shape
+SMALL: Final = 64  # elements; larger tensors are data, not shapes
 INTEGERS: Final = frozenset(LARGEST)
 Rule = Callable[["ShapeData", Node], "Array | None"]
 
@@ -61,7 +61,7 @@ def _cast(s: ShapeData, n: Node) -> Array | None:
 
 
 def _of_its_type(rule: Rule) -> Rule:
-    """What may leave the range of its type is not known: it wraps around."""
+    """Wrap a rule: elements that may overflow their type are unknown, since they wrap around."""
 
     def apply(s: ShapeData, n: Node) -> Array | None:
         made, data_type = rule(s, n), types.dtype(n.output)
@@ -100,7 +100,7 @@ def _divided(s: ShapeData, n: Node) -> Array | None:
 
 
 def _quotient(a: Any, b: Any, least: Mapping[str, int]) -> Any:
-    """Runtimes truncate: that is the floor of what is not negative."""
+    """Return a / b truncated as in runtimes: equal to the floor if not negative."""
     if isinstance(a, int) and isinstance(b, int):
         return None if b == 0 else int(a / b) if abs(a) < 1 << 50 else None
     if not isinstance(b, int):
@@ -110,7 +110,7 @@ def _quotient(a: Any, b: Any, least: Mapping[str, int]) -> Any:
 
 
 def _rest(a: Any, b: Any) -> Any:
-    """With the sign of what it is divided by."""
+    """Return a mod b, with the sign of b."""
     if not isinstance(b, int) or b <= 0:
         return None
     whole = quotient(a, b)
@@ -126,7 +126,7 @@ def _equal(a: Any, b: Any) -> bool | None:
 
 
 def _compared(s: ShapeData, n: Node) -> Array | None:
-    """What a tensor tells of its size is no number below zero, whatever else is known of it."""
+    """Return the results of Equal; a size read from a tensor never equals a negative number."""
     found = _arithmetic(_equal)(s, n)
     if found is None or None not in found.reshape(-1).tolist():
         return found
@@ -142,7 +142,7 @@ def _compared(s: ShapeData, n: Node) -> Array | None:
 
 
 def _larger(a: Any, b: Any, least: Mapping[str, int]) -> Any:
-    """Of what surely is no less."""
+    """Return the element that is surely not smaller, or None."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     for one, other in ((a, b), (b, a)):
@@ -193,7 +193,7 @@ def _sliced(s: ShapeData, n: Node) -> Array | None:
 
 
 def parts(s: ShapeData, n: Node) -> list[Array] | None:
-    """What each output of a Split of a vector holds."""
+    """Return the contents of each output of a Split of a vector."""
     x, lengths = s.content(n.input(0)), [s.shape(v) for v in n.outputs]
     sizes = [d[0] for d in lengths if d is not None and len(d) == 1 and isinstance(d[0], int)]
     if x is None or x.ndim != 1 or len(sizes) < len(lengths) or sum(sizes) != x.size:
@@ -206,7 +206,7 @@ def _joined(s: ShapeData, n: Node) -> Array | None:
     known = [p for p in parts if p is not None]
     if not known or any(p.ndim == 0 for p in known):
         return None
-    if len(known) < len(parts):  # a part is unknown: its elements are, if their number is known
+    if len(known) < len(parts):  # elements of an unknown part are unknown, if their number is known
         if n.attr("axis") not in (0, -1) or any(p.ndim != 1 for p in known):
             return None
         known = []

@@ -1,4 +1,4 @@
-"""Shapes of what a Loop carries: those with which it starts, where each trip keeps them."""
+"""Shapes of values carried by a Loop: the initial ones if each iteration keeps them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _ATTEMPTS: Final = 3
 
 
 def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
-    """By induction: what a state is like before the first trip, and is again behind one before which it was. The body
-    learns it, too. Nothing is assumed of a Loop in a Loop of which something is: each would be looked at twice as often
-    as the one around it."""
+    """Return the shapes of a Loop's results by induction: dims equal before the first and after every iteration.
+
+    The body's states get the same shapes. Nested Loops under an assumption are skipped: the cost would double at each
+    level.
+    """
     body = n.bodies.get("body")
     if body is None or s.assumed:
         return None
@@ -49,7 +51,10 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _collected(trips: Size | None, dims: Dims | None, known: set[Size | None]) -> Found | None:
-    """One for each trip. Of none a runtime may know the rank alone; a symbol of the body says nothing outside."""
+    """Return the shape of a scan output: trip count and element dims.
+
+    For 0 iterations a runtime may know only the rank; symbols of the body mean nothing outside.
+    """
     if dims is None:
         return None
     some = isinstance(trips, int) and trips > 0
@@ -57,7 +62,7 @@ def _collected(trips: Size | None, dims: Dims | None, known: set[Size | None]) -
 
 
 def _trips(s: ShapeData, n: Node, body: Graph) -> Size | None:
-    """How many trips it makes, if nothing but their number ends it."""
+    """Return the number of iterations, if no condition ends the loop early."""
     most, start, going_on = s.content(n.input(0)), n.input(1), body.outputs[0]
     while going_on.producer is not None and going_on.producer.op == "Identity":
         assert going_on.producer.inputs[0] is not None

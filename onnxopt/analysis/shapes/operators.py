@@ -1,6 +1,6 @@
-"""Shapes of what windows, samplers, recurrences and runtimes' own operators make, as expressions of what they read.
+"""Shape rules for convolutions, pools, resampling, recurrent layers and onnxruntime's own operators.
 
-A rule takes (sizes known so far, node) and gives the dims of each output, None for those that it does not know.
+A rule takes (known sizes, node) and returns the dims of each output, None for unknown ones.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from onnxopt.operators import GLOBAL_POOLS, LIKE_FIRST, POOLS, RECURRENT
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_HALVES: Final = frozenset(2.0**-i for i in range(1, 9))  # exact in float32, whatever is multiplied with them
+_HALVES: Final = frozenset(2.0**-i for i in range(1, 9))  # exact in float32, times any size
 Rule = Callable[["ShapeData", Node], "list[Found | None] | None"]
 
 
 def _ints(s: ShapeData, n: Node, index: int, name: str) -> list[int] | None:
-    """A list of plain numbers: an attribute of older opsets, an input of newer ones."""
+    """Return a list of numbers from an attribute (older opsets) or input."""
     written = n.attr(name)
     if written is not None:
         return [int(written)] if isinstance(written, int) else [int(i) for i in written]
@@ -35,7 +35,7 @@ def _ints(s: ShapeData, n: Node, index: int, name: str) -> list[int] | None:
 
 
 def _windows(n: Node, x: tuple[Size, ...], kernel: list[int]) -> Iterator[Size | None]:
-    """Places of a window along each spatial axis of x."""
+    """Yield the number of window positions along each spatial axis of x."""
     batch, sizes = x[0], x[2:]
     count, some = len(sizes), is_positive(batch)
     strides, dilations = n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count
@@ -49,13 +49,13 @@ def _windows(n: Node, x: tuple[Size, ...], kernel: list[int]) -> Iterator[Size |
             yield _places_and_more(size, span, stride, pads[i], pads[i + count]) if mode == "NOTSET" else None
         else:
             border = 0 if mode == "VALID" else pads[i] + pads[i + count]
-            # An image of no element no runtime takes, unless there are no images; nor Conv what no window fits into.
+            # Runtimes reject an empty image unless the batch is empty, and a Conv whose window does not fit.
             fits = n.op == "Conv" or is_nonnegative(size + (border - span)) or (some and border - span >= -1)
             yield _places(size + (border - span), stride, fits)
 
 
 def _places(room: Size, stride: int, fits: bool) -> Size | None:
-    """One, and one more for each step in the room that a window leaves. Runtimes truncate: -1 of 2 is no step."""
+    """Return 1 plus the number of strides in the remaining room. Runtimes truncate: -1 / 2 is 0."""
     if isinstance(room, int):
         return (room // stride if room >= 0 else -(-room // stride)) + 1
     constant = dict(room.terms).get((), 0)
@@ -65,8 +65,10 @@ def _places(room: Size, stride: int, fits: bool) -> Size | None:
 
 
 def _places_and_more(size: Size, span: int, stride: int, before: int, behind: int) -> Size | None:
-    """One more for what the last step leaves of the room. None where that window may start behind the end: runtimes
-    leave it out, the standard does from opset 22 on."""
+    """Return the positions for `ceil_mode`, with an additional position for a remainder.
+
+    None if the last window may start behind the end: runtimes omit it, the standard only from opset 22 on.
+    """
     room = size + (before + behind - span)
     if isinstance(size, int) and isinstance(room, int):
         steps = -(-room // stride)
@@ -78,7 +80,7 @@ def _places_and_more(size: Size, span: int, stride: int, before: int, behind: in
 def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, w = s.shape(n.input(0)), s.shape(n.input(3 if n.op == "QLinearConv" else 1))
     if x is None and w is not None and len(w) > 2:
-        return [(None, w[0], *(None for _ in w[2:]))]  # it reads what has as many axes as its weights
+        return [(None, w[0], *(None for _ in w[2:]))]  # the input has the rank of the weights
     if x is None or w is None or len(x) < 3 or len(x) != len(w):
         return None
     kernel = [k for k in w[2:] if isinstance(k, int)]
@@ -86,8 +88,10 @@ def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def least_read(n: Node) -> Iterator[tuple[str, int]]:
-    """Dims that a Conv reads along its window, which fits, and how large they are at least. What has no element no
-    runtime takes, but where the padding holds a window."""
+    """Yield (symbol, minimum) for the spatial dims of a Conv, whose window must fit.
+
+    Runtimes reject an empty image, unless the padding holds a window.
+    """
     x, w = (types.shape(v) if v is not None else None for v in n.inputs[:2])
     if x is None or w is None or len(x) != len(w) or n.attr("auto_pad") not in (None, "NOTSET"):
         return
@@ -229,7 +233,7 @@ def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
     if not arrow:
         return None
     sizes: dict[str, Size | None] = {}
-    most = 0  # axes that dots stand for
+    most = 0  # number of axes denoted by dots
     for term, v in zip(terms.split(","), n.inputs, strict=False):
         dims = s.shape(v)
         if dims is None:
@@ -247,7 +251,7 @@ def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _letters(before: str, dots: int, behind: str) -> list[str]:
-    """One for each axis; those of dots are counted from the last."""
+    """Return a letter for each axis; axes denoted by dots are numbered from the last."""
     return [*before, *(f".{i}" for i in range(dots, 0, -1)), *behind]
 
 
@@ -255,7 +259,7 @@ def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, hidden = s.shape(n.input(0)), n.attr("hidden_size")
     if (x is not None and len(x) != 3) or not hidden or n.attr("layout"):
         return None
-    steps, batch, _ = x or (None, None, None)  # of whatever is read
+    steps, batch, _ = x or (None, None, None)  # for any operand
     directions = 2 if n.attr("direction") == "bidirectional" else 1
     last: Found = (directions, batch, int(hidden))
     return [(steps, *last), last, last]
@@ -274,7 +278,7 @@ def _columns(s: ShapeData, n: Node) -> list[Found | None] | None:
     return [(*x[:-1], columns)] if x and columns else None
 
 
-# Of onnxruntime's own operators, those whose first output is like their first input.
+# onnxruntime operators whose first output has the type of the first input.
 _SAME_THERE: Final = (
     *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"),
     *("SkipSimplifiedLayerNormalization", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
@@ -300,7 +304,7 @@ RULES: Final[dict[str, Rule]] = {
     "Tile": _tile,
     "TopK": _top_k,
 }
-# What the standard does not know, or its inference.
+# Operators unknown to the standard or to its inference.
 ELSEWHERE: Final = (
     *(op for op in RULES if op.startswith("com.microsoft::")),
     *("GroupNormalization", "Loop", "MeanVarianceNormalization"),

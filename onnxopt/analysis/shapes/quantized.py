@@ -1,5 +1,5 @@
-"""Shapes of what onnxruntime's own operators make of quantized numbers, which stand among those of a model that was
-quantized operator by operator (QOperator), and which operand has the type of the result."""
+"""Shape rules of onnxruntime's operators on quantized tensors (QOperator format), and the operand with the result's
+type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _elementwise(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _concat(s: ShapeData, n: Node) -> list[Found | None]:
-    """Scale and zero point of the result, then each tensor with its own."""
+    """Inputs: scale and zero point of the result, then (tensor, scale, zero point) for each part."""
     return [joined([s.shape(v) for v in n.inputs[2::3]], n.attr("axis"))]
 
 
@@ -42,9 +42,9 @@ RULES: Final[dict[str, Callable[[ShapeData, Node], Any]]] = {
 
 
 def typed(node: Node) -> int:
-    """The operand that has the type of the first result."""
+    """Return the index of the operand with the type of the first result."""
     if node.op == "com.microsoft::QLinearConcat":
         return 1
-    if node.op == "com.microsoft::QGemm":  # without a zero point of the result it is not quantized
+    if node.op == "com.microsoft::QGemm":  # without a zero point the result is not quantized
         return 8 if node.input(8) is not None else 1
     return 0

@@ -1,4 +1,4 @@
-"""Which integers are surely those of their type: what runtimes compute wraps around, expressions do not."""
+"""Overflow of integers computed from sizes: runtimes wrap around, symbolic expressions do not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnx import TensorProto
 from onnxopt.analysis.shapes.symbolic import Floor, Monomial, Size
 
 LARGEST: Final = {TensorProto.INT32: (1 << 31) - 1, TensorProto.INT64: (1 << 63) - 1}
-# What is taken of symbols, whose sizes nobody knows: a small multiple of one fits 32 bits (an index of TensorFlow), a
-# product of two does not; in 64 bits a product of three fits if it counts elements of a tensor, which are there.
+# Assumed bounds of symbols: a small multiple of a size fits 32 bits (index arithmetic of TensorFlow), a product of two
+# does not. In 64 bits a product of three fits if it counts elements of an existing tensor.
 _ALONG_ONE_AXIS: Final = 1 << 24
 _OF_ONE_TENSOR: Final = 1 << 40
 
 
 def fits(size: Size, data_type: int, is_counted: Callable[[Monomial], bool]) -> bool:
-    """Is it of the type, whatever the sizes of the symbols? `is_counted`: are these the dims of one tensor?"""
+    """Whether a size fits the type for all symbols. `is_counted`: whether symbols are dims of a single tensor."""
     largest = LARGEST.get(data_type)
     if largest is None:
         return False
@@ -34,5 +34,5 @@ def _reach(product: Monomial, is_counted: Callable[[Monomial], bool]) -> int:
 
 
 def _degree(product: Monomial) -> int:
-    """How many sizes are multiplied, in what a floor is of, too."""
+    """Return the number of multiplied sizes, also inside a floor."""
     return sum(max(_degree(m) for m, _ in n.size.terms) if isinstance(n, Floor) else 1 for n in product)

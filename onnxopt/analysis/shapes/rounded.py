@@ -1,8 +1,8 @@
-"""Sizes that are divided as floats, and rounded: `math.ceil(length / 2)` of a model that is traced.
+"""Sizes divided as floats and rounded: `math.ceil(length / 2)` in a traced model.
 
-A float32 counts further than an axis is long. Of what it counts x / k is exact where k is a power of two; else it is a
-k-th away from the next integer, which is more than it is rounded by. While that is so, also after a sum, Ceil and Floor
-make of it what they make of the quotient.
+Float32 is exact up to more than any axis length. For such sizes x / k is exact if k is a power of two. Otherwise it
+differs from the next integer by at least 1/k, more than the rounding error. As long as this holds, also after a sum,
+Ceil and Floor give the same as for the exact quotient.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from onnxopt.protos import Array
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_LONGEST: Final = 1 << 23  # what is taken of a dim
-_LONG: Final = 1 << 22  # of one that is divided so that floats are rounded
-_COUNTED: Final = 1 << 24  # up to here a float32 has all integers; it is rounded by less than this part of a number
+_LONGEST: Final = 1 << 23  # assumed largest dim
+_LONG: Final = 1 << 22  # the same, if the division rounds
+_COUNTED: Final = 1 << 24  # up to here float32 holds all integers; its reciprocal bounds the relative rounding error
 _FLOATS: Final = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE))
-_STEPS: Final = 12  # nodes, one behind another
-_SMALL: Final = 1 << 16  # of a number that is added, or divides
+_STEPS: Final = 12  # nodes in a chain
+_SMALL: Final = 1 << 16  # largest number added, or divisor
 
 
 class _Ratio(NamedTuple):
-    """Sizes over one number, of an absolute value below `reach`. `apart`: so far from an integer is the float that
-    holds what is none; None while floats are exact."""
+    """`sizes` / `over`, with an absolute value below `reach`.
+
+    `apart`: minimum distance of a non-integer ratio's float from the next integer; None while floats are exact.
+    """
 
     sizes: Array
     over: int
@@ -41,7 +43,7 @@ class _Ratio(NamedTuple):
     apart: float | None = None
 
     def checked(self) -> _Ratio | None:
-        """None where the float may be an integer that the ratio is not."""
+        """Return the ratio, or None if its float may be an integer when the ratio is not."""
         if self.apart is None:
             return self if self.reach * self.over <= _COUNTED else None
         apart = self.apart - self.reach / _COUNTED
@@ -49,8 +51,11 @@ class _Ratio(NamedTuple):
 
 
 def rounded(s: ShapeData, cast: Node) -> Array | None:
-    """What a Cast makes integers of: sizes, divided once, and rounded. Not beside bodies, which may never run: runtimes
-    do not follow sizes through floats, and would refuse some of what is constant then."""
+    """Return the integers from a Cast of a rounded ratio of sizes.
+
+    None in models with bodies, which may never run: runtimes do not follow sizes through floats, and might reject the
+    resulting constants.
+    """
     if s.is_beside_bodies(cast):
         return None
     found = _ratio(s, cast.inputs[0], _STEPS)
@@ -59,7 +64,7 @@ def rounded(s: ShapeData, cast: Node) -> Array | None:
     if found.over == 1:
         return found.sizes
     least = s.least
-    return _each(found.sizes, lambda e: quotient(e, found.over) if _is_no_less(e, least) else None)  # it truncates
+    return _each(found.sizes, lambda e: quotient(e, found.over) if _is_no_less(e, least) else None)  # Cast truncates
 
 
 def _is_no_less(size: Any, least: Mapping[str, int]) -> bool:
@@ -88,7 +93,7 @@ def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
 
 
 def _counted(s: ShapeData, v: Value | None) -> _Ratio | None:
-    """Integers that a float counts: a dim of a tensor, a part of one, or little more or less."""
+    """Return the ratio of integers exact in float: a dim of a tensor, a fraction, or a dim plus a small number."""
     sizes = s.content(v)
     if v is None or sizes is None:
         return None
@@ -107,7 +112,7 @@ def _counted(s: ShapeData, v: Value | None) -> _Ratio | None:
 
 
 def _nearer(v: Value) -> tuple[Value, int] | None:
-    """What a number is added to, with the largest it may be; or what is divided by one."""
+    """Return (operand, largest number added) of an Add, Sub or Div by constants, or None."""
     node = v.producer
     if node is None or node.op not in ("Add", "Div", "Sub"):
         return None
@@ -150,7 +155,7 @@ def _each(sizes: Array, function: Any) -> Array:
 
 
 def _number(v: Value | None) -> Array | None:
-    """One small integer, as a float."""
+    """Return a small integer constant of float type, or None."""
     if v is None or not v.constant or v.constant_type()[1] not in ((), (1,)) or not is_float(v.array):
         return None
     number = float(v.array.item())

@@ -1,8 +1,8 @@
-"""By what a Resize takes each axis, where its sizes, or its scales, are computed from what it reads.
+"""Scale factors of a Resize with sizes or scales computed from its input.
 
-Runtimes divide each size by the dim that it stands for, as float32, as exporters do where they compute scales. Of a
-multiple, or of a dim over a power of two that comes out even, the quotient is exact, and so is the size that the factor
-makes again: an axis is never as long as a float32 counts.
+Runtimes divide each size by its dim in float32, as exporters do for scales. For a multiple of the dim, or an even
+fraction by a power of two, the quotient is exact, as is the size computed from the factor: axes are shorter than
+float32's exact range.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from onnxopt.graph.value import Value
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_MOST: Final = 1 << 8  # what a factor is made of at most
-_COUNTED: Final = 4  # what a dim times so much, and no power of two, is counted exactly
-_FEW: Final = 16  # numbers that scales are joined of
+_MOST: Final = 1 << 8  # largest factor
+_COUNTED: Final = 4  # largest factor, other than powers of two, for which products with a dim are exact
+_FEW: Final = 16  # numbers in a list of scales
 
 
 def factors(s: ShapeData, resize: Node) -> list[float] | None:
-    """A factor for each size, or scale, that a Resize is given; None where one of them is none, or where it crops."""
+    """Return a factor for each size or scale of a Resize; None if any is unknown, or if it crops."""
     dims = s.shape(resize.input(0))
     policy, mode = resize.attr("keep_aspect_ratio_policy"), resize.attr("coordinate_transformation_mode")
     if dims is None or policy not in (None, "stretch") or mode == "tf_crop_and_resize":
-        return None  # what crops multiplies by the part that it cuts out as well
+        return None  # cropping multiplies by the cropped fraction, too
     at, sizes = scales_of(resize), s.content(resize.input(3))
     axes = [a % len(dims) for a in resize.attr("axes") or range(len(dims))]
     if resize.input(3) is None:
@@ -43,7 +43,7 @@ def factors(s: ShapeData, resize: Node) -> list[float] | None:
 
 
 def scales_of(resize: Node) -> int:
-    """Where it reads its scales: behind a region from opset 11 on."""
+    """Return the input index of the scales: 2 from opset 11 on, behind the region of interest."""
     return 1 if resize.op == "Upsample" or resize.graph is None or resize.graph.opset() < 11 else 2
 
 
@@ -61,7 +61,7 @@ def _is_power(number: int) -> bool:
 
 
 def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
-    """Scales that are computed: sizes over dims, as floats, beside numbers."""
+    """Return computed scales: sizes over dims as floats, and numbers."""
     node = v.producer if v is not None else None
     if v is None or types.dtype(v) != TensorProto.FLOAT or (node is not None and node.has_references):
         return [None]
@@ -79,7 +79,7 @@ def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
 
 
 def _counted(s: ShapeData, v: Value | None) -> list[Size | None] | None:
-    """A vector of sizes that a Cast makes floats of, or what is cut of it."""
+    """Return the sizes in a vector cast to float, or in a Slice of it."""
     node = v.producer if v is not None else None
     if v is None or node is None or types.dtype(v) != TensorProto.FLOAT or node.has_references:
         return None

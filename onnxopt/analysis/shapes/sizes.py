@@ -1,4 +1,4 @@
-"""What rules on shapes have in common."""
+"""Helpers shared by shape rules."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from onnxopt.protos import Array
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_VALUES: Final = 64  # that are looked at
+_VALUES: Final = 64  # values examined
 Dims = tuple[Size, ...]
-Found = tuple[Size | None, ...]  # None: a dim that is not known
+Found = tuple[Size | None, ...]  # None: an unknown dim
 
 
 def broadcast(shapes: list[Dims]) -> Found:
-    """The shape of an elementwise result; None where it is one of two symbols.
+    """Return the shape of an elementwise result; None for a dim that may be either of two symbols.
 
-    What is cut off at some number, as a table of positions is, is as long as what it was cut to, beside that: where it
-    is shorter they do not meet.
+    A size clipped to a maximum (a table of positions) has the length it was clipped to: if shorter, the operands do not
+    fit.
     """
     rank = max(map(len, shapes))
     if all(s == shapes[0] or not s for s in shapes) and shapes[0]:
@@ -32,8 +32,12 @@ def broadcast(shapes: list[Dims]) -> Found:
 
 
 def _common(sizes: list[Size]) -> Size | None:
-    """A symbol beside a number other than one is either one or that number. Two such numbers do not meet: that never
-    runs, and is of neither size, or what is known would depend on which of them was known first."""
+    """Return the broadcast of sizes along an axis, or None.
+
+    A symbol next to a number n > 1 is 1 or n. Two different numbers never run; they give None, so that the result does
+    not
+    depend on the order of discovery.
+    """
     numbers = {d for d in sizes if isinstance(d, int) and d != 1}
     if numbers:
         return numbers.pop() if len(numbers) == 1 else None
@@ -49,8 +53,10 @@ def _common(sizes: list[Size]) -> Size | None:
 
 
 def is_picked(value: Value, computing: Container[str] = ("Concat",)) -> bool:
-    """Returns whether a value holds nothing but constants and dims of tensors, or what operators of `computing` make of
-    such. Size is asked as one of these."""
+    """Return whether a value holds only constants and dims, or results of `computing` operators on them.
+
+    `computing` may contain Size.
+    """
     seen, stack = {value}, [value]
     while stack:
         v = stack.pop()
@@ -77,25 +83,24 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def order_of(transpose: Node, rank: int) -> tuple[int, ...]:
-    """The order in which a Transpose puts the axes: turned round where it names none."""
+    """Return the permutation of a Transpose, by default the reversal."""
     return tuple(transpose.attr("perm") or range(rank)[::-1])
 
 
 def known_order(transpose: Node, rank: int | None) -> tuple[int, ...] | None:
-    """Returns the same; None where the rank is unknown, or the order does not name each axis once, which is an error at
-    run time."""
+    """Return the permutation of a Transpose; None for an unknown rank or an invalid permutation, a run-time error."""
     perm = () if rank is None else order_of(transpose, rank)
     return perm if rank is not None and len(perm) == rank and set(perm) == set(range(rank)) else None
 
 
 def listed_by(shape: Node) -> slice:
-    """Which dims a Shape lists: all, but where it says from which on (opset 15) or up to which."""
+    """Return the range of dims listed by a Shape (`start` and `end` since opset 15)."""
     end = shape.attr("end")
     return slice(int(shape.attr("start") or 0), None if end is None else int(end))
 
 
 def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
-    """What Concat makes."""
+    """Return the shape of a Concat."""
     known = [x for x in shapes if x is not None]
     if len(known) < len(shapes) or not known:
         return None
@@ -106,7 +111,8 @@ def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
     others: list[Size | None] = []
     for sizes in zip(*known, strict=True):
         numbers = {d for d in sizes if isinstance(d, int)}
-        others.append(sizes[0] if not numbers else numbers.pop() if len(numbers) == 1 else None)  # two do not meet
+        # different numbers never run
+        others.append(sizes[0] if not numbers else numbers.pop() if len(numbers) == 1 else None)
     return (*others[:axis], total, *others[axis + 1 :])
 
 
@@ -117,7 +123,7 @@ def rows_by_columns(a: Dims | None, b: Dims | None, gemm: Node) -> Found | None:
 
 
 def ints(content: Array | None) -> list[int] | None:
-    """A known vector of plain numbers."""
+    """Return a known vector of plain numbers, or None."""
     if content is None:
         return None
     values = content.reshape(-1).tolist()
@@ -125,7 +131,7 @@ def ints(content: Array | None) -> list[int] | None:
 
 
 def reduced(s: ShapeData, n: Node, rank: int) -> set[int] | None:
-    """The axes that a Reduce goes over: all where none is given, unless it says that this means none."""
+    """Return the axes of a Reduce*: by default all, or none with `noop_with_empty_axes`."""
     axes = axes_of(s, n)
     if axes is None and n.input(1) is not None:
         return None

@@ -1,4 +1,4 @@
-"""Which elements a Slice takes, as the standard clamps its bounds (Slice-13) and onnxruntime reads them."""
+"""Elements taken by a Slice: bounds clamped as in the standard (Slice-13) and as read by onnxruntime."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = ((1 << 31) - 1, (1 << 63) - 1)
-_HELD: Final = 1 << 46  # elements: no machine has memory for as many
+_HELD: Final = 1 << 46  # elements that exceed the memory of any machine
 
 
 def cuts(
     starts: Sequence[T], ends: Sequence[T], axes: Sequence[int] | None, steps: Sequence[int] | None, rank: int
 ) -> list[tuple[int, T, T, int]] | None:
-    """(axis, start, end, step) of each axis that is cut; None for what is an error: lists of different lengths, an axis
-    that is not there or is given twice, a step of 0."""
+    """Return (axis, start, end, step) for each axis; None for invalid arguments.
+
+    Invalid: lists of different lengths, an axis out of range or repeated, a step of 0.
+    """
     count = len(starts)
     axes, steps = range(count) if axes is None else axes, [1] * count if steps is None else steps
     if not count == len(ends) == len(axes) == len(steps):
@@ -33,7 +35,7 @@ def cuts(
 
 
 def cuts_of(s: ShapeData, node: Node, rank: int) -> list[tuple[int, Size | None, Size | None, int]] | None:
-    """The same of a Slice, whose bounds may be sizes; None also where they are not known."""
+    """Return the cuts of a Slice, whose bounds may be sizes; None if unknown or invalid."""
     starts, ends = s.content(node.input(1)), s.content(node.input(2))
     axes, steps = (ints(s.content(node.input(i))) for i in (3, 4))
     missing = any(node.input(i) is not None and given is None for i, given in ((3, axes), (4, steps)))
@@ -43,10 +45,11 @@ def cuts_of(s: ShapeData, node: Node, rank: int) -> list[tuple[int, Size | None,
 
 
 def is_behind(end: int, axis: int, dims: Sequence[object]) -> bool:
-    """Is the end of a Slice behind all elements along an axis of a tensor of these sizes?
+    """Whether the end of a Slice is behind all elements along an axis of a tensor of these dims.
 
-    INT_MAX means the end of an axis of unknown size (Slice-13). TensorFlow's exporter takes 1,000,000,000 for the end:
-    an axis is no longer where a tensor would then have more elements than anything holds, none of its axes being empty.
+    INT_MAX means the end of an axis of unknown size (Slice-13). TensorFlow's exporter writes 1,000,000,000: larger than
+    any
+    axis if the tensor would otherwise exceed all memory, with no empty axis.
     """
     size = dims[axis]
     if isinstance(size, int):
@@ -59,17 +62,18 @@ def is_behind(end: int, axis: int, dims: Sequence[object]) -> bool:
 
 
 def indices(start: int, end: int, step: int, size: int) -> slice | None:
-    """[start:end:step] of `size` elements, in bounds that Python reads alike; None where readers differ.
+    """Return [start:end:step] of `size` elements as a Python slice; None where readers differ.
 
-    Backwards from before the front the standard takes the first element, Python none. Backwards to the largest integer
-    is nothing in the standard, everything in onnxruntime.
+    With a negative step, a start before the front is the first element in the standard, and nothing in Python. An end
+    at
+    the largest integer gives nothing in the standard, everything in onnxruntime.
     """
     if step < 0 and end in LARGEST:
         return None
     if not size:
         return slice(0, 0)
     start, end = (i + size if i < 0 else i for i in (start, end))
-    step = max(-size, min(step, size))  # numpy multiplies with it
+    step = max(-size, min(step, size))  # numpy multiplies by it
     if step > 0:
         return slice(max(0, min(start, size)), max(0, min(end, size)), step)
     last = max(-1, min(end, size - 1))

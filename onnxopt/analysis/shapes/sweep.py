@@ -1,8 +1,8 @@
-"""One sweep over a graph, that learns the shapes of its values and the small integers computed from them.
+"""A sweep over a graph for shapes and small integers computed from shapes.
 
-onnx's inference knows the operators, but gives a new name to every dim it cannot express. One sweep in the order of the
-nodes, over what it found, carries sums and products of symbols through the index arithmetic that exporters write:
-Shape, Gather, Concat, Mul, …, and back into the shapes of Reshape, Expand, Range and Slice.
+onnx's inference invents a name for every dim it cannot express. A sweep in node order carries sums and products of
+symbols through index arithmetic of exporters (Shape, Gather, Concat, Mul, …) and back into the shapes of Reshape,
+Expand, Range and Slice.
 """
 
 from __future__ import annotations
@@ -35,36 +35,40 @@ from onnxopt.protos import Array
 from onnxopt.record import record
 
 T = TypeVar("T")
-Facts: TypeAlias = "list[Shape | None]"  # of what a node reads and makes
+Facts: TypeAlias = "list[Shape | None]"  # shapes of a node's inputs and outputs
 
 _unnamed = itertools.count()
 _SHAPE: Final[Callable[[Value | None], Shape | None]] = attrgetter("shape")
-_FEW: Final = 2  # symbols, whose product is known to fit;
-_MANY: Final = 64  # of more nobody asks, and to remember them takes the square
-# A size is too complex, or these operands are an error at run time: attributes that miss, axes that are not there.
+_FEW: Final = 2  # products of at most this number of symbols always fit;
+_MANY: Final = 64  # above this number symbols are not recorded, at quadratic cost
+# A size is too complex, or the operands are a run-time error: missing attributes, axes out of range.
 _UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
 @record(eq=False)
 class ShapeData:
-    """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int,
-    Expr, bool, or None where an element is unknown. Of a graph without bodies it may be `kept` from one sweep to the
-    next, which looks only at what changed, and at what reads a value of which something else is known since.
+    """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int, Expr,
+    bool,
+    or None for unknown elements.
+
+    For a graph without bodies the data may be `kept` between sweeps: only changed nodes, and readers of changed facts,
+    are
+    visited again.
     """
 
     dims: MutableMapping[Value, Dims] = field(default_factory=dict)
     contents: MutableMapping[Value, Array] = field(default_factory=dict)
-    assumed: bool = False  # follows from what may not be so: no facts
-    _least: dict[str, int] = field(default_factory=dict)  # what symbols are at least, where the model runs
+    assumed: bool = False  # based on an assumption: no facts
+    _least: dict[str, int] = field(default_factory=dict)  # minimum of each symbol, if the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
-    _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # the symbols of their dims, by each of them
+    _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # symbols of tensors' dims, by symbol
     kept: bool = False
-    _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # when, and what was known then
-    _other: set[Value] = field(default_factory=set)  # what is not as it was in the last sweep
-    _asked: bool = False  # was more than its operands asked for at a node: of symbols, and of all tensors?
+    _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # by node: clock and facts at the visit
+    _other: set[Value] = field(default_factory=set)  # values changed since the last sweep
+    _asked: bool = False  # whether a rule read more than its operands: symbols, other tensors
 
     def shape(self, v: Value | None) -> Dims | None:
-        """The dims of `v`, None while its rank is unknown. What has no name gets one, which becomes a fact."""
+        """Return the dims of `v`, None for unknown rank. An unnamed dim gets a name, stored as a fact."""
         if v is None:
             return None
         found = self.dims.get(v)
@@ -79,12 +83,12 @@ class ShapeData:
 
     @property
     def least(self) -> Mapping[str, int]:
-        """What symbols are at least, where the model runs."""
+        """Minimum of each symbol, if the model runs."""
         self._asked = True
         return self._least
 
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
-        """What would be known if these were their shapes."""
+        """Return trial data under the assumption of these shapes."""
         dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
         trial = ShapeData(dims, contents, True, self._least, self._symbols)
         for value, sizes in shapes.items():
@@ -103,13 +107,13 @@ class ShapeData:
         return found
 
     def is_counted(self, product: Monomial) -> bool:
-        """Are these the dims of one tensor, or some of them? Then their product is no more than its elements."""
+        """Whether the symbols are dims of a single tensor, so that their product is bounded by its elements."""
         self._asked = True
         found = min((self._tensors.get(name, set()) for name in product), key=len, default=set())
         return any(not Counter(product) - Counter(symbols) for symbols in found)
 
     def is_picked(self, value: Value) -> bool:
-        """Does it hold nothing but numbers, and dims of tensors as they are?"""
+        """Whether a value holds only numbers and unmodified dims."""
         self._asked = True
         return is_picked(value)
 
@@ -127,7 +131,7 @@ class ShapeData:
         return dims
 
     def sweep(self, graph: Graph) -> Iterator[Node]:
-        """Visits the nodes of `graph` in order; yields each when what it makes is known."""
+        """Visit the nodes of `graph` in order; yields each when its results are known."""
         if graph is graph.model.graph:  # a body may not run
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
                 self._least[name] = max(size, self._least.get(name, 0))
@@ -142,7 +146,7 @@ class ShapeData:
             yield node
 
     def _look_back(self, graph: Graph) -> None:
-        """Let go of what is gone."""
+        """Drop data of removed nodes."""
         self._other.clear()
         self._visits = {n: seen for n, seen in self._visits.items() if n.graph is graph}
         for known in (self.dims, self.contents):
@@ -154,7 +158,7 @@ class ShapeData:
         assert graph is not None
         seen = self._visits.get(node)
         self._asked = False
-        if seen is None:  # what reads it reads something else than before, and was marked
+        if seen is None:  # new node: its readers were marked
             self._visit(node)
         else:
             when, facts = seen
@@ -198,7 +202,7 @@ class ShapeData:
                 self.learn(v, dims)
                 like = node.input(typed(node)) if node.domain == "com.microsoft" and not i and not v.dtype else None
                 if like is not None:
-                    v.dtype = types.dtype(like)  # inference knows nothing of it
+                    v.dtype = types.dtype(like)  # unknown to inference
 
     def _visit_shape(self, node: Node, op: str, value: Value) -> None:
         rule = SHAPES.get(op)
@@ -214,16 +218,16 @@ class ShapeData:
             content = self._ask(data, node)
             if content is not None and content.size <= SMALL:
                 self.contents[value] = content
-                if types.shape(value) != content.shape:  # as many sizes as axes, of which inference did not know
+                if types.shape(value) != content.shape:  # a Shape's length reveals the rank
                     self.learn(value, content.shape)
 
     def learn(self, value: Value, dims: Found) -> None:
-        """What was found out, where inference does not know a number; it becomes a fact of the value."""
+        """Store the dims of `value` where they are more precise than inference, also as facts."""
         known = types.shape(value)
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims):
             if known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
-                self._keep(value, tuple(sizes))  # as it was found before
+                self._keep(value, tuple(sizes))  # found before
                 return
         elif known is not None and known == dims:
             self._keep(value, self._sizes(known))
@@ -240,7 +244,7 @@ class ShapeData:
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
 
     def _symbol(self, name: str | None) -> Expr:
-        """One for each name: that equal ones are the same is seen at once."""
+        """Return the symbol of a name, shared so that comparison is fast."""
         if name is None:
             return symbol(f"?{next(_unnamed)}@")
         found = self._symbols.get(name)
@@ -250,7 +254,7 @@ class ShapeData:
 
 
 def learn_shapes(graph: Graph) -> None:
-    """Learn the shapes of a graph's values, as facts of these."""
+    """Store the shapes of a graph's values as facts."""
     for _ in ShapeData().sweep(graph):
         pass
 
@@ -269,12 +273,13 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
 def _like_inputs(s: ShapeData, n: Node) -> Found | None:
     shapes = [s.shape(v) for v in n.inputs if v is not None]
     found = None if not shapes or None in shapes else broadcast([d for d in shapes if d is not None])
-    # Of a larger slope runtimes compute another shape than they infer, and refuse what a rule makes of the true one.
+    # For a larger slope runtimes infer another shape than they compute, and would reject rewrites based on the true
+    # one.
     return None if n.op == "PRelu" and found != shapes[0] else found
 
 
 def _type_outputs(node: Node) -> None:
-    """As the standard says of its operators: behind what inference does not know it says nothing."""
+    """Set element types by the standard's type variables, downstream of operators unknown to inference."""
     graph = node.graph
     for v, i in zip(node.outputs, typed_like(node.op, graph.opset(node.domain)) if graph is not None else ()):
         like = node.input(i) if i is not None else None
@@ -283,13 +288,13 @@ def _type_outputs(node: Node) -> None:
 
 
 def _is_function(node: Node) -> bool:
-    """Does the model say itself what an operator of a foreign domain is?"""
+    """Whether the model defines the operator of a foreign domain."""
     label = function_label(node.domain, node.proto.op_type, node.proto.overload)
     return node.graph is None or label in node.graph.model.functions
 
 
 def _better(known: int | str | None, found: Size | None) -> int | str | Size | None:
-    """Both are true: numbers say most, then what is made of the inputs' own symbols."""
+    """Return the more precise of two true dims: a number, then an expression of input symbols."""
     if isinstance(known, int) or found is None:
         return known
     if isinstance(found, int) or known is None:

@@ -1,7 +1,6 @@
-"""Sizes as expressions: integers, symbols, sums and products of them, and their floors, in one canonical form.
+"""Sizes as symbolic expressions: integers, symbols, sums, products and floors, in canonical form.
 
-Two sizes are provably equal exactly if their canonical forms are the same. Symbols stand for sizes of dims, which are
-never negative.
+Two sizes are provably equal exactly if their canonical forms are equal. Symbols are dims, hence never negative.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from typing import Final
 
 _TERMS: Final = 128
 _DEGREE: Final = 32
-_LONGEST: Final = 200  # characters of a symbol that says how it was computed
-LARGEST: Final = 1 << 63  # no size is as large
+_LONGEST: Final = 200  # characters of a computed symbol
+LARGEST: Final = 1 << 63  # bound of all sizes
 
 
 class TooComplex(ArithmeticError):
-    """Powers of sums have more terms than anybody can compare: such a size is better not known."""
+    """The expression has too many terms to compare; the size is left unknown."""
 
 
-Monomial = tuple[str, ...]  # its symbols, sorted; () is the number one
+Monomial = tuple[str, ...]  # sorted symbols; () is the number 1
 
 
 class Expr:
     """A polynomial with at least one symbol: ((monomial, coefficient ≠ 0), …), sorted. Constants are plain ints.
 
-    Never changed. Sizes are compared, and looked up, for each dim of each value: the hash is made once.
+    Immutable, with a cached hash: sizes are compared and looked up for each dim of each value.
     """
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
@@ -61,7 +60,7 @@ class Expr:
         return -1 * self + other
 
     def __mul__(self, other: Size) -> Size:
-        if other == 1:  # most products begin with it
+        if other == 1:  # most products start with 1
             return self
         if len(self.terms) * len(_terms(other)) > _TERMS**2:
             raise TooComplex
@@ -71,7 +70,7 @@ class Expr:
 
     @cached_property
     def name(self) -> str:
-        """How it is called as a dim: a symbol by its name, what is computed in braces, as no symbol is called."""
+        """The expression as a dim name: the symbol itself, or the expression in braces."""
         if len(self.terms) == 1:
             symbols, coefficient = self.terms[0]
             if len(symbols) == 1 and coefficient == 1:
@@ -108,9 +107,9 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Size:
 
 
 def divide(a: Size, b: Size) -> Size | None:
-    """a / b where it comes out even for every value of the symbols; None where that is not proven.
+    """Return a / b if exact for all values of the symbols; None if not proven.
 
-    `b` is taken as not zero. Long division: the largest term of what is left by the largest of `b`.
+    `b` is assumed not to be zero. Polynomial long division by the leading term of `b`.
     """
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
@@ -137,7 +136,7 @@ def _rank(term: tuple[Monomial, int]) -> tuple[int, Monomial]:
 
 
 class Floor(str):
-    """A symbol: the floor of a size divided by a number. No coefficient of it is negative, so nor is the symbol."""
+    """A symbol: the floor of a size divided by a number. All coefficients are nonnegative, hence the symbol, too."""
 
     size: Expr
     divisor: int
@@ -149,8 +148,12 @@ class Floor(str):
 
 
 def quotient(a: Size, b: int) -> Size | None:
-    """The floor of a / b, of a positive b, in one form: floors of floors are one, (p//c + q)//b = (p + c q)//(b c),
-    multiples of b come out, common factors go; what is left is a symbol of its own, the same for the same numbers."""
+    """Return the floor of a / b, for positive b, in canonical form.
+
+    Nested floors merge, (p//c + q)//b = (p + c q)//(b c); multiples of b and common factors are taken out; the rest is
+    a
+    symbol, equal for equal arguments.
+    """
     if isinstance(a, int):
         return a // b
     whole = _normal([(m, c // b) for m, c in a.terms])
@@ -171,7 +174,7 @@ def quotient(a: Size, b: int) -> Size | None:
 
 
 def lowest(size: Size, least: Mapping[str, int]) -> int | None:
-    """What the size is proven to reach, whose symbols are at least so much, or 0; None where one is taken off."""
+    """Return a proven lower bound, given minimum values of symbols (default 0); None if a term is subtracted."""
     if any(c < 0 for m, c in _terms(size) if m):
         return None
     return sum(c * prod(_lowest_of(name, least) for name in m) for m, c in _terms(size))
@@ -183,7 +186,7 @@ def _lowest_of(name: str, least: Mapping[str, int]) -> int:
 
 
 def least(a: Size, b: int) -> Size | None:
-    """The smaller of both, where `a` is no number a symbol of its own, like a quotient."""
+    """Return min(a, b); for an expression `a` a new symbol."""
     if isinstance(a, int):
         return min(a, b)
     name = f"{{min({a}, {b})}}"
@@ -191,33 +194,34 @@ def least(a: Size, b: int) -> Size | None:
 
 
 def is_least(a: Size, of: Size) -> bool:
-    """Is `a` what `of` is up to some number?"""
+    """Whether `a` is min(`of`, n) for some number n."""
     return isinstance(a, Expr) and isinstance(of, Expr) and a.name.startswith(f"{{min({of}, ")
 
 
 def is_nonnegative(size: Size) -> bool:
-    """Proven ≥ 0: sums and products of sizes are."""
+    """Whether the size is proven ≥ 0: sums and products of sizes."""
     return all(c >= 0 for _, c in _terms(size))
 
 
 def is_positive(size: Size) -> bool:
-    """Proven > 0, whatever dims are empty."""
+    """Whether the size is proven > 0 even for empty dims."""
     return is_nonnegative(size) and dict(_terms(size)).get((), 0) > 0
 
 
 def is_named(size: Size) -> bool:
-    """Is it a number, or made of the symbols of the inputs only?"""
+    """Whether the size is a number or made of input symbols only."""
     return isinstance(size, int) or "@" not in size.name
 
 
 def vanishes_with(a: Size, b: Size) -> bool:
-    """Proven: `a` is 0 wherever `b` is, because there each product in the sum `b` is."""
+    """Whether `a` is proven to be 0 wherever `b` is 0, because each product in the sum `b` then vanishes."""
     parts = _terms(b)
     return all(c > 0 for _, c in parts) and all(any(set(m) <= set(n) for m, _ in parts) for n, _ in _terms(a))
 
 
 def differs(a: Size, b: Size) -> bool:
-    """Proven different for every value of the symbols: their difference is a number, or has one sign."""
+    """Whether the sizes are proven different for all symbols: the difference is a nonzero number or has a constant
+    sign."""
     gap = a - b
     if isinstance(gap, int):
         return gap != 0

@@ -1,1 +1,1 @@
-"""What weights hold, what they take in, and what is lost there."""
+"""Weights: equal contents, folding of factors and terms, loss of precision."""

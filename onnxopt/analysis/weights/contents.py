@@ -1,4 +1,4 @@
-"""Which constants hold the same, found in time linear in what they hold."""
+"""Detection of constants with equal contents, in time linear in their size."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ T = TypeVar("T")
 MAX_BYTES: Final = 1 << 26
 _SAMPLED: Final = 16
 _FEW: Final = 256  # bytes
-_SOME: Final = 1 << 14  # bytes, which are no sooner hashed than compared
+_SOME: Final = 1 << 14  # bytes; above, hashing is faster than comparing
 
 
 class Contents:
-    """Values by what they hold: equal are type, dims and bytes.
+    """Values by contents: equal type, dims and bytes.
 
-    A value is decoded only where another has its type and dims, hashed only where a few of its bytes are another's too,
-    and once for as long as it lives. Equal to themselves only are strings, what is larger than `max_bytes`, data
-    outside the file, which is not read for this, and statistics of a BatchNormalization in training, into which
-    runtimes write.
+    A value is decoded only if another has its type and dims, and hashed once, only if a few sampled bytes are equal,
+    too.
+    Never equal to others: strings, constants above `max_bytes`, external data (not read), and statistics of a
+    BatchNormalization in training, updated by runtimes.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
         self._asked: dict[Value, Value] = {}
-        self._first: dict[Hashable, Value | None] = {}  # by what is known of a value
-        self._holders: dict[int, Value] = {}  # by the array, of which several may hold the same one
+        self._first: dict[Hashable, Value | None] = {}  # by key
+        self._holders: dict[int, Value] = {}  # by id of the array, which several values may share
 
     def first_like(self, value: Value) -> Value:
-        """The first value asked for that holds the same: `value` itself where there was none."""
+        """Return the first queried value of equal contents, or `value` itself."""
         found = self._asked.get(value)
         if found is None:
             found = self._asked[value] = self._find(value) if self._comparable(value) else value
@@ -53,7 +53,7 @@ class Contents:
     def _comparable(self, value: Value) -> bool:
         node, tensor = value.producer, value.tensor
         if not value.is_stored:
-            return False  # a constant that a node makes is merged with that node
+            return False  # a computed constant is merged with its node
         if node is not None and "value" in node.attributes:
             tensor = node.attributes["value"].t
         if tensor is not None and is_external(tensor):
@@ -66,8 +66,10 @@ class Contents:
 
 
 def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence[Callable[[T], Hashable]]) -> T:
-    """The first of those seen that is equal to `item` in all that they are `told` apart by, `item` itself where there
-    was none. What costs more to tell is asked only where all before it is equal, and once of each."""
+    """Return the first item in `seen` with equal keys, or `item` itself.
+
+    `told`: key functions, cheap ones first; each is called once for an item, and only if all earlier keys are equal.
+    """
     key: Hashable = ()
     first: T | None = item
     for i, tell in enumerate(told):
@@ -76,15 +78,14 @@ def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence
         if first is item:
             break
         if first is not None and i + 1 < len(told):
-            seen[key] = None  # from now on more is told
+            seen[key] = None  # from now on the next key decides
             seen[key, told[i + 1](first)] = first
     assert first is not None
     return first
 
 
 def _sample(value: Value) -> bytes:
-    """All of its bytes, if these are few, else some: an odd step apart, so that they are not the same byte of each
-    element."""
+    """Return all bytes if few, else some at an odd stride, to sample different bytes of the elements."""
     array = value.glance()
     if array.nbytes <= _FEW:
         return array.tobytes()
@@ -95,5 +96,5 @@ def _sample(value: Value) -> bytes:
 def _digest(value: Value) -> bytes:
     size = tensor_bytes(*value.constant_type())
     if size <= _FEW:
-        return b""  # the sample is all of it
+        return b""  # the sample is complete
     return value.glance().tobytes() if size <= _SOME else value.digest()

@@ -1,4 +1,4 @@
-"""How much a constant that many read may be copied: a small file becomes a large one where each gets its own."""
+"""Limits on copies of constants with many readers: small files must not become large."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import tensor_bytes
 
 READ_BY_MANY: Final = "many others read the constant, and each would get its own"
-READERS: Final = 8  # each may have a copy, however large it is;
-_COPIES: Final = 1 << 22  # bytes of all copies for more of them
-_NEAR: Final = 3  # nodes from a constant to what is replaced
+READERS: Final = 8  # readers that may each have a copy of any size
+_COPIES: Final = 1 << 22  # bytes of all copies for more readers
+_NEAR: Final = 3  # nodes from a constant to the replaced node
 
 
 def is_read_by_many(constant: Value, copy: int) -> bool:
-    """Would a copy of so many bytes for each of its readers be too much?"""
+    """Whether copies of `copy` bytes for each reader would be too much."""
     readers = len(constant.users)
     if readers <= READERS or copy * readers <= _COPIES or not constant.is_stored:
         return False
-    return tensor_bytes(*constant.constant_type()) < 2 * copy  # else what is made is no copy of it, but far less
+    return tensor_bytes(*constant.constant_type()) < 2 * copy  # far smaller results are no copies
 
 
 def gives_way(constant: Value, copy: int, anchor: Node) -> bool:
-    """Does as much as a copy of so many bytes go, when what `anchor` makes is made otherwise? Then nothing grows."""
+    """Whether replacing `anchor` removes as much as a copy of `copy` bytes adds."""
     if not constant.is_stored or tensor_bytes(*constant.constant_type()) < copy:
         return False
     reader = constant.only_user

@@ -1,8 +1,8 @@
-"""The algebra that Conv, ConvTranspose and Gemm share: scaling and shifting their output channels.
+"""Algebra shared by Conv, ConvTranspose and Gemm: scaling and shifting of output channels.
 
-    a * op(x; W, b) + c = op(x; aW, a b + c)      with a, c per output channel
+  a * op(x; W, b) + c = op(x; aW, a b + c)      with a, c per output channel
 
-All arithmetic is in float64; the rounding to the weights' type happens once, when the constant is made.
+Arithmetic is in float64; rounding to the weights' type happens once, when the constant is made.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FEW: Final = 1 << 12
 
 
 def holds(condition: Array) -> bool:
-    """Is it true of all elements? Faster than `all`, which numpy has written in Python; of a few, than its counting."""
+    """Whether a condition is true for all elements; faster than `numpy.all`, and for few elements than counting."""
     if condition.size <= _FEW:
-        return 0 not in condition.tobytes()  # a number: of b"\0" Python asks first, by an error, whether it is one
+        return 0 not in condition.tobytes()  # the number 0 is found faster than the bytes b"\0"
     return int(np.count_nonzero(condition)) == condition.size
 
 
@@ -30,7 +30,7 @@ def is_finite(array: Array) -> bool:
 
 
 def output_channels(node: Node, w: Array) -> int:
-    """Number of output channels (Conv [M, C/g, …], ConvTranspose [C, M/g, …], Gemm B [K, N] or [N, K])."""
+    """Return the number of output channels (Conv [M, C/g, …], ConvTranspose [C, M/g, …], Gemm B [K, N] or [N, K])."""
     if node.op == "ConvTranspose":
         return int(w.shape[1]) * int(node.attr("group"))
     if node.op == "Gemm":
@@ -39,8 +39,10 @@ def output_channels(node: Node, w: Array) -> int:
 
 
 def scale_outputs(node: Node, w: Array, a: Array) -> Array:
-    """Weights that give `a` (one factor per output channel) times the result; float64, or products rounded once.
-    Infinite where these overflow."""
+    """Return weights that multiply the result by `a` (a factor per output channel); float64, or products rounded once.
+
+    Infinite on overflow.
+    """
     wide, a = _exact_operands(w, a)
     if node.op == "ConvTranspose":
         group = int(node.attr("group"))
@@ -50,12 +52,13 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
         a = a.reshape(-1, *[1] * (w.ndim - 1))
     product = np.asarray(wide * a)
     if product.dtype == np.float32 and is_small(product):
-        product = np.asarray(wide.astype(np.float64) * a)  # what is lost in float32 is for whoever rounds it to see
+        product = np.asarray(wide.astype(np.float64) * a)  # float64, so that the caller detects underflow when rounding
     return product if product.shape == w.shape else product.reshape(w.shape)
 
 
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
-    """Operands whose product, rounded once, is that of float64: two float32 multiply exactly in 48 bits."""
+    """Return operands whose product, rounded once, equals the float64 product: two float32 multiply exactly in
+    48 bits."""
     if w.dtype == np.float32:
         narrow = a.astype(np.float32, copy=False)
         if narrow is a or holds(narrow == a):
@@ -64,7 +67,7 @@ def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
 
 
 def scale_inputs(node: Node, w: Array, a: Array) -> Array:
-    """Weights of a Conv (group 1) or Gemm that take x where they took a * x, `a` per input channel; float64."""
+    """Return weights of a Conv (group 1) or Gemm for input x instead of a * x, `a` per input channel; float64."""
     wide = w.astype(np.float64)
     if node.op == "Gemm" and not node.attr("transB"):
         return wide * a.reshape(-1, 1)
@@ -72,10 +75,10 @@ def scale_inputs(node: Node, w: Array, a: Array) -> Array:
 
 
 def sum_over_inputs(node: Node, w: Array, c: Array) -> Array:
-    """What a constant `c` per input channel adds to each output channel of a Conv (group 1) or Gemm; float64.
+    """Return the contribution of a constant `c` per input channel to each output channel of a Conv (group 1) or Gemm;
+    float64.
 
-    Not finite where a weight is infinite, even of a channel to which nothing is added: then the sign of the whole input
-    decides, x + c and not x.
+    Not finite if a weight is infinite, even with c = 0: the sign of the whole input x + c decides then.
     """
     wide = w.astype(np.float64)
     if node.op == "Gemm":
@@ -84,7 +87,7 @@ def sum_over_inputs(node: Node, w: Array, c: Array) -> Array:
 
 
 def bias_of(node: Node, b: Array | None, channels: int) -> Array | None:
-    """The additive term per output channel in float64; None if it is not one per channel (a Gemm's full matrix)."""
+    """Return the bias per output channel in float64; None for a Gemm's full matrix."""
     if b is None:
         return np.zeros(channels)
     wide = b.astype(np.float64)
@@ -96,16 +99,15 @@ def bias_of(node: Node, b: Array | None, channels: int) -> Array | None:
 
 
 def added_by_gemm(node: Node, b: Array) -> Array:
-    """beta b in float64: where beta is 0 runtimes do not look at b, though it may be infinite."""
+    """Return beta b in float64; for beta = 0 runtimes ignore b, even if infinite."""
     beta = float(node.attr("beta"))
     return b.astype(np.float64) * beta if beta else np.zeros(b.shape)
 
 
 def per_channel(z: Array, rank: int, channels: int) -> Array | None:
-    """A constant that broadcasts along the channels (axis 1) of a result of that rank, as float64[channels].
+    """Return a constant as float64[channels] if it varies along the channels (axis 1) of a result of this rank only.
 
-    None where it has more axes, varies along another axis, or would widen the result: [C] against rank 4 is along
-    the last axis, not the channels.
+    None for more axes, variation along another axis, or a widened result: [C] against rank 4 is along the last axis.
     """
     if z.ndim > rank or rank < 2:
         return None
@@ -116,7 +118,7 @@ def per_channel(z: Array, rank: int, channels: int) -> Array | None:
 
 
 def unpadded(node: Node) -> bool:
-    """Does a Conv read nothing but its input? Padding is zero before, not after, an affine function of x."""
+    """Whether a Conv reads its input only. Padding zeros do not commute with an affine function of x."""
     if node.op != "Conv":
         return node.op == "Gemm"
     auto = node.attr("auto_pad") or "NOTSET"
@@ -126,9 +128,10 @@ def unpadded(node: Node) -> bool:
 def batch_norm_affine(
     scale: Array, shift: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, Array] | None:
-    """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
+    """Return (a, c) with BatchNormalization (inference) = a x + c, per channel, float64; None unless var + eps is
+    positive."""
     variance = var.astype(np.float64) + epsilon
     a = scale / np.sqrt(variance)
-    if not is_finite(a) and not holds(variance > 0):  # where it is not, neither the root nor what it divides is finite
+    if not is_finite(a) and not holds(variance > 0):  # otherwise root and quotient are not finite
         return None
     return a, shift - a * mean

@@ -1,4 +1,4 @@
-"""A factor that broadcasts to a tensor, seen from before its elements were moved."""
+"""Broadcastable factors, moved in front of an operator that moves elements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ LARGE: Final = 1 << 20  # elements of a factor
 
 
 def narrowed(factor: Array) -> Array:
-    """Axes along which nothing changes have one element, and none of these is in front. What has no elements
-    stays."""
+    """Return the factor with constant axes reduced to size 1 and leading ones dropped; an empty factor is unchanged."""
     if not factor.size:
         return factor
     for axis in [i for i, d in enumerate(factor.shape) if d > 1]:
@@ -30,12 +29,13 @@ def narrowed(factor: Array) -> Array:
 
 
 def fits(factor: Array, shape: Shape) -> bool:
-    """Does it broadcast to the shape, and is each of its axes as long?"""
+    """Whether the factor broadcasts to the shape without widening."""
     return factor.ndim <= len(shape) and all(f in (1, d) for f, d in zip(factor.shape[::-1], shape[::-1]))
 
 
 def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array | None:
-    """The factor of what `node` moves from shape `given` to shape `made`, where `factor` is one of its result."""
+    """Return the factor for the input of `node` (shape `given`) equal to `factor` on its result (shape `made`), or
+    None."""
     if node.op == "Transpose":
         back = np.argsort(order_of(node, len(given)))
         return factor.reshape((1,) * (len(given) - factor.ndim) + factor.shape).transpose(back)
@@ -43,8 +43,10 @@ def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array |
 
 
 def _regrouped(factor: Array, given: Shape, made: Shape) -> Array | None:
-    """`factor` of a tensor of shape `made` as one of the same elements, in order, in shape `given`: it begins anew
-    after each block of the last axes, and so it does along the last axes of `given` that whole blocks fill."""
+    """Return `factor` of shape `made` for the same elements in shape `given`, or None.
+
+    The factor repeats with the block of the last axes, and along the last axes of `given` filled by whole blocks.
+    """
     numbers = [d for d in made[len(made) - factor.ndim :] if isinstance(d, int)]
     if len(numbers) < factor.ndim or not 0 < prod(numbers) <= LARGE:
         return None

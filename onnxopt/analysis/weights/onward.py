@@ -1,6 +1,6 @@
-"""Where a constant factor of a value can go onward: into the weights of what reads it.
+"""Folds a constant factor of a value downstream: into the weights of its readers.
 
-Nothing is changed here: what is found are edits of weights, which together do what the factor did.
+Nothing is changed: the result is a list of weight edits, together equal to the factor.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR, of_form
 from onnxopt.protos import Array
 
-_LEAST: Final = 2.0**-10  # of a factor that passes a product: without it that overflows about where it did
+_LEAST: Final = 2.0**-10  # bounds of a factor passing a product: within them overflow stays about the same
 _MOST: Final = 2.0**10
-# Of many elements: what a gate makes of their sum may cancel, and of other roundings be something else.
+# Reductions: a gate may cancel their sums, and amplify rounding differences.
 _SUMS: Final = LINEAR & of_form("axis", "pool", "reduce", "whole")
 
 
 def downwards(node: Node, factor: Array) -> list[Edit] | None:
-    """Edits of the weights that read `node`'s result, so that they read what it scales."""
+    """Return edits that make the readers of `node` read its unscaled input, or None."""
     axis, numbers = _axis_of(node, factor)
     if numbers is None:
         return None
@@ -47,8 +47,11 @@ def downwards(node: Node, factor: Array) -> list[Edit] | None:
 
 
 def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
-    """What reads the value, or what is linear in it, takes the number; no node is reached on two ways, as that would be
-    the number's square, or twice the same edit. Where ways part, none goes over a sum, as that of a gate."""
+    """Fold a single number into all readers, through linear operators.
+
+    Each node is reached by a single path; two would apply the number twice. With several readers no path crosses a
+    reduction, whose sum a gate may cancel.
+    """
     edits: list[Edit] = []
     reached: set[Node] = set()
     parts = False
@@ -79,7 +82,7 @@ def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
 
 
 def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
-    """The weights with which `reader` makes of x what it makes of x times the number."""
+    """Return edits of weights of `reader` that absorb the number."""
     if reader.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         beside = 1 - place if reader.op in ("Gemm", "MatMul") else 1
         w = own_weights(reader, beside) if place < 2 and place != beside else None
@@ -90,8 +93,10 @@ def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
 
 
 def _term(reader: Node, place: int, number: Array) -> list[Edit] | None:
-    """c x + t = c (x + t / c): the term of a sum, so that what it makes is linear, too. Not before a gate, which may be
-    a Gelu that is written out."""
+    """Return edits for c x + t = c (x + t / c), so that the number passes a sum.
+
+    Not before a product, which may be the gate of a decomposed Gelu.
+    """
     if reader.op not in ("Add", "Sub") or not _is_near_one(reader, number):
         return None
     if any(u.op in ("Mul", "Div") and not any(v and v.constant for v in u.inputs) for u in reader.output.users):
@@ -100,7 +105,7 @@ def _term(reader: Node, place: int, number: Array) -> list[Edit] | None:
 
 
 def _hands_on(reader: Node, place: int, number: Array) -> bool:
-    """Is what `reader` makes linear in what it reads there?"""
+    """Whether the result of `reader` is linear in the input `place`."""
     if len(reader.outputs) != 1:
         return False
     if reader.op in ("Mul", "MatMul") or (reader.op == "Div" and place == 0):
@@ -109,7 +114,7 @@ def _hands_on(reader: Node, place: int, number: Array) -> bool:
 
 
 def _is_near_one(reader: Node, number: Array) -> bool:
-    """What is larger by so little overflows in a product about where it did; not so in a type of few exponents."""
+    """Whether the number is close enough to 1 not to move overflow; never for types with few exponent bits."""
     wide = types.dtype(reader.output) in (TensorProto.FLOAT, TensorProto.DOUBLE)
     return wide and _LEAST <= abs(number.item()) <= _MOST
 
@@ -134,14 +139,14 @@ def _of_channels(node: Node, axis: int, numbers: Array) -> list[Edit] | None:
 
 
 def _keeps_axis(node: Node, axis: int, rank: int) -> bool:
-    """Does the result, along `axis` of `rank`, come from the same elements, and keep a positive factor?"""
+    """Whether the result along `axis` of `rank` comes from the same elements, and keeps a positive factor."""
     if pads_zeros(node):
         return axis not in _padded_axes(node, rank)
     return (node.op in IN_PLACE and node.op in HOMOGENEOUS) or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
 
 
 def _padded_axes(node: Node, rank: int) -> set[int]:
-    """Those along which a Pad moves what is there: all where nobody knows."""
+    """Return the axes padded by a Pad; all if unknown."""
     pads, axes = node.input(1), node.input(3)
     if pads is None or not pads.constant or not (axes is None or axes.constant):
         return set(range(rank))
@@ -150,7 +155,7 @@ def _padded_axes(node: Node, rank: int) -> set[int]:
 
 
 def _readers(value: Value) -> Iterator[tuple[Node, int]]:
-    """The only reader of `value`, that of its result, and so on."""
+    """Yield the chain of single readers of `value`, with the input index."""
     for _ in range(REACH):
         node = value.only_user
         if node is None or value.users[node] > 1 or len(node.outputs) != 1:
@@ -160,7 +165,7 @@ def _readers(value: Value) -> Iterator[tuple[Node, int]]:
 
 
 def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
-    """(axis, factors) of a constant that varies along one axis at most; (None, [c]) for one number."""
+    """Return (axis, factors) of a constant varying along at most one axis; (None, [c]) for a single number."""
     if factor.size == 1:
         return None, factor.reshape(1)
     shape = types.shape(node.output)
@@ -169,13 +174,13 @@ def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
         return None, None
     axis = along[0] + len(shape) - factor.ndim
     read = next((types.shape(v) for v in node.inputs if v is not None and not v.constant), None)
-    if read is None or read[axis] != factor.size:  # it may widen what it scales
+    if read is None or read[axis] != factor.size:  # it may widen the scaled value
         return None, None
     return axis, factor.reshape(-1)
 
 
 def _into_reader(node: Node, axis: int, factor: Array, rank: int) -> list[Edit] | None:
-    """Weights that take x where they took x z."""
+    """Return edits of weights for input x instead of x z."""
     w = own_weights(node, 1)
     if w is None or is_quantized(node):
         return None

@@ -1,6 +1,6 @@
-"""Where a constant term of a value can go: into the bias of what made it, behind what only moves data.
+"""Folds a constant term of a value upstream: into the bias of its producer, past operators that only move data.
 
-Nothing is changed here: what is found is one edit of a constant.
+Nothing is changed: the result is a single edit of a constant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxopt.graph.value import Value
 from onnxopt.operators import of_form
 from onnxopt.protos import Array
 
-_REACH: Final = 8  # nodes looked at for one term
+_REACH: Final = 8  # nodes examined for a term
 MOVES: Final = of_form("same", "order", "permute") | {"Split"}
 
 _READ: Final = "something else reads what it is added to"
@@ -29,7 +29,7 @@ _SIZES: Final = "sizes that it depends on are unknown"
 
 
 class Bias(NamedTuple):
-    """Input `place` of `node`, its bias or the constant that it adds, becomes `array`, in float64."""
+    """Edit: input `place` of `node`, a bias or constant summand, becomes `array` (float64)."""
 
     node: Node
     place: int
@@ -37,7 +37,7 @@ class Bias(NamedTuple):
 
 
 def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
-    """The constant with which `value`, which `reader` reads, is larger by `term`; or why there is none."""
+    """Return the edit that adds `term` to `value`, read by `reader`; or the reason for none."""
     for _ in range(_REACH):
         node = value.producer
         if node is None or node.graph is not reader.graph or node.has_references:
@@ -67,7 +67,7 @@ def _before(node: Node, source: Value, term: Array) -> Array | None:
 
 
 def _of_whole(split: Node, part: Value, term: Array) -> Array | None:
-    """The term of what is split: zeros for the other parts."""
+    """Return the term of a Split's input: zeros for the other parts."""
     shape = types.shape(part)
     if not shape:
         return None
@@ -110,7 +110,7 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
 
 
 def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
-    """(y + b) + t = y + (b + t)."""
+    """Fold by (y + b) + t = y + (b + t)."""
     place = next((i for i, v in enumerate(node.inputs) if v is not None and v.constant), None)
     b = node.inputs[place] if place is not None else None
     if place is None or b is None or not b.is_stored or not is_float(b.array):

@@ -1,4 +1,4 @@
-"""What a folded weight loses where its numbers are too small for its type."""
+"""Underflow of folded weights: numbers too small for their type."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from onnxopt.element_types import of
 from onnxopt.protos import Array
 
 _FEW: Final = 4
-_FIRST: Final = 1024  # elements; mostly one of them says that nothing is lost
+_FIRST: Final = 1024  # elements checked first; mostly enough to exclude underflow
 
 
 def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
-    """Is an element of `narrow`, `wide` rounded to its type, off by more than a few eps of the largest element; with
-    `each`, of itself?
+    """Whether rounding `wide` to `narrow` has an error above a few eps of the largest element; with `each`, of the
+    element.
 
-    Normal numbers never are: they are off by half an eps of themselves. So only a tensor that is small throughout
-    underflows; in others the numbers that become zero or subnormal are lost beside the largest, as they are in a sum of
-    its products. Ordinary weights have such, above all in half precision, whose normal numbers end at 6e-5. Factors and
-    divisors of single elements meet in no sum: there, each counts for itself.
+    Normal numbers have an error of half an eps at most, so only tensors that are small throughout underflow. In others,
+    zero
+    or subnormal elements are negligible in sums of products, and common in half precision, whose normal numbers end at
+    6e-5. Elementwise factors and divisors are not summed: there each element counts.
     """
     if not each and not is_small(narrow):
         return False
@@ -33,14 +33,14 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
 
 
 def is_small(array: Array) -> bool:
-    """Is there no normal number, infinity or NaN among its floats?"""
+    """Whether a float array has no normal number, infinity or NaN."""
     tiny = of(array.dtype).tiny
-    if array.size and not abs(array.item(0)) < tiny:  # mostly the first says it
+    if array.size and not abs(array.item(0)) < tiny:  # mostly decided by the first element
         return False
     first = array.reshape(-1)[:_FIRST] if array.flags.c_contiguous else array[:1]
     return not _largest(first) >= tiny and _largest(array) < tiny
 
 
 def _largest(array: Array) -> float:
-    """The largest absolute number, 0 of none; NaN where there is one."""
+    """Return the largest absolute value; 0 for an empty array, NaN if any is NaN."""
     return float(max(array.max(), -array.min())) if array.size else 0.0

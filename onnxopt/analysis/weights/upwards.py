@@ -1,6 +1,6 @@
-"""Where a constant factor of a value can go: into the weights that made it (`onward`: into those that read it).
+"""Folds a constant factor of a value upstream, into the weights of its producers (`onward`: into its readers).
 
-Nothing is changed here: what is found are edits of weights, which together do what the factor did.
+Nothing is changed: the result is a list of weight edits, together equal to the factor.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
 from onnxopt.protos import Array
 from onnxopt.record import record
 
-REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soon
-READERS: Final = 3  # of one value on the way
-_MEETINGS: Final = 8  # such values
+REACH: Final = 24  # nodes examined for a factor
+READERS: Final = 3  # readers of a value on the way
+_MEETINGS: Final = 8  # values with several readers
 
 
 @record(frozen=True, eq=False)
 class Edit:
-    """Input `place` of `node` becomes what `wide` makes of it, in the type that it has. Most edits are found and
-    dropped, because another that belongs to them is not: nothing is computed before somebody asks."""
+    """Input `place` of `node` becomes `wide`(input), rounded to its type.
+
+    Computed on demand: most edits are dropped because a related edit is impossible.
+    """
 
     node: Node
     place: int
     wide: Callable[[Array], Array]
 
     def then(self, other: Edit) -> Edit:
-        """Both, of one input."""
+        """Return the composition of two edits of the same input."""
         return Edit(self.node, self.place, lambda w: other.wide(self.wide(w)))
 
     @property
@@ -55,7 +57,7 @@ class Edit:
 
     @property
     def lost(self) -> str:
-        """What the type cannot hold of it."""
+        """Why the type cannot hold the result; empty if it can."""
         return self._made[1]
 
     @cached_property
@@ -68,17 +70,18 @@ class Edit:
 
 
 class Meeting(NamedTuple):
-    """The factor that some of those who read a value ask for."""
+    """The factor required by some readers of a value."""
 
     factor: Array
     readers: int = 1
 
 
 class Reach(NamedTuple):
-    """So many nodes further, to weights of one reader; or also to those that several products read.
+    """Limits of a search: `nodes` left, and whether weights `shared` by several products may be edited.
 
-    `met` holds the values on the way that several nodes read: all of them have to ask for the same factor (`all_ask`).
-    Without it no value may have two readers.
+    `met` holds values on the way with several readers: all must require the same factor (`all_ask`). If None, no value
+    may
+    have two readers.
     """
 
     nodes: int = REACH
@@ -86,7 +89,7 @@ class Reach(NamedTuple):
     met: dict[Value, Meeting] | None = None
 
     def all_ask(self) -> bool:
-        """Do all that read what was met ask for its factor; of a tensor that is read beside its parts, all parts?"""
+        """Whether all readers of each met value require its factor; for a tensor read beside its parts, all parts."""
         met = self.met or {}
         if any(m.readers != readers_of(v) for v, m in met.items()):
             return False
@@ -96,7 +99,7 @@ class Reach(NamedTuple):
 
 
 def are_products(node: Node, w: Value) -> bool:
-    """Do several products like `node`, and nothing else, read `w` as a factor? A bias is a term."""
+    """Whether `w` is read only by several products like `node`, as a factor and not as a bias."""
     place = node.places(w)
     if len(w.users) < 2 or w.is_output or node.op not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return False
@@ -110,7 +113,7 @@ def are_products(node: Node, w: Value) -> bool:
 
 
 def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
-    """Edits that multiply `value` by `factor`: one number, or an array that broadcasts to it."""
+    """Return edits that multiply `value` by `factor`, a number or broadcastable array; None if impossible."""
     if value is None:
         return None
     node = value.producer
@@ -119,7 +122,7 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
     factor = narrowed(factor)
     shape = types.shape(value)
     if factor.ndim and (shape is None or not fits(factor, shape)):
-        return None  # it is widened behind: its weights are not one per element of what is scaled
+        return None  # the factor widens the value: no weight per element
     if (readers := readers_of(value)) > 1:
         if reach.met is None or readers > READERS:
             return None
@@ -148,7 +151,7 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
 
 
 def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit] | None:
-    """Edits that multiply one of the operands: what was met on a way that leads nowhere was not met."""
+    """Return edits that multiply one of the operands; values met on a failed path are forgotten."""
     for i in places:
         met = dict(reach.met or {})
         edits = upwards(node.inputs[i], node, factor, reach)
@@ -161,7 +164,7 @@ def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit]
 
 
 def _before(node: Node, factor: Array) -> Array | None:
-    """What has to scale the first input, so that `factor` scales the result; None where nothing does."""
+    """Return the factor for the first input equal to `factor` on the result, or None."""
     if not commutes(node, factor):
         return None
     if not factor.ndim or node.op in IN_PLACE:
@@ -172,7 +175,7 @@ def _before(node: Node, factor: Array) -> Array | None:
 
 
 def commutes(node: Node, factor: Array) -> bool:
-    """Is f(c x) = c f(x), for this c?"""
+    """Whether f(c x) = c f(x) for this c."""
     return node.op in LINEAR or pads_zeros(node) or (node.op in HOMOGENEOUS and bool((factor > 0).all()))
 
 
@@ -184,7 +187,7 @@ def pads_zeros(node: Node) -> bool:
 
 
 def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
-    """The edits of all parts. Two parts of one Split lead to the same weights, each to columns of its own."""
+    """Return the merged edits of all parts. Two parts of a Split edit different columns of the same weights."""
     edits: dict[tuple[Node, int], Edit] = {}
     for part in parts:
         if part is None:
@@ -196,7 +199,7 @@ def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
 
 
 def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
-    """A stored constant term that few nodes read takes the factor along its last axis."""
+    """Return the edit of a stored constant, with few readers, by the factor; None if the constant would grow."""
     value = node.inputs[index]
     if value is None or not value.is_stored or not is_float(value.array):
         return None
@@ -211,12 +214,12 @@ def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
 
 
 def scaled(w: Array, factor: Array) -> Array:
-    """In float64."""
+    """Return the product in float64."""
     return np.asarray(w.astype(np.float64) * factor)
 
 
 def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
-    """A stored constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
+    """Return a stored float constant read only by `node` (or, if `shared`, by similar products), else None."""
     w = node.input(index)
     if w is None or not w.is_stored or not (w.only_user is node or (shared and are_products(node, w))):
         return None
@@ -228,7 +231,7 @@ def is_quantized(node: Node) -> bool:
 
 
 def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
-    """c (x W + b) = x (c W) + c b; of two computed operands one takes it."""
+    """Return edits for c (x W + b) = x (c W) + c b; of two computed operands one is scaled."""
     if is_quantized(node):
         return None
     w = own_weights(node, 1, reach.shared)
@@ -244,7 +247,7 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
         if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
             return None
         return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
-    # The channels of a Gemm are along its last axis, those of a convolution are the second one.
+    # Channels are the last axis for a Gemm, and the second for a convolution.
     if w is None or (factor.ndim and factor.size != factor.shape[0 if node.op != "Gemm" else -1]):
         return None
     if factor.ndim and factor.ndim != (1 if node.op == "Gemm" else w.array.ndim - 1):
@@ -261,12 +264,12 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
 
 
 def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
-    """c (n(x) s + b) = n(x) (c s) + c b."""
+    """Return edits for c (n(x) s + b) = n(x) (c s) + c b."""
     if node.op == "BatchNormalization":
         if factor.ndim or node.attr("training_mode", 0) or node.graph is None or node.graph.opset() < 14:
             return None
     elif factor.ndim > 1 or (factor.ndim and node.attr("axis") != -1):
-        return None  # a scale of more axes than are normalized is as large as what it scales
+        return None  # a scale of higher rank would be as large as the scaled value
     if len([v for v in node.outputs if v is not None]) > 1:
         return None
     parts = [into(node, 1, factor)]
@@ -276,7 +279,10 @@ def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
 
 
 def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
-    """One part of a Split: the others take ones; or where others read the whole, all parts once they all are met."""
+    """Return edits for a part of a Split, with factor 1 for other parts.
+
+    If the whole has other readers, all parts are scaled once all are met.
+    """
     whole = node.inputs[0]
     shape = types.shape(whole) if whole is not None else None
     if whole is None or not shape:
@@ -305,8 +311,10 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
 
 
 def _taken_apart(concat: Node) -> Node | None:
-    """The Split of which all parts are joined here, in any order and with any sign, and read nowhere else: one
-    number that scales what is joined scales what was split."""
+    """Return the Split whose parts, in any order and sign, are exactly the inputs of `concat` and not read elsewhere.
+
+    A single number scaling the Concat then scales the Split's input.
+    """
     parts: dict[Value, None] = {}
     for v in concat.inputs:
         if (
@@ -335,7 +343,7 @@ def _parts(split: Node) -> list[Value]:
 
 
 def readers_of(value: Value) -> int:
-    """How often something reads what the value holds, and not its size; of many it does not matter."""
+    """Return the number of reads of a value's contents, Shape and Size excluded; an upper bound for many readers."""
     users = value.users
     sizes = sum(u.op in ("Shape", "Size") for u in users) if len(users) <= _MEETINGS else 0
     return sum(users.values()) - sizes
