@@ -1,4 +1,4 @@
-"""Files: loading, saving, external data."""
+"""File input and output: loading, saving, external data."""
 
 from onnxopt.io.layout import check_choice
 from onnxopt.io.load import from_proto, load

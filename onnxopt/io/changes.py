@@ -1,4 +1,4 @@
-"""Files that somebody else writes while they are read: what is made of them is of neither the old nor the new ones."""
+"""Detects files modified while they are read: a result made from them would mix old and new contents."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ _HINT: Final = "nothing is written: run it again when it stays as it is"
 
 
 class Watch:
-    """What files are as long as they are not written to, and no other file gets their name. One that is removed was
-    read as it was."""
+    """Recorded state of files, to detect writes and replacements. A removed file counts as read completely."""
 
     def __init__(self, *files: Path) -> None:
         self._seen = {file: _state(file) for file in files}
 
     @classmethod
     def data(cls, model: Model) -> Watch:
-        """Of the data files that a model names; what cannot be read others say."""
+        """Return a Watch of the data files named by a model. Unreadable files are reported elsewhere."""
         found, reader = [], data_of(model)
         for name in model.data_files:
             with suppress(ModelError):
@@ -34,24 +33,24 @@ class Watch:
 
     @property
     def changed(self) -> Path | None:
-        """The first that is another now."""
+        """The first changed file, or None."""
         now = ((file, before, _state(file)) for file, before in self._seen.items())
         return next((file for file, before, after in now if after is not None and after != before), None)
 
     def refuse(self) -> None:
-        """Raises ModelError for one that is another now."""
+        """Raise ModelError for a changed file."""
         if (file := self.changed) is not None:
             raise ModelError(f"{file} was changed while it was read", _HINT)
 
     def refuse_removed(self) -> None:
-        """Raises ModelError for one that was there and is not."""
+        """Raise ModelError for a removed file."""
         for file, before in self._seen.items():
             if before is not None and _state(file) is None:
                 raise ModelError(f"{file} was removed while it was read", _HINT)
 
 
 def _state(file: Path) -> tuple[int, int] | None:
-    """Size and time: what a network's file system says of inodes may be another each time."""
+    """Return size and modification time; inodes are unstable on network file systems."""
     try:
         found = os.stat(file)
     except OSError:

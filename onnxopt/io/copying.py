@@ -1,4 +1,4 @@
-"""Bytes from file to file, in the kernel where it can: shared (reflinks) or copied there, and holes stay holes."""
+"""Copies bytes between files, in the kernel where possible: as reflinks or copies, preserving holes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 
 from onnxopt.errors import plain
 
-_CHUNK: Final = 1 << 22  # what passes through our memory at once, where the kernel does not copy
-_AT_ONCE: Final = 1 << 30  # an interruption waits for no more
+_CHUNK: Final = 1 << 22  # bytes per read, where the kernel does not copy
+_AT_ONCE: Final = 1 << 30  # bytes per system call, so that an interrupt is handled soon
 _SHORTER: Final = "a file became shorter while it was copied"
 _CANNOT: Final = {
     *(errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EACCES, errno.EIO),
@@ -24,21 +24,20 @@ def copy_file(source: Path, target: Path) -> None:
     with open(source, "rb", opener=plain) as f, open(target, "wb") as g:
         size = os.fstat(f.fileno()).st_size
         copy_range(f.fileno(), 0, size, g.fileno(), 0)
-        os.ftruncate(g.fileno(), size)  # it may end in a hole
+        os.ftruncate(g.fileno(), size)  # the source may end in a hole
 
 
 def copy_range(source: int, start: int, length: int, target: int, at: int) -> None:
-    """Copy bytes from one descriptor to another; holes are left out, which a new file has there already. Raises
-    OSError."""
+    """Copy bytes between descriptors; holes are skipped, as a new file has them already. Raises OSError."""
     for begin, end in _data(source, start, start + length):
         done = _in_kernel(source, begin, end, target, at - start + begin)
         _through_memory(source, done, end, target, at - start + done)
-    if os.fstat(source).st_size < start + length:  # where it ends is a hole
+    if os.fstat(source).st_size < start + length:  # a file may end in a hole
         raise OSError(errno.EIO, _SHORTER)
 
 
 def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What is not a hole."""
+    """Yield (start, end) of each range without holes."""
     if sys.platform == "win32" or not hasattr(os, "SEEK_DATA"):
         yield start, end
         return
@@ -47,7 +46,7 @@ def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
             begin = os.lseek(source, start, os.SEEK_DATA)
             stop = os.lseek(source, begin, os.SEEK_HOLE)
         except OSError as e:
-            if e.errno != errno.ENXIO:  # the file system does not know; else nothing follows but a hole
+            if e.errno != errno.ENXIO:  # ENXIO: only a hole follows; others: the file system has no support
                 yield start, end
             return
         if begin >= end:
@@ -57,8 +56,8 @@ def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _in_kernel(source: int, begin: int, end: int, target: int, at: int) -> int:
-    """Copy as far as the kernel does; where that is."""
-    copy = getattr(os, "copy_file_range", None)  # Linux; shares the blocks where the file system can
+    """Copy in the kernel as far as possible. Returns the source offset reached."""
+    copy = getattr(os, "copy_file_range", None)  # Linux only; shares blocks where the file system can
     while copy is not None and begin < end:
         try:
             done = copy(source, target, min(end - begin, _AT_ONCE), begin, at)

@@ -1,4 +1,4 @@
-"""Tensors stored beside the model file: read lazily through one mapping per file, contained in the model's folder."""
+"""External tensor data: read lazily through a mapping per file, only from inside the model's folder."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from onnxopt.protos import (
 from onnxopt.record import record
 from onnxopt.wire import map_file
 
-_DIGITS: Final = 40  # of an offset; Python refuses to read thousands
+_DIGITS: Final = 40  # of an offset; Python rejects the conversion of thousands of digits
 
 
 @record(frozen=True)
 class Location:
-    """Where a tensor's bytes are: a path relative to the model's folder, an offset and a length in bytes."""
+    """Location of a tensor's bytes: a path relative to the model's folder, offset and length in bytes."""
 
     file: str
     offset: int
@@ -44,12 +44,12 @@ class Location:
 
 
 def file_of(tensor: TensorProto) -> str:
-    """The name of the file that holds an external tensor, as the model says it; empty if it says none."""
+    """Return the file name of an external tensor as written in the model; empty if missing."""
     return next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
 
 
 def location(tensor: TensorProto, model_name: str) -> Location:
-    """Raises ModelError."""
+    """Return the location of an external tensor. Raises ModelError for invalid numbers."""
     entries = {e.key: e.value for e in tensor.external_data}
     size = tensor_bytes(tensor.data_type, tensor.dims)
     for key in ("offset", "length"):
@@ -63,7 +63,7 @@ def location(tensor: TensorProto, model_name: str) -> Location:
 
 
 class ExternalData:
-    """Reads external tensors of one model. Each file is mapped once, whatever the number of tensors, and closed."""
+    """Reads the external tensors of a model. Each file is mapped once, for any number of tensors, and closed."""
 
     def __init__(self, folder: Path, model_name: str) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class ExternalData:
         return self.folder.resolve()
 
     def path(self, tensor_name: str, file: str) -> Path:
-        """The data file, a plain file in the model's folder. Raises ModelError if it is not."""
+        """Return the data file. Raises ModelError unless it is a regular file in the model's folder."""
         target = self.place(tensor_name, file)
         if target is None:
             raise ModelError(
@@ -85,7 +85,7 @@ class ExternalData:
         return target
 
     def place(self, tensor_name: str, file: str) -> Path | None:
-        """Like `path`, None for a file that is not there."""
+        """Return the data file like `path`, or None if missing."""
         inside = bool(file) and "\0" not in file and not leads_away(file)
         found = False
         if inside:
@@ -96,7 +96,7 @@ class ExternalData:
                 found = True
             except FileNotFoundError:
                 pass
-            except (OSError, RuntimeError, ValueError):  # a circle of links, a name that no file can have
+            except (OSError, RuntimeError, ValueError):  # a cycle of links, an impossible file name
                 inside = False
         if not inside:
             raise ModelError(
@@ -113,7 +113,7 @@ class ExternalData:
         return target
 
     def refuse_elsewhere(self, tensors: Iterable[TensorProto]) -> None:
-        """Raises ModelError for data that is not in plain files in the model's folder; files may be missing."""
+        """Raise ModelError for data outside of regular files in the model's folder; files may be missing."""
         seen = set()
         for tensor in tensors:
             if is_external(tensor) and (file := file_of(tensor)) not in seen:
@@ -121,21 +121,22 @@ class ExternalData:
                 self.place(tensor.name, file)
 
     def bytes_of(self, tensor: TensorProto) -> memoryview:
-        """The tensor's bytes, a view into the mapped file."""
+        """Return the tensor's bytes, a view into the mapped file."""
         where = location(tensor, self.model_name)
         found = self._maps.get(where.file)
         if found is None:
             path = self.path(tensor.name, where.file)
             found = self._maps[where.file] = path, map_file(path)
         path, mapped = found
-        with suppress(OSError):  # who removed the file leaves us its pages
-            available = min(len(mapped), path.stat().st_size)  # who cut it off does not, and reading them would kill us
+        with suppress(OSError):  # a removed file stays readable through the mapping
+            # a truncated file does not: reading beyond its end would kill the process
+            available = min(len(mapped), path.stat().st_size)
             self._refuse_outside(tensor, where, available)
         self._refuse_outside(tensor, where, len(mapped))
         return mapped[where.offset : where.offset + where.length]
 
     def source_of(self, tensor: TensorProto) -> tuple[Path, int, int]:
-        """(file, offset, length) of the tensor's bytes, which are not looked at."""
+        """Return (file, offset, length) of the tensor's bytes without reading them."""
         where = location(tensor, self.model_name)
         path = self.path(tensor.name, where.file)
         self._refuse_outside(tensor, where, path.stat().st_size)
@@ -166,19 +167,21 @@ class ExternalData:
 
 
 def data_of(model: Model) -> ExternalData:
-    """What reads the data files of a model."""
+    """Return the reader of a model's data files."""
     return ExternalData(model.path.absolute().parent if model.path else Path(), model.name)
 
 
 def inline_data(proto: ModelProto, data: ExternalData) -> None:
-    """Bring the data of external tensors into `proto`, which then needs no files."""
+    """Move the data of external tensors into `proto`."""
     for tensor in external_tensors(proto):
         _bring_in(tensor, data)
 
 
 def bring_in_small(tensors: Iterable[TensorProto], data: ExternalData) -> int:
-    """Bring the data of those external tensors into the model that belong there; returns how many they are. A file
-    that is missing is for whoever reads it to name."""
+    """Move the data of small external tensors (`belongs_inside`) into the model; returns their number.
+
+    Missing files are skipped, and reported when read.
+    """
     count = 0
     for tensor in filter(belongs_inside, tensors):
         if data.place(tensor.name, file_of(tensor)) is not None:
@@ -193,10 +196,10 @@ def _bring_in(tensor: TensorProto, data: ExternalData) -> None:
 
 
 def data_files(tensors: Iterable[TensorProto]) -> list[str]:
-    """The names of the files in which external tensors have their data, sorted."""
+    """Return the sorted names of the external tensors' files."""
     return sorted({file_of(t) for t in tensors})
 
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
-    """Those whose data lie beside the model, wherever in it they are."""
+    """Return all external tensors of a model."""
     return list(filter(is_external, all_tensors(proto)))

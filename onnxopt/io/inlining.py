@@ -1,4 +1,4 @@
-"""The bodies of model-local functions in place of their calls."""
+"""Inlines calls of model-local functions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from onnxopt.worker.calls import refuse_explosion
 
 
 def inlined(proto: ModelProto, path: Path) -> ModelProto:
-    """The model that calls none, by onnx's inliner; `proto` is changed. Raises ModelError where that cannot be, or is
-    more than anybody can follow."""
+    """Return the model with all functions inlined by onnx; `proto` is changed.
+
+    Raises ModelError if impossible, or if the expansion is too large.
+    """
     refuse_explosion(proto, path)
     _leave_uncalled(proto, _write_defaults(proto))
     _forget_versions(proto)
@@ -33,8 +35,10 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
 
 
 def _leave_uncalled(proto: ModelProto, called: Collection[tuple[str, str, str]]) -> None:
-    """Remove the functions that nothing calls, as onnx's inliner does, which refuses to begin with too many. Those of
-    the standard's domain it may know by another name."""
+    """Remove uncalled functions, as onnx's inliner does, which fails with too many functions.
+
+    Functions of the default domain stay, since calls may use another name of the domain.
+    """
     for i in range(len(proto.functions) - 1, -1, -1):
         f = proto.functions[i]
         if f.domain not in DEFAULT_DOMAINS and (f.domain, f.name, f.overload) not in called:
@@ -42,14 +46,16 @@ def _leave_uncalled(proto: ModelProto, called: Collection[tuple[str, str, str]])
 
 
 def _forget_versions(proto: ModelProto) -> None:
-    """Let functions import a domain of which they only call functions of the model, or nothing, as the model does: a
-    version says nothing of those, and onnx's inliner leaves a function that imports another one as it is."""
+    """Set unused opset imports of functions to the model's version.
+
+    onnx's inliner skips functions with other versions, even for domains of which only model-local functions are called.
+    """
     functions = {(f.domain, f.name, f.overload) for f in proto.functions}
     imported = {o.domain: o.version for o in proto.opset_import}
     for function in proto.functions:
         calls = ((n.domain, n.op_type, n.overload) for n in _nodes(function.node))
         kept = {call[0] for call in calls if call not in functions}
-        if not kept.isdisjoint(DEFAULT_DOMAINS):  # two names of one
+        if not kept.isdisjoint(DEFAULT_DOMAINS):  # two names of the same domain
             kept.update(DEFAULT_DOMAINS)
         for opset in function.opset_import:
             if opset.domain not in kept:
@@ -57,8 +63,10 @@ def _forget_versions(proto: ModelProto) -> None:
 
 
 def _put_back(proto: ModelProto, found: ModelProto) -> None:
-    """Add to `found` those functions of `proto` that are called in it and missing: onnx's inliner leaves a function of
-    another opset as it is, with its calls, and removes what these call."""
+    """Add to `found` the functions of `proto` called in it, but missing.
+
+    onnx's inliner leaves a function of another opset with its calls, but removes the called functions.
+    """
     missing = {(f.domain, f.name, f.overload): f for f in proto.functions}
     for function in found.functions:
         missing.pop((function.domain, function.name, function.overload), None)
@@ -72,11 +80,11 @@ def _put_back(proto: ModelProto, found: ModelProto) -> None:
 
 
 def _write_defaults(proto: ModelProto) -> set[tuple[str, str, str]]:
-    """Give each call the attributes that its function declares a default for: onnx's inliner forgets those. Which
-    functions are called.
+    """Write default attributes of functions into their calls, as onnx's inliner ignores defaults. Returns the called
+    functions.
 
-    Where a function hands on to another an attribute that it is not given, the other has its default: such a call is
-    one of a copy of the function that hands on nothing.
+    If a function passes on an attribute without a value, the callee's default holds: such a call uses a copy of the
+    function without the attribute.
     """
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     copies: dict[tuple[object, ...], str] = {}
@@ -110,7 +118,7 @@ def _write_defaults(proto: ModelProto) -> set[tuple[str, str, str]]:
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """And those in their bodies."""
+    """Yield the nodes and the nodes of their bodies."""
     for node in nodes:
         yield node
         for _, body in body_graphs(node):
@@ -118,7 +126,7 @@ def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _leave_out(nodes: Iterable[NodeProto], absent: Collection[str]) -> None:
-    """Remove what refers to attributes that the function is not given."""
+    """Remove references to function attributes without a value."""
     for node in _nodes(nodes):
         for i in range(len(node.attribute) - 1, -1, -1):
             if node.attribute[i].ref_attr_name in absent:

@@ -1,6 +1,6 @@
-"""Where the data of a model's tensors go when it is written: into the file, into a data file, or nowhere.
+"""Placement of tensor data in a written model: in the model file, in a data file, or left where it is.
 
-All is decided and checked before a byte is written. Data that did not change never passes through our memory.
+All is decided and checked before writing. Unchanged data is never loaded into memory.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from onnxopt.wire import Stored
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
 
-INLINE_LIMIT = 1_900_000_000  # protobuf ends at 2 GiB; the rest is room for names and attributes
-_PAGE: Final = 1 << 12  # what can be mapped begins at such an offset; on Windows
-_GRANULE: Final = 1 << 16  # at such a one
-_LARGE: Final = 1 << 20  # from here on the padding does not matter
-_HASHED: Final = 1 << 26  # up to here the name of a data file follows from what it holds alone, wherever that was
+INLINE_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB, the rest is for names and attributes
+_PAGE: Final = 1 << 12  # offset alignment required for mapping; on Windows
+_GRANULE: Final = 1 << 16  # this alignment
+_LARGE: Final = 1 << 20  # bytes; above, padding does not matter
+_HASHED: Final = 1 << 26  # bytes; up to here the data file's name depends on the contents only
 
 
 @record
 class _Piece:
-    """What goes into the data file at `offset`: bytes in memory, or `length` bytes at `start` of another file, of which
-    the bytes between `begin` and `end` are copied for it and for those behind it that overlap it; none for these."""
+    """Data at `offset` of the data file: bytes in memory, or `length` bytes at `start` of another file.
+
+    The bytes from `begin` to `end` are copied for this piece and all pieces overlapping it; the latter copy none.
+    """
 
     tensor: TensorProto
     length: int
@@ -49,27 +51,27 @@ class _Piece:
 
 @record
 class Layout:
-    """A plan. `inside`: what is spliced into the file, by the initializer's index in the main graph."""
+    """A placement plan. `inside`: data spliced into the model file, by index of the main graph's initializer."""
 
-    home: Path  # the folder where the model will be read
+    home: Path  # folder where the model will be read
     inside: dict[int, Array | Stored] = field(default_factory=dict)
     pieces: list[_Piece] = field(default_factory=list)
-    references: list[tuple[TensorProto, str]] = field(default_factory=list)  # to data that stays where it is
+    references: list[tuple[TensorProto, str]] = field(default_factory=list)  # references to data left in place
     _size: int = 0
     _incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
     _before: list[tuple[TensorProto, TensorProto | bytes]] = field(default_factory=list)
 
     def add(self, tensor: TensorProto, data: Array | bytes) -> None:
-        """Bytes in memory for the data file."""
+        """Put bytes in memory into the data file."""
         size = data.nbytes if isinstance(data, np.ndarray) else len(data)
         self.pieces.append(_Piece(tensor, size, data))
 
     def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
-        """Bytes of another file for the data file."""
+        """Put bytes of another file into the data file."""
         self.pieces.append(_Piece(tensor, length, source=source, start=start))
 
     def place(self) -> None:
-        """Give everything its place, in order. What a file has once is written once, whoever reads which part of it."""
+        """Assign offsets in order. Overlapping ranges of a source file are written once."""
         known = spans((p.source, p.start, p.length) for p in self.pieces if p.source is not None)
         placed: dict[tuple[Path, int, int], int] = {}
         for piece in self.pieces:
@@ -84,7 +86,7 @@ class Layout:
             piece.offset = at + piece.start - begin
 
     def refer(self, tensor: TensorProto, target: Path) -> None:
-        """Data that stays where it is. Raises UsageError where no reader would follow."""
+        """Leave data in place. Raises UsageError outside the model's folder, where readers would not follow."""
         if not target.is_relative_to(self.home):
             raise UsageError(
                 f"{target} cannot be referred to from {self.home}: it does not lie in that folder",
@@ -98,8 +100,8 @@ class Layout:
         return start
 
     def digest(self) -> str:
-        """Of what the data file holds. Large files that are copied count by what tells them from their later selves."""
-        import hashlib  # OpenSSL takes its time to load
+        """Return a hash of the data file's contents; large copied files count by inode, size and time."""
+        import hashlib  # loading OpenSSL takes time
 
         found = hashlib.sha256()
         files = {p.source for p in self.pieces if p.source is not None}
@@ -121,7 +123,7 @@ class Layout:
         return found.hexdigest()
 
     def write_data(self, file: Path) -> None:
-        """The data file. One of its sources is open at a time. Raises OSError."""
+        """Write the data file, with a single source open at a time. Raises OSError."""
         with open(file, "wb") as f:
             last: Path | None = None
             source = None
@@ -143,7 +145,7 @@ class Layout:
                 source.close() if source is not None else None
 
     def write_model(self, file: Path, proto: ModelProto, name: str) -> None:
-        """The model, whose data file is called `name`. The proto is as it was afterwards. Raises OSError."""
+        """Write the model with data file `name`, and restore the proto afterwards. Raises OSError."""
         try:
             self._point(name)
             head = proto.SerializeToString()
@@ -153,7 +155,7 @@ class Layout:
             write_spliced(f, head, self.inside) if self.inside else f.write(head)
 
     def _point(self, name: str) -> None:
-        """Have the proto say where data are: in the data file of this name, or where they stay."""
+        """Set the data locations in the proto: in the data file `name`, or where they stay."""
         for tensor, file in self.references:
             self._keep(tensor)
             for entry in tensor.external_data:
@@ -174,16 +176,16 @@ class Layout:
                 piece.tensor.external_data.add(key=key, value=value)
 
     def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
-        """External data into the file, through the proto."""
+        """Put external data into the model file, through the proto."""
         self._incoming.append((tensor, data))
 
     def splice_in(self, tensor: TensorProto, index: int, data: Stored) -> None:
-        """External data of an initializer of the main graph into the file."""
+        """Put external data of a main graph's initializer into the model file."""
         self._incoming.append((tensor, b""))
         self.inside[index] = data
 
     def _restore(self) -> None:
-        """The model in memory goes on reading where it read."""
+        """Restore the data locations of the model in memory."""
         for tensor, old in self._before:
             if isinstance(old, TensorProto):
                 tensor.CopyFrom(old)
@@ -209,13 +211,13 @@ def plan(
     external: str,
     stands_alone: bool = False,
 ) -> Layout:
-    """Decide for each tensor of `proto`, whose initializers of the indices `new` have their data there, made or still
-    in the file that was read.
+    """Return the placement of all tensors of `proto`; `new`: data of initializers by index, in memory or in the file
+    read.
 
-    `auto` and `copy`: external data goes into a data file, with what is new and large. `inline`: into the file.
-    `reuse`: it stays where it is, and is referred to. Whatever is asked for, a file that protobuf could not hold gets a
-    data file. `stands_alone`: no tensor names a file. Raises UsageError for what cannot be done, ModelError for
-    data that are not there.
+    `external`: `auto` and `copy` put external data into a data file, with large new data; `inline` into the model file;
+    `reuse` leaves and references it. Models beyond protobuf's limit get a data file in any case. `stands_alone`: no
+    tensor
+    is external. Raises UsageError for impossible requests, ModelError for missing data.
     """
     layout = Layout(home)
     if stands_alone and proto.ByteSize() + sum(map(_size, new.values())) <= INLINE_LIMIT:
@@ -249,7 +251,7 @@ def plan(
                 layout.refer(tensor, path)
             else:
                 layout.add_from(tensor, path, start, length)
-        elif isinstance(array, Stored):  # as it was in the file that was read
+        elif isinstance(array, Stored):  # unchanged data in the file read
             if outgrown:
                 layout.add_from(tensor, array.file, array.start, array.length)
             elif at is not None:
@@ -273,6 +275,6 @@ def _flat(data: Array | bytes) -> memoryview:
 
 
 def check_choice(external: str) -> None:
-    """Raises UsageError for what is none of `EXTERNAL`."""
+    """Raise UsageError unless `external` is in `EXTERNAL`."""
     if external not in EXTERNAL:
         raise UsageError(f"there is no external data {external!r}", f"it is one of {', '.join(EXTERNAL)}")

@@ -1,4 +1,4 @@
-"""Who works in a folder: locks that end with their process, however that ends."""
+"""File locks of folders and files, released when the process ends in any way."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-_PATIENCE: Final = 10.0  # seconds; what is done alone takes milliseconds
+_PATIENCE: Final = 10.0  # seconds; exclusive work takes milliseconds
 _PAUSE: Final = 0.01
-CAN_LOCK: Final = sys.platform != "win32"  # folders, where the system has such locks
+CAN_LOCK: Final = sys.platform != "win32"  # whether the system can lock folders
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """While no other process renames or clears what we made in this folder. Where a folder cannot be locked (Windows,
-    some file systems) nobody waits."""
+    """Context with exclusive rights to rename or clear staged files in a folder.
+
+    Without folder locks (Windows, some file systems) there is no waiting.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY) if sys.platform != "win32" else -1
-    except OSError:  # a folder that may be written, but not listed
+    except OSError:  # writable folder without list permission
         descriptor = -1
     try:
         deadline = time.monotonic() + _PATIENCE
@@ -34,17 +36,17 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def own(file: Path) -> IO[bytes]:
-    """Create a file that is ours until it is closed. Raises OSError."""
-    made = open(file, "xb")  # noqa: SIM115 - whoever asked closes it
+    """Create a file locked until closed. Raises OSError."""
+    made = open(file, "xb")  # closed by the caller  # noqa: SIM115 - whoever asked closes it
     _lock(made.fileno())
     return made
 
 
 def is_owned(file: Path) -> bool:
-    """Does a living process hold the file? Yes where that cannot be found out. What is no plain file is nobody's."""
+    """Whether a living process holds the file; True if unknown, False if it is not a regular file."""
     if sys.platform == "win32":
         try:
-            os.rename(file, file)  # refused for what is open
+            os.rename(file, file)  # refused for open files
         except OSError:
             return True
         return False

@@ -1,4 +1,4 @@
-"""Write a ModelProto into a file for programs that read files, without changing the message."""
+"""Writes a ModelProto to a file for programs that read files, leaving the message unchanged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onnxopt.io.external import external_tensors
 from onnxopt.io.layout import INLINE_LIMIT
 from onnxopt.protos import tensor_bytes
 
-_SMALL: Final = 1 << 10  # bytes of a tensor, which stays in the message
+_SMALL: Final = 1 << 10  # bytes; smaller tensors stay in the message
 _ALIGNED: Final = 1 << 12
 
 
 def materialize(proto: ModelProto, path: Path) -> None:
-    """Write `proto` to `path`; what is larger than protobuf allows has its weights in a data file beside that.
+    """Write `proto` to `path`; above protobuf's limit the weights go into a data file beside `path`.
 
-    Raises ModelError for weights that are in a file already: a ModelProto does not say in which folder.
+    Raises ModelError for external tensors: a ModelProto does not name their folder.
     """
     for tensor in external_tensors(proto):
         raise ModelError(
@@ -36,8 +36,8 @@ def materialize(proto: ModelProto, path: Path) -> None:
 
 
 def _light(proto: ModelProto, path: Path) -> ModelProto:
-    """A copy whose large initializers lie in a data file, which is written. A copy of the whole would take the memory
-    of all weights once more."""
+    """Return a copy with large initializers written to a data file. A full copy would double the memory of all
+    weights."""
     light = ModelProto()
     _copy(proto, light, but="graph")
     _copy(proto.graph, light.graph, but="initializer")
@@ -58,7 +58,7 @@ def _light(proto: ModelProto, path: Path) -> ModelProto:
 
 
 def _copy(source: ModelProto | GraphProto | TensorProto, target: Message, but: str) -> None:
-    """Every field but one."""
+    """Copy every field except `but`."""
     for field, value in source.ListFields():
         if field.name == but:
             continue

@@ -1,4 +1,4 @@
-"""Which bytes of a file are read together: any number of tensors may say that they begin at its first byte."""
+"""Unions of overlapping byte ranges of a file, since any number of tensors may share bytes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 File = TypeVar("File", bound=Hashable)
-Range = tuple[File, int, int]  # where it starts, and how long it is
+Range = tuple[File, int, int]  # (file, start, length)
 
 
 def spans(ranges: Iterable[Range[File]]) -> dict[Range[File], tuple[int, int]]:
-    """For each range the start and end of what it and all that overlap it, one over the other, take of the file."""
+    """Return for each range the (start, end) of the union of all ranges connected to it by overlaps."""
     found: dict[Range[File], tuple[int, int]] = {}
     files: dict[File, set[tuple[int, int]]] = {}
     for file, start, length in ranges:

@@ -1,6 +1,6 @@
-"""A finished model into its place: its data first, under a name of their own, then the model, at last what it replaced.
+"""Moves a finished model into place: new data files first, then the model; replaced files are removed last.
 
-Who reads at any moment finds the old model with the old data, or the new one with the new.
+At any moment readers find the old model with old data, or the new one with new data.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from onnxopt.errors import OnnxOptError, WriteError
 from onnxopt.io.locks import alone_in
 
 _TOKEN: Final = 12  # hexadecimal digits
-_TRIES: Final = 40 if sys.platform == "win32" else 0  # before the last
+_TRIES: Final = 40 if sys.platform == "win32" else 0  # attempts before the last
 _PAUSE: Final = 0.05
 _DATA: Final = re.compile(rf"\.[0-9a-f]{{{_TOKEN}}}\.data")
 
 
 def data_name(model: str, digest: str) -> str:
-    """What the data file of a model is called: other bytes have another name, so that none is ever written over."""
+    """Return the name of a model's data file: different contents have different names, so no data file is
+    overwritten."""
     return f"{model}.{digest[:_TOKEN]}.data"
 
 
 def is_data_of(model: str, file: str) -> bool:
-    """Is it such a name?"""
+    """Whether `file` is a name made by `data_name` for this model."""
     return file.startswith(model) and _DATA.fullmatch(file, len(model)) is not None
 
 
@@ -41,16 +42,18 @@ def put_in_place(
     intend: Callable[[str, Sequence[str]], None],
     backup: Path | None = None,
 ) -> None:
-    """Rename `data` and `model`, on the same file system, and remove the data file that only the old `target` read.
+    """Rename `data` and `model` into place, on the same file system, and remove data files read only by the old
+    `target`.
 
-    `intend` is told which data files come and go, before they do. `backup`, a model beside `target`, keeps its data.
-    Raises OSError, and WriteError where `target` is no file.
+    `intend` is called with all affected data files before any change. `backup`, a model beside `target`, keeps its
+    data.
+    Raises OSError, and WriteError if `target` is not a regular file.
     """
     refuse_special(target)
     names = [file.name for file in data]
     with alone_in(target.parent):
         old = [name for name in _ours(target) if name not in names]
-        if old:  # the new one may refer to what the old one had
+        if old:  # the new model may refer to old data files
             old = sorted({*old} - _read_by(model) - ({*_ours(target, backup)} if backup is not None else set()))
         intend(target.name, [*names, *old])
         for file in [*data, model] if target.exists() else []:
@@ -67,8 +70,10 @@ def put_in_place(
 
 
 def move(file: Path, target: Path) -> None:
-    """Rename `file`, in the place of `target` if that is there. Windows refuses it while anybody has one of them open:
-    a search index, a scanner for viruses, which look at what is new for a moment. Raises OSError."""
+    """Rename `file`, replacing `target`. Raises OSError.
+
+    Retries on Windows, which refuses while a search index or virus scanner has a file open.
+    """
     for _ in range(_TRIES):
         with suppress(PermissionError):
             return os.replace(file, target)
@@ -77,7 +82,7 @@ def move(file: Path, target: Path) -> None:
 
 
 def refuse_special(target: Path) -> None:
-    """Raises WriteError for what a rename would replace, though it is no file: a device, a pipe, a folder."""
+    """Raise WriteError if `target` is not a regular file (a device, pipe or folder), which a rename would replace."""
     try:
         mode = target.stat().st_mode
     except OSError:
@@ -89,13 +94,13 @@ def refuse_special(target: Path) -> None:
 
 
 def remove_unread(target: Path, names: Iterable[str]) -> None:
-    """Remove those data files of ours that the model `target`, if it is there, does not read."""
+    """Remove onnxopt's data files in `names` not read by the model `target`, if it exists."""
     found = [n for n in names if is_data_of(target.name, n) and (target.parent / n).exists()]
     if not found:
         return
     try:
         read = _read_by(target) if target.exists() else set()
-    except OnnxOptError:  # whatever it reads
+    except OnnxOptError:  # its reads are unknown
         return
     for name in found:
         if name not in read:
@@ -103,7 +108,7 @@ def remove_unread(target: Path, names: Iterable[str]) -> None:
 
 
 def listed(folder: Path) -> list[str]:
-    """The names in a folder; none where they may not be listed."""
+    """Return the names in a folder; none if it cannot be listed."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -111,13 +116,13 @@ def listed(folder: Path) -> list[str]:
 
 
 def _ours(target: Path, reader: Path | None = None) -> list[str]:
-    """The data files of ours that the model in place reads, or `reader`, what it was once."""
+    """Return onnxopt's data files for `target` read by `reader`, by default the present file."""
     called, reader = target.name, reader or target
     if not reader.exists() or not any(is_data_of(called, name) for name in listed(target.parent)):
         return []
     try:
         return sorted(n for n in _read_by(reader) if is_data_of(called, n))
-    except OnnxOptError:  # no model
+    except OnnxOptError:  # not a model
         return []
 
 
@@ -132,7 +137,7 @@ def _remove(file: Path) -> None:
     try:
         if stat.S_ISREG(file.lstat().st_mode):
             file.unlink()
-    except OSError:  # another process has it open (Windows), or was faster
+    except OSError:  # open in another process (Windows), or already removed
         return
 
 

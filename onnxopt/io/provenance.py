@@ -1,4 +1,4 @@
-"""Who made a model, by what, from what: written into its metadata when asked for."""
+"""Provenance in a model's metadata, on request: onnxopt's version, pipeline and source."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _PREFIX: Final = "onnxopt."
 
 
 def write_provenance(model: Model, source: Path, pipeline: str) -> None:
-    """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` (of the file `source`, without its external
-    data) in the model's metadata_props. A model that has them and was not changed keeps what it has. Raises ModelError
-    where the source is not there any more."""
+    """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` in the model's metadata_props.
+
+    The hash covers the file `source` without external data. An unchanged model keeps existing entries. Raises
+    ModelError if
+    the source no longer exists.
+    """
     from onnxopt import __version__
 
     given = model.proto.metadata_props

@@ -1,4 +1,4 @@
-"""Write a Model: size planned before writing, staged beside the destination, renamed into place at the end."""
+"""Writes a Model: size planned first, staged beside the destination, renamed into place at the end."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refu
 from onnxopt.io.staging import StagingFolder
 from onnxopt.wire import stands_alone
 
-_PATIENCE = 5.0  # seconds, in which somebody may begin to read a pipe
+_PATIENCE = 5.0  # seconds to wait for a reader of a pipe
 _PAUSE = 0.05
-_SPLICED = 1 << 16  # new weights from here on go into the file without a copy in the proto
+_SPLICED = 1 << 16  # bytes; larger new weights are spliced into the file without a copy in the proto
 
 
 class Staged:
-    """The written files, not yet at their destination. `commit` renames them, leaving the block discards them.
+    """Staged output files. `commit` renames them to the destination; leaving the block without `commit` discards them.
 
-    The staging folder lies beside the destination (same file system) and the data file in it already has its final
-    name, so that the staged model can be opened and verified as it will be. `home`: the folder where it will be read,
-    if somebody brings it there from `destination`. A device or a pipe is written to when all is done.
+    The staging folder is beside the destination (same file system), and its data file already has the final name: the
+    staged model can be loaded and verified in its final form. `home`: the folder where the model will be read, if moved
+    from
+    `destination` later. A device or pipe is written by `commit`.
     """
 
     def __init__(self, destination: Path, home: Path | None = None) -> None:
-        self.asked = destination  # as the user calls it
+        self.asked = destination  # as given by the user
         self.destination = Path(os.path.realpath(destination))
         self.home = self.destination.parent if home is None else home.resolve()
         with _explained(destination):
@@ -48,25 +49,27 @@ class Staged:
             parent = Path(tempfile.gettempdir()) if self._special else self.destination.parent
             self._folder = StagingFolder(parent, self.destination.name)
         self._made = self._folder.path / self.destination.name
-        self.path = self._made  # the model as it can be read now
-        self.read: list[str] = []  # the data files that it reads, by their names in `home`
+        self.path = self._made  # the model as readable now
+        self.read: list[str] = []  # data files it reads, by name in `home`
 
     def write(self, model: Model, external: str = AUTO) -> None:
-        """Stage `model`; `external` says where its external data goes (see `plan`). Raises WriteError (disk full, …),
-        ModelError (bad external data), UsageError."""
+        """Stage `model`; `external` places its external data (see `plan`).
+
+        Raises WriteError (disk full, …), ModelError (bad external data), UsageError.
+        """
         check_choice(external)
         with _explained(self.asked):
             if not (model.version == 0 and model.path is not None and self._copy(model, model.path, external)):
                 self._encode(model, external)
 
     def write_bytes(self, data: bytes) -> None:
-        """Write what is not a model, such as a report. Raises WriteError."""
+        """Stage a file other than a model, such as a report. Raises WriteError."""
         with _explained(self.asked):
             self._made.write_bytes(data)
 
     @property
     def bytes(self) -> int:
-        """Of the model, and of the data files that it reads, staged or not."""
+        """Total size of the model and its data files, staged or not."""
         staged = self._data
         others = {self.home / name for name in self.read} - {self.home / file.name for file in staged}
         return sum(file.stat().st_size for file in (self._made, *staged, *others) if file.is_file())
@@ -76,8 +79,7 @@ class Staged:
         return [file for file in self._folder.files() if file.name != self.destination.name]
 
     def _copy(self, model: Model, source: Path, external: str) -> bool:
-        """Nothing changed, so nothing is encoded again: the same bytes, whoever wrote them and however. Not where its
-        data is in another folder then, or should be; so False."""
+        """Copy the source file of an unchanged model byte by byte. Returns False if its external data must move."""
         tensors = external_tensors(model.proto)
         if tensors:
             if external not in (AUTO, REUSE) or source.absolute().parent.resolve() != self.home or self._special:
@@ -101,7 +103,7 @@ class Staged:
             )
         name = data_name(self.destination.name, layout.digest()) if layout.pieces else ""
         self.read = list(dict.fromkeys([*(file for _, file in layout.references), *([name] if name else [])]))
-        if layout.references:  # readers do not follow links out of a folder, so it has to lie where they are
+        if layout.references:  # references outside the folder are not followed, so the model must be beside the data
             self.path = self._folder.file_in(self.home)
             if not name:
                 self._made = self.path
@@ -112,7 +114,7 @@ class Staged:
             layout.write_model(self.path, proto, f"{self._below_home()}/{name}")
 
     def _below_home(self) -> str:
-        """Raises WriteError."""
+        """Return the staging folder relative to `home`. Raises WriteError if outside."""
         if not self._folder.path.is_relative_to(self.home):
             raise WriteError(
                 "weights that do not fit into the file would lie elsewhere than the others", "--external copy"
@@ -120,7 +122,7 @@ class Staged:
         return self._folder.path.relative_to(self.home).as_posix()
 
     def commit(self) -> None:
-        """Rename the staged files into place, the model last; then what they replace is removed."""
+        """Rename the staged files into place, the model last, then remove replaced files."""
         with _explained(self.asked):
             if self._special:
                 with open(self._made, "rb") as f, open(_opened(self.asked), "wb") as g:
@@ -137,8 +139,10 @@ class Staged:
 
 
 def save(model: Model, path: str | Path, external: str = AUTO) -> None:
-    """Write a model atomically; `external` says where its external data goes (see `OptimizeOptions`). Raises
-    WriteError; the destination is then as it was."""
+    """Write a model atomically; `external` places its external data (see `OptimizeOptions`).
+
+    Raises WriteError; the destination is then unchanged.
+    """
     if not isinstance(model, Model):
         raise UsageError(f"a Model is written, not a {type(model).__name__}", "onnx.save writes a ModelProto")
     with Staged(Path(path)) as staged:
@@ -147,8 +151,10 @@ def save(model: Model, path: str | Path, external: str = AUTO) -> None:
 
 
 def refuse_overwriting_input(source: Path, destination: Path, model: Model | None = None) -> None:
-    """Raises WriteError when writing `destination` would destroy `source` or its data files, however they are called:
-    by links, or otherwise spelled. `model`: what `source` holds, if it has been read."""
+    """Raise WriteError if writing `destination` would overwrite `source` or its data files, also through links.
+
+    `model`: the contents of `source`, if already read.
+    """
     if not source.exists():
         return
     place = Path(os.path.realpath(destination))
@@ -160,7 +166,7 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
         return name == f"{called}.data" or is_data_of(called, name)
 
     if stands_alone(source) and not (read.parent == place.parent and is_ours(read.name)):
-        return  # as most of many small models, which lie in one folder
+        return  # fast exit for many small models in the same folder
     ours = [name for name in listed(place.parent) if is_ours(name)]
     if any(_same(source, place.parent / name) for name in ours):
         raise WriteError(f"the input is called as data of {destination} is", "write to another name or folder")
@@ -182,7 +188,7 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
 
 
 def _is_special(place: Path) -> bool:
-    """Is it a device or a pipe, to be written to and never replaced?"""
+    """Whether the path is a device or pipe, to be written to and never replaced."""
     try:
         mode = place.stat().st_mode
     except OSError:
@@ -191,7 +197,7 @@ def _is_special(place: Path) -> bool:
 
 
 def _opened(place: Path) -> int:
-    """A descriptor to write to a device or a pipe. Raises WriteError where nobody reads the pipe, nor begins to."""
+    """Return a descriptor for writing to a device or pipe. Raises WriteError if the pipe has no reader in time."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -203,7 +209,7 @@ def _opened(place: Path) -> int:
                 raise WriteError(f"{place} is a pipe that nobody reads", "start who reads it first") from None
             time.sleep(_PAUSE)
         else:
-            if sys.platform != "win32":  # which opens it blocking
+            if sys.platform != "win32":  # Windows opens it blocking
                 os.set_blocking(found, True)
             return found
 
@@ -231,7 +237,7 @@ def _explained(destination: Path) -> Iterator[None]:
         else:
             hint = "check that the folder exists and can be written"
         raise unwritable(destination, e, hint) from None
-    except ValueError as e:  # protobuf's own limit: the size plan was wrong
+    except ValueError as e:  # protobuf's limit: the planned size was wrong
         raise ModelError(f"{destination}: {e}", "the model is larger than protobuf allows") from None
 
 

@@ -1,8 +1,8 @@
-"""Write a model whose large new weights never pass through protobuf: from their arrays straight into the file.
+"""Writes a model with large new weights copied from arrays into the file, bypassing protobuf.
 
-A protobuf message is a sequence of fields; a nested message is a field with a length before it. The model is
-serialized with those weights empty, then each `raw_data` is spliced in at its place and the three lengths around it
-(tensor, graph) are corrected. The bytes are those that protobuf would have written.
+A protobuf message is a sequence of fields; a nested message is a field preceded by its length. The model is serialized
+with empty weights, then each `raw_data` is spliced in, and the enclosing lengths (tensor, graph) are corrected. The
+bytes equal protobuf's own output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Buffer = bytes | memoryview | Stored
 
 
 def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored]) -> None:
-    """Write the serialized model `data` with `arrays` as the data of the main graph's initializers of these indices."""
+    """Write the serialized model `data` with `arrays` as data of the main graph's initializers, by index."""
     view = memoryview(data)
     start, begin, end = next(f[1:] for f in fields(view, 0, len(view)) if f[0] == key(GRAPH))
     pieces: list[Buffer] = []
@@ -48,7 +48,7 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored
         else:
             f.write(piece)
     f.write(view[end:])
-    f.truncate()  # where it ends in a hole
+    f.truncate()  # the file may end in a hole
 
 
 def _copy(piece: Stored, f: IO[bytes]) -> None:

@@ -1,4 +1,5 @@
-"""Folders for what is not finished, beside where it goes. What a killed process left, the next one clears."""
+"""Staging folders for unfinished output, beside the destination. Leftovers of killed processes are cleared by
+the next."""
 
 from __future__ import annotations
 
@@ -17,25 +18,27 @@ from typing import IO, Final
 from onnxopt.io.locks import CAN_LOCK, alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
-_LONGEST: Final = 200  # bytes of a name, of 255 that most file systems allow
+_LONGEST: Final = 200  # bytes of a name, of 255 in most file systems
 _ROOM: Final = 1 << 20  # bytes
-MANY: Final = "onnxopt"  # the name under which results of many models are staged
-_OWNER: Final = "onnxopt.owner"  # held while the process lives; what it is about to put beside the destination
+MANY: Final = "onnxopt"  # staging name for results of many models
+# locked while the process lives; lists the data files about to appear beside the destination
+_OWNER: Final = "onnxopt.owner"
 _FOLDER = re.compile(r"[a-z0-9_]{8}\.tmp")
 _FILE = re.compile(r"[a-z0-9_]{8}\.onnx\.tmp")
 
 
 class StagingFolder:
-    """`.NAME.XXXXXXXX.tmp` in `parent`, of which `NAME` is what will be written there. Raises OSError.
+    """The folder `.NAME.XXXXXXXX.tmp` in `parent`, with `NAME` the file to be written. Raises OSError.
 
-    It is ours by a lock that ends with the process: who makes the next for the same name removes those that nobody
-    holds, and the data files that were put in place for a model that never followed.
+    Owned through a lock that ends with the process. The next staging folder for the same name removes unlocked ones,
+    and
+    data files put in place for a model that never followed.
     """
 
     def __init__(self, parent: Path, name: str, *others: str) -> None:
-        """`others`: names of which leftovers are cleared too."""
+        """`others`: names whose leftovers are cleared, too."""
         self._parent, self._prefix = parent, _prefix(name)
-        # To clean up in, where there is no other memory any more. Not by malloc, which keeps what is freed once.
+        # Memory reserved for clean-up when memory is exhausted; mapped, since malloc keeps freed memory.
         self._room = mmap.mmap(-1, _ROOM, access=mmap.ACCESS_COPY)
         self._model: tuple[Path, IO[bytes]] | None = None
         try:
@@ -43,21 +46,21 @@ class StagingFolder:
                 clear(parent, name, *others, MANY)
                 self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
                 self._owner = own(self.path / _OWNER)
-        except BaseException:  # an interruption, in the middle of making it
+        except BaseException:  # an interrupt during creation
             with alone_in(parent):
                 if hasattr(self, "_owner"):
                     self._owner.close()
                 if hasattr(self, "path"):
                     _remove_folder(self.path)
-                clear(parent, name)  # or what has no name yet
+                clear(parent, name)  # a folder without a known path yet
             raise
 
     def files(self) -> list[Path]:
-        """What was staged here."""
+        """Return the staged files."""
         return [f for f in sorted(self.path.iterdir()) if f.name != _OWNER]
 
     def file_in(self, folder: Path) -> Path:
-        """The name of a hidden file for a model that has to lie where its data is, to be read. Raises OSError."""
+        """Return a hidden file name for a model readable only beside its data. Raises OSError."""
         if self._model is None:
             middle = self.path.name[len(self._prefix) : -len(".tmp")]
             file = folder / f"{self._prefix}{middle}.onnx.tmp"
@@ -66,17 +69,17 @@ class StagingFolder:
         return self._model[0]
 
     def intend(self, model: str, names: Sequence[str]) -> None:
-        """Write down the data files of a model beside this folder that are about to come or go."""
+        """Record the data files of a model, beside this folder, about to be created or removed."""
         self._owner.write("".join(f"{name}\n" for name in (model, *names)).encode("utf-8", "surrogateescape"))
         self._owner.flush()
 
     def let_go(self) -> None:
-        """Of the hidden file, which is about to be renamed: where a file that is open cannot be."""
+        """Close the hidden file before its rename on Windows, where open files cannot be renamed."""
         if self._model is not None and sys.platform == "win32":
             self._model[1].close()
 
     def remove(self) -> None:
-        """All that is left of it."""
+        """Remove the folder and its contents."""
         self._room.close()
         self._owner.close()
         _remove_folder(self.path)
@@ -86,11 +89,11 @@ class StagingFolder:
 
 
 def _prefix(name: str) -> str:
-    """What the names of all begin with that is staged for `name`: no longer than file systems allow, with an ending."""
+    """Return the prefix of staging names for `name`, within the length limit of file systems."""
     short = name
     while len(os.fsencode(short)) > _LONGEST:
         short = short[: len(short) - max(1, (len(os.fsencode(short)) - _LONGEST) // 4)]
-    if short != name:  # two that begin alike stay two
+    if short != name:  # keeps long names with a common beginning apart
         import zlib  # few names are long
 
         short += f"~{zlib.crc32(os.fsencode(name)):08x}"
@@ -98,7 +101,7 @@ def _prefix(name: str) -> str:
 
 
 def clear(parent: Path, *names: str) -> None:
-    """Remove what killed processes staged in `parent` under these names."""
+    """Remove leftovers of killed processes in `parent` under these names."""
     prefixes = tuple({_prefix(name) for name in names})
     hidden = [f for f in listed(parent) if f.startswith(prefixes)]
     for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
@@ -112,14 +115,14 @@ def clear(parent: Path, *names: str) -> None:
 def _clear_folder(entry: Path) -> None:
     owner = entry / _OWNER
     if not _is_file(owner):
-        if CAN_LOCK:  # nobody is just making it
+        if CAN_LOCK:  # not being created at this moment
             _remove_empty(entry)
         return
     if is_owned(owner):
         return
     try:
         text = owner.read_bytes()
-    except OSError:  # it was not left: who made it is just taking it away
+    except OSError:  # not a leftover: its owner is removing it now
         return
     model, *names = text.decode("utf-8", "surrogateescape").splitlines() or [""]
     if model and os.path.basename(model) == model:
@@ -128,7 +131,7 @@ def _clear_folder(entry: Path) -> None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """The owner's file last: who finds none does not know what is in there."""
+    """Remove the owner's file last: without it the contents are unknown."""
     for path in sorted((folder / name for name in listed(folder)), key=lambda path: path.name == _OWNER):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What fails on a model that is not valid ONNX is the model's fault, and said to be."""
+"""Attributes unexpected errors to the model if onnx.checker rejects it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from onnxopt.errors import InvariantError, ModelError, OnnxOptError, PassError, 
 
 @contextmanager
 def blaming(source: str | Path | ModelProto) -> Iterator[None]:
-    """Raise ModelError in place of what looks like a bug, if onnx's checker rejects the model.
+    """Context that raises ModelError instead of an internal error if onnx.checker rejects the model.
 
-    Loading does not ask the checker: it takes as long as optimizing, and rejects models that runtimes take.
+    Loading does not run the checker, which takes as long as optimizing and rejects models accepted by runtimes.
     """
     try:
         yield
@@ -40,8 +40,10 @@ def _blame(source: str | Path | ModelProto, error: Exception) -> None:
 
 
 def _objection(source: str | Path | ModelProto) -> str:
-    """Why onnx's checker, with shape inference, rejects a model, or what in it is no text; empty if it is valid, or the
-    checker does not come to an end."""
+    """Return why onnx.checker (with shape inference) rejects a model, or which string is not UTF-8.
+
+    Empty if the model is valid or the checker does not finish.
+    """
     from onnxopt.io.load import read_proto
     from onnxopt.worker.limits import Limits
     from onnxopt.worker.room import Declined, Room
@@ -54,12 +56,12 @@ def _objection(source: str | Path | ModelProto) -> str:
         given = source.SerializeToString() if isinstance(source, ModelProto) else str(Path(source).absolute())
         with Room(Limits()) as room:
             return str(room.call("objection", given))
-    except (Declined, ValueError):  # ValueError: more than protobuf can write
+    except (Declined, ValueError):  # ValueError: beyond protobuf's limit
         return ""
 
 
 def _garbled(message: Message, place: str) -> str:
-    """The first string in a message that is not UTF-8, which protobuf hands out as bytes; empty if there is none."""
+    """Return the first string in a message that is not UTF-8 (returned as bytes by protobuf), or empty."""
     for field, value in message.ListFields():
         if field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
             for text in [value] if isinstance(value, (str, bytes)) else value:

@@ -1,4 +1,4 @@
-"""A result that differs from its original is made again without what was wrong."""
+"""Rollback: optimize again without the rewrites whose result differs from the original."""
 
 from onnxopt.rollback.attempts import optimize_or_roll_back
 

@@ -1,4 +1,4 @@
-"""When a result differs from the original: leave out what makes it so, and optimize again, until it does not."""
+"""Repeats optimization after a verification failure, leaving out guilty rewrites until the result is verified."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def optimize_or_roll_back(
     zero_weights: bool = False,
     home: Path | None = None,
 ) -> Report:
-    """Optimize one file into another, as `attempt` does, and again without what makes the result differ, unless
-    `strict`.
+    """Optimize a file as `attempt` does, again without guilty rewrites if the result differs, unless `strict`.
 
-    `again`: the instruments of runs after the first. The report's seconds are those of all attempts, and of the search
-    between them. Raises what `attempt` raises.
+    `again`: the instruments of later runs. The report's seconds include all attempts and the search between them.
+    Raises
+    the errors of `attempt`.
     """
     start = time.perf_counter()
     once = partial(
@@ -70,7 +70,7 @@ def optimize_or_roll_back(
     except ConversionFault as e:
         if options.target_opset is not None:
             raise
-        again_with = replace(options, target_opset=e.own)  # nobody asked for a newer one: the target chose it
+        again_with = replace(options, target_opset=e.own)  # the target chose this opset, not the user
         report = optimize_or_roll_back(
             source,
             destination,
@@ -107,7 +107,7 @@ def optimize_or_roll_back(
 
 
 def _count_all(report: Report, start: float) -> None:
-    """The last attempt took `report.seconds`; what was before it and after belongs to the run, too."""
+    """Add the time before and after the last attempt (`report.seconds`) to the report."""
     whole = time.perf_counter() - start
     report.phases["roll-back"] = whole - report.seconds
     report.seconds = whole
@@ -116,13 +116,12 @@ def _count_all(report: Report, start: float) -> None:
 def _roll_back(
     error: DifferentResult, work: Search, once: Callable[[OptimizeOptions], Report], reproducer: str | Path | None
 ) -> Report:
-    """Leave out what made the result wrong, as `error` says, and attempt it again, until it is verified. The report's
-    `rolled_back` says what was left out.
+    """Leave out guilty rewrites and repeat, until the result is verified; `rolled_back` in the report lists them.
 
-    Where verification names places: at each the first rewrite with which the result goes wrong there; else the one
-    that bisection finds. The whole rule (or pass without rules) where its matches are blamed again and again.
-    `reproducer`: a folder for the smallest model that shows the first of them. Raises DifferentResult, with nothing
-    written, if nothing helps.
+    If verification names places: for each the first rewrite that makes the result wrong there; else the rewrite found
+    by
+    bisection. A rule (or pass without rules) blamed repeatedly is left out completely. `reproducer`: folder for the
+    smallest model with the first failure. Raises DifferentResult, with nothing written, if no attempt succeeds.
     """
     for _ in range(_MOST):
         if not work.next(error):
@@ -132,7 +131,7 @@ def _roll_back(
         except DifferentResult as e:
             error = e
             if _unverified(e):
-                break  # nothing more can be learnt
+                break  # no further information
             continue
         report.rolled_back = [r.record for r in work.left_out]
         if reproducer is not None:

@@ -1,4 +1,4 @@
-"""Which rewrites to leave out next, by the places that verification names, else by bisection."""
+"""Chooses the rewrites to leave out next: by places named in the verdict, else by bisection."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.instruments import Entry
     from onnxopt.verification.records import Place
 
-# As often matches of a rule are blamed before it is not trusted with any; to bisect a whole run takes many results.
+# Number of blamed matches before a rule is left out completely; bisection of a whole run is expensive.
 _AT_PLACES: Final = 2
 _BY_BISECTION: Final = 1
-_NODE_BY_NODE: Final = 16  # what a narrower type does to one node says nothing of the next
-_RESULTS: Final = 48  # that are verified on the way, before whole rules go at the first suspicion
+_NODE_BY_NODE: Final = 16  # a type conversion wrong at a node may be right at the next
+_RESULTS: Final = 48  # verified intermediate results, before whole rules are left out at the first suspicion
 _NAMED: Final = 4
 
 
 @record
 class Remedy:
-    """Something to leave out: rewrite so and so of a run with `options`; None where it is not that fine. `place`: where
-    it is suspected; None: a bisection has shown that it is guilty."""
+    """A rewrite to leave out: number `rewrite` of a run with `options`, or None if only the pass is known.
+
+    `place`: where it is suspected; None if found by bisection.
+    """
 
     record: RolledBack
     options: OptimizeOptions
@@ -45,7 +47,7 @@ class Remedy:
 
 
 class Search:
-    """What is left out of the next attempt, in the light of how the last one failed."""
+    """The rewrites left out of the next attempt, chosen from the last failure."""
 
     def __init__(
         self,
@@ -59,8 +61,8 @@ class Search:
         self.verify_options = verify_options
         self.progress = progress
         self.left_out: list[Remedy] = []
-        self.blamed: Counter[str] = Counter()  # how often, by name
-        self.judged = 0  # results that were verified on the way
+        self.blamed: Counter[str] = Counter()  # count by name
+        self.judged = 0  # verified intermediate results
 
     @property
     def options(self) -> OptimizeOptions:
@@ -71,7 +73,7 @@ class Search:
         return dataclasses.replace(given, excluded=(*given.excluded, *sites), disable=(*given.disable, *names))
 
     def next(self, error: DifferentResult) -> bool:
-        """Leave out something else, or more; False where there is nothing."""
+        """Leave out further rewrites. Returns False if none is left to leave out."""
         verdict, before = error.report.verification, self.options
         assert verdict is not None
         at_places = self._at_places(verdict)
@@ -85,7 +87,7 @@ class Search:
         known = {(r.name, r.record.site) for r in self.left_out}
         for remedy in found:
             if self.blamed[remedy.name] > trusted:
-                remedy.record.value = ""  # all that the rule or pass does
+                remedy.record.value = ""  # the whole rule or pass
             if (its := (remedy.name, remedy.record.site)) not in known:
                 known.add(its)
                 self._leave_out(remedy)
@@ -98,11 +100,11 @@ class Search:
 
     @property
     def _is_long(self) -> bool:
-        """Were so many results verified that it is time to come to an end?"""
+        """Whether the limit of verified results is reached."""
         return self.judged >= _RESULTS
 
     def failed(self, error: DifferentResult) -> DifferentResult:
-        """With what was found so far, which did not suffice."""
+        """Return the error with the rewrites left out without success."""
         names = [str(r.record.site or r.name) for r in self.left_out]
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -110,7 +112,7 @@ class Search:
         return error
 
     def explain(self, error: DifferentResult) -> None:
-        """Have the places of the error say which rewrites happened there."""
+        """Add the rewrites at each place of the verdict to the error."""
         from onnxopt.bisection import Trials
 
         if error.report.verification is not None:
@@ -118,8 +120,8 @@ class Search:
                 self._rewrites(trials, error.report.verification)
 
     def _at_places(self, verdict: Verification) -> list[Remedy]:
-        """For each place the first rewrite with which the result goes wrong there."""
-        from onnxopt.bisection import Trials, guilty, narrowings, suspects  # not needed where nothing goes wrong
+        """Return for each place the first rewrite that makes the result wrong there."""
+        from onnxopt.bisection import Trials, guilty, narrowings, suspects  # imported only on failure
 
         options, found = self.options, []
         with Trials(self.source, options, self.verify_options, verdict) as trials:
@@ -134,7 +136,7 @@ class Search:
                         entry = next(iter(suspects(place, entries)), None)
                     elif entry is None:
                         entry = guilty(trials, place, entries, self._tell)
-                except OnnxOptError:  # of a result on the way, which is no result
+                except OnnxOptError:  # an intermediate result failed
                     continue
                 if entry is not None:
                     message = f"`{place.value}` {place.record.note}"
@@ -143,7 +145,7 @@ class Search:
         return found
 
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
-        """Those of the whole run; the places learn which happened there."""
+        """Return all rewrites of the run, and add them to the verdict's places."""
         from onnxopt.bisection import explain
         from onnxopt.pipeline.instruments import Journal
 
@@ -151,13 +153,14 @@ class Search:
         try:
             if verdict.places:
                 trials.run(watch=[journal])
-        except OnnxOptError:  # a run that cannot be repeated says nothing
+        except OnnxOptError:  # a run that cannot be repeated gives no information
             return []
         explain(verdict.places, journal.entries)
         return journal.entries
 
     def _by_bisection(self, verdict: Verification) -> list[Remedy]:
-        """What a bisection of the whole run finds; who is suspected at a place that is wrong still is put back."""
+        """Return the rewrite found by bisecting the whole run; rewrites suspected at still wrong places are
+        restored."""
         from onnxopt.bisection import bisect, goes_wrong
 
         before = self.left_out
@@ -165,7 +168,7 @@ class Search:
         options, known = self.options, verdict if self.left_out == before else None
         try:
             found = bisect(self.source, options, self.verify_options, self._tell, known=known, smallest=False)
-        except OnnxOptError:  # it cannot be found: the difference itself is what there is to say
+        except OnnxOptError:  # not found: only the difference itself is reported
             self.left_out = before
             return []
         self.judged += found.runs
@@ -178,7 +181,7 @@ class Search:
         self.progress(f"bisecting: {line.strip()}")
 
     def keep(self, folder: Path, error: DifferentResult) -> None:
-        """The smallest model that shows the first of what is left out."""
+        """Write the smallest model with the first failure."""
         from onnxopt.bisection import describe
         from onnxopt.io import from_proto, load
         from onnxopt.pipeline import pipeline_text
@@ -196,7 +199,7 @@ class Search:
 
 
 def _goes_along(place: Place, too_large: Set[str]) -> bool:
-    """Does it hand on what is left out anyhow, so that it stays wide as well?"""
+    """Whether the place only passes on a value already left out, and stays wide with it."""
     maker = next((side for side in place.b if place.value in side.outputs), None)
     return (
         place.value in too_large
