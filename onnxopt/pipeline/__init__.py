@@ -1,4 +1,4 @@
-"""The pass framework: what a pass is, how passes are found, ordered, run, watched and recorded."""
+"""The pass framework: definition, registry, ordering, execution, instruments and records of passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that passes compute on a model and hand to others: computed once, dropped when the model changes."""
+"""Cached analysis results shared between passes, dropped when the model changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def analysis(compute: Callable[[S], T], subject: S) -> T:
-    """`compute(subject)`, or what it gave when the model was as it is now."""
+    """Return `compute(subject)`, cached while the model is unchanged."""
     model = subject.model if isinstance(subject, Graph) else subject
     key = compute, subject
     known = model.computed.get(key)
@@ -25,7 +25,7 @@ def analysis(compute: Callable[[S], T], subject: S) -> T:
 
 
 def carry_over(model: Model, preserved: tuple[Callable[..., Any], ...], before: tuple[int, int]) -> None:
-    """After a pass that began at the state `before`: what it preserves is true of the model as it is, the rest goes."""
+    """Update the cache after a pass that began at state `before`: results of `preserved` analyses stay, others go."""
     now = model.state
     if now == before or not model.computed:
         return

@@ -1,4 +1,4 @@
-"""What a pass is: its info, its options, its kinds."""
+"""Definition of a pass: info, options, kinds."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.records import PipelineReport
 
 
-_FEW: Final = 3  # operators that are listed
+_FEW: Final = 3  # operators listed by name
 _LEVELS: Final = (0, 1, 2, 3)
-MADE_BY: Final = "onnxopt.made-by"  # metadata of a function that a pass made of nodes
+MADE_BY: Final = "onnxopt.made-by"  # metadata key of a function made by a pass from nodes
 
 
 @record(frozen=True)
 class PassInfo:
-    """What the manager must know of a pass before it runs one (TVM Relay's PassInfo, Paddle Lite's BindTargets).
+    """Static description of a pass for the manager (TVM Relay's PassInfo, Paddle Lite's BindTargets).
 
-    `name`: kebab-case, unique in the registry. `opt_level`: the lowest level that runs it. `required`: names of
-    passes that must have run since the model last changed. `after`, `before`: where it goes among others that a
-    manager orders. `targets`: what it is good for, "any" for everything. `ops`: it runs only if the model has one
-    of these operators (qualified names); empty for always. `preserves`: analyses (the functions that `ctx.analysis`
-    takes) whose results stay true, whatever the pass changes. `tolerance`: it changes numbers on purpose, as a
-    quantizer does, each output by up to so much of its range; the result is held against that. Raises UsageError for
-    what is none of these.
+    `name`: kebab-case, unique in the registry. `opt_level`: lowest level at which the pass runs. `required`: passes to
+    run
+    before, unless they ran since the last change of the model. `after`, `before`: ordering constraints for a manager.
+    `targets`: intended targets, "any" for all. `ops`: the pass runs only if the model has an operator of these
+    (qualified
+    names); empty for always. `preserves`: analyses (functions given to `ctx.analysis`) with results unaffected by the
+    pass.
+    `tolerance`: deliberate change of numbers, as by a quantizer, as a fraction of each output's range; verification
+    allows
+    for it. Raises UsageError for invalid values.
     """
 
     name: str
@@ -61,20 +64,20 @@ class PassInfo:
             raise UsageError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
 
     def not_for(self, targets: Sequence[str]) -> str:
-        """Why the pass does not run where a result is for `targets`; empty if it does."""
+        """Return why the pass does not run for `targets`; empty if it does."""
         if "any" in self.targets or not set(self.targets).isdisjoint(targets):
             return ""
         what = f"the target is {targets[0]}" if len(targets) == 1 else f"the targets are {' and '.join(targets)}"
         return f"is for {any_of(self.targets)}, {what}"
 
     def suits(self, model: Model, targets: Sequence[str]) -> bool:
-        """Is the pass for one of `targets`, and does the model have an operator that it works on?"""
+        """Whether the pass is for some of `targets`, and the model has an operator in `ops`."""
         if self.ops and model.operators().isdisjoint(self.ops):
             return False
         return "any" in self.targets or not self.not_for(targets)
 
     def obstacle(self, model: Model, targets: Sequence[str]) -> str:
-        """Why `targets` or the model's operators speak against the pass; empty if it suits them."""
+        """Return why `targets` or the model's operators rule out the pass; empty if they do not."""
         if why := self.not_for(targets):
             return why
         if self.ops and model.operators().isdisjoint(self.ops):
@@ -85,18 +88,18 @@ class PassInfo:
 
 
 def check_level(level: Any, where: str = "") -> None:
-    """Raise UsageError unless `level` is one of the optimization levels."""
+    """Raise UsageError unless `level` is an optimization level."""
     if level not in _LEVELS or isinstance(level, bool) or not isinstance(level, int):
         raise UsageError(f"{where}there is no level {level!r}", "levels are 0 to 3")
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of a pass that users may set; its help is shown by `onnxopt explain`."""
+    """Return a field for a pass option set by users; `onnxopt explain` shows `help`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 def check_fields(cls: type[Pass]) -> None:
-    """Raise TypeError for an option of a pass that is no field yet."""
+    """Raise TypeError for options in a class without @dataclass."""
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field):
             raise TypeError(f"pass {cls.info.name}: {name} is an option, but the class no @dataclass(frozen=True)")
@@ -104,16 +107,16 @@ def check_fields(cls: type[Pass]) -> None:
 
 @record(frozen=True)
 class Pass:
-    """One transformation of a model. A subclass that has options is a frozen dataclass; its fields are the options.
+    """A transformation of a model. A subclass with options is a frozen dataclass; its fields are the options.
 
-    `str(p)` is its text form. Calling it runs it, whatever its level, in the current PassContext.
+    `str(p)` is the text form. Calling a pass runs it, at any level, in the current PassContext.
     """
 
     info: ClassVar[PassInfo]
     kind: ClassVar[str] = "model"
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: a pass is used as a key, and runs several times, in several threads."""
+        """Refuse: a pass is used as a key, and runs repeatedly, in several threads."""
         raise dataclasses.FrozenInstanceError(
             f"cannot assign to {name!r} of a pass: what can be set is a field, `{name}: … = option(default, help)`, "
             "in a class with @dataclass(frozen=True); what a run finds out goes to ctx.count"
@@ -125,37 +128,36 @@ class Pass:
 
     @property
     def children(self) -> tuple[Pass, ...]:
-        """The passes it is made of: none for most."""
+        """The passes of a composite pass; empty for others."""
         return ()
 
     def __call__(self, model: Model) -> PipelineReport:
-        """Run on `model`, in place. Raises PassError and what the model's own checks raise."""
+        """Run on `model`, in place. Raises PassError and the errors of the model's checks."""
         from onnxopt.pipeline.execute import execute
 
         return execute(self, model)
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        """Change `model` in place. Whether it changed is measured by `model.version`, not reported."""
+        """Change `model` in place. Changes are detected by `model.version`, not reported."""
         raise NotImplementedError(f"{type(self).__name__} has no run(self, model, ctx)")
 
     def should_run(self, model: Model, ctx: PassContext) -> bool:
-        """Does the model have anything for this pass, and is it for one of the context's targets? Not asked of a pass
-        called directly."""
+        """Whether the model and the context's targets suit the pass. Not called for a pass run directly."""
         return self.info.suits(model, ctx.targets)
 
     def requires(self, model: Model) -> None:
-        """Raise if the model is not one that this pass can work on."""
+        """Raise if the pass cannot work on the model."""
 
     def ensures(self, model: Model) -> None:
-        """Raise if the model, which this pass has run on, is not what it promised."""
+        """Raise if the model violates the pass's promise after a run."""
 
     def promise(self, model: Model) -> Callable[[], None] | None:
-        """What is to be called after `run`, and raises PassError if that did what the kind of the pass never does."""
+        """Return a check to call after `run`, which raises PassError if the contract of the pass's kind is violated."""
         return None
 
     @classmethod
     def summary(cls) -> str:
-        """First sentence of the manual page, which is the docstring."""
+        """Return the first sentence of the manual page, the docstring."""
         page = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
         return page.partition(". ")[0].removesuffix(".")
 
@@ -165,17 +167,18 @@ class Pass:
         return text(self)
 
     def __hash__(self) -> int:
-        return hash(type(self))  # most have no options, and would all be the same key
+        return hash(type(self))  # most passes have no options, and would all have the same hash
 
 
 class ModelPass(Pass):
-    """Sees the whole model."""
+    """A pass over the whole model."""
 
 
 class GraphPass(Pass):
-    """Runs once for every scope: bodies before the graph around them, functions, main. Not for those marked
-    `onnxopt.skip` in their metadata, nor for functions that it made by `fuse_partition`, in this run or another. A
-    Fixpoint runs it again while what it changed around bodies may be news to these.
+    """A pass run for every scope: bodies before the graph around them, functions, main graph.
+
+    Skipped are scopes marked `onnxopt.skip` in their metadata, and functions made by the same pass through
+    `fuse_partition`, in this run or another. A Fixpoint repeats the pass while changes around bodies may matter inside.
     """
 
     kind: ClassVar[str] = "graph"
@@ -185,7 +188,7 @@ class GraphPass(Pass):
         for graph in list(model.open_scopes()):
             if own and graph.root in own:
                 continue
-            if graph.owner is None or graph.owner.graph is not None:  # its owner may be gone by now
+            if graph.owner is None or graph.owner.graph is not None:  # the owner may be removed by now
                 ctx.scope = graph
                 state = model.state
                 self.run_graph(graph, ctx)
@@ -197,12 +200,12 @@ class GraphPass(Pass):
         return any(p.key == MADE_BY and p.value == self.name for p in function.proto.metadata_props)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        """Change `graph` in place, of one scope at a time."""
+        """Change `graph` in place, a single scope."""
         raise NotImplementedError(f"{type(self).__name__} has no run_graph(self, graph, ctx)")
 
 
 class RewritePass(Pass):
-    """A set of rules, driven to their fixed point over all scopes."""
+    """A set of rules, applied until a fixed point over all scopes."""
 
     kind: ClassVar[str] = "rewrite"
     rules: ClassVar[tuple[Rule, ...]] = ()
@@ -214,13 +217,13 @@ class RewritePass(Pass):
         rules = [r for r in self.rules if r.name not in ctx.disabled_rule]
         driver = Driver(rules, ctx.fuel, self, ctx.observer, ctx.leaves_out if ctx.excluded else None)
         driver.run(model, ctx.left)
-        ctx.looked = model.clock, driver.declined  # what the pass itself changes behind that is news to its rules
+        ctx.looked = model.clock, driver.declined  # later changes by the pass itself count as new for its rules
         ctx.record_rules(rules, driver.records)
         return driver.records
 
 
 class DebugPass(Pass):
-    """Looks and tells; a change to the model, of its protos too, is an error (Paddle Lite's debug passes)."""
+    """An inspecting pass; any change of the model or its protos is an error (Paddle Lite's debug passes)."""
 
     kind: ClassVar[str] = "debug"
 
@@ -242,5 +245,5 @@ class DebugPass(Pass):
         self.inspect(model, ctx)
 
     def inspect(self, model: Model, ctx: PassContext) -> None:
-        """Look at `model`, and change nothing."""
+        """Inspect `model` without changes."""
         raise NotImplementedError(f"{type(self).__name__} has no inspect(self, model, ctx)")

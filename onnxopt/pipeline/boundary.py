@@ -1,4 +1,4 @@
-"""What users hand to a pass, or to what is made of passes, and what it should have been: one line, and what to call."""
+"""Argument checks of the pass API: errors of a single line, with the correct call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _A_PASS: Final = "a pass is what get_pass(NAME)(), parse_pipeline(TEXT) or a fun
 
 
 def as_passes(passes: Any, whose: str) -> tuple[Pass, ...]:
-    """`passes` of the composite called `whose`. Raises UsageError that says what each of them is instead."""
+    """Return `passes` of the composite called `whose`. Raises UsageError for anything but passes."""
     if isinstance(passes, (Pass, str)) or callable(passes):
         raise UsageError(f"{whose} takes a list of passes, not {_said(passes)}", f"put it in brackets: {whose}([…])")
     if not isinstance(passes, Iterable):
@@ -25,7 +25,7 @@ def as_passes(passes: Any, whose: str) -> tuple[Pass, ...]:
 
 
 def as_pass(p: Any, whose: str) -> Pass:
-    """A pass as it is; a plain function `f(model)` or `f(model, ctx)` as one that runs at every level."""
+    """Return a pass; a plain function `f(model)` or `f(model, ctx)` becomes a pass of level 0."""
     if isinstance(p, Pass):
         _check_info(p)
         return p
@@ -39,7 +39,7 @@ def as_pass(p: Any, whose: str) -> Pass:
 
 
 def check_model(model: Any, p: Pass) -> None:
-    """Raise UsageError unless `model` is what passes work on."""
+    """Raise UsageError unless `model` is a Model."""
     _check_info(p)
     if isinstance(model, Model):
         return
@@ -56,7 +56,7 @@ def check_model(model: Any, p: Pass) -> None:
 
 
 def check_graph(graph: Any, whose: str) -> None:
-    """Raise UsageError unless `graph` is one scope, which the function called `whose` takes."""
+    """Raise UsageError unless `graph` is a Graph; `whose` is the calling function."""
     if isinstance(graph, Graph):
         return
     hint = "model.graph is the main graph" if isinstance(graph, Model) else "onnxopt.load(PATH).graph is one"

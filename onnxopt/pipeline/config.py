@@ -1,4 +1,4 @@
-"""Config keys: declared once with type, default and help; the options of registered passes are keys too."""
+"""Config keys with type, default and help; options of registered passes are keys, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]+([.-][A-Za-z0-9]+)*")
 
 @record(frozen=True)
 class ConfigKey:
-    """A setting that passes read with `ctx[KEY]`. Its name is written with dashes, and found with underscores too."""
+    """A setting read by passes as `ctx[KEY]`. Its name is written with dashes; underscores are accepted."""
 
     name: str
     type: type | UnionType
@@ -32,10 +32,9 @@ DECLARED: dict[str, ConfigKey] = {}
 
 
 def declare_config(name: str, type: type | UnionType, default: Any, help: str) -> ConfigKey:
-    """Make `name` a key that a PassContext's config may set, to a value of `type`: a class, or several (`int | None`).
+    """Declare `name` as a key of a PassContext's config with values of `type`: a class, or a union (`int | None`).
 
-    Raises ValueError for a name that is taken, by an option of a pass too, or that no option can be called; TypeError
-    for a `default` of another type.
+    Raises ValueError for an invalid or taken name (also by a pass option), TypeError for a `default` of another type.
     """
     written = str(name).replace("_", "-")
     if not isinstance(name, str) or not _NAME.fullmatch(written):
@@ -51,7 +50,7 @@ def declare_config(name: str, type: type | UnionType, default: Any, help: str) -
 
 
 def refuse_declared(cls: type[Pass]) -> None:
-    """Raise ValueError if an option of a pass would be a key that is declared."""
+    """Raise ValueError if an option of a pass equals a declared key."""
     name = cls.info.name
     for key in [key for key in DECLARED if key.startswith(f"{name}.")]:
         if key in options_by_key(cls):
@@ -59,14 +58,14 @@ def refuse_declared(cls: type[Pass]) -> None:
 
 
 def declared(name: str) -> ConfigKey:
-    """The key of this name. Raises UsageError with the nearest ones."""
+    """Return the key of this name. Raises UsageError with the nearest names."""
     return DECLARED.get(name) or _known(config_keys(plugins=False), name)
 
 
 def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:
-    """Every key by name: those declared, and `PASS.OPTION` for each option of a registered pass.
+    """Return every key by name: declared keys, and `PASS.OPTION` for each option of a registered pass.
 
-    Without `plugins`, of those loaded so far.
+    Without `plugins` only loaded passes count.
     """
     from onnxopt.pipeline.registry import all_passes
 
@@ -78,12 +77,12 @@ def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:
 
 
 def options_by_key(cls: type[Pass]) -> dict[str, dataclasses.Field[Any]]:
-    """The options of a pass by their config keys."""
+    """Return the options of a pass by config key."""
     return {f"{cls.info.name}.{f.name.replace('_', '-')}": f for f in options_of(cls)}
 
 
 def _options_called(key: str) -> Collection[str]:
-    """The keys of the options of the pass after which `key` is named, if there is such a pass."""
+    """Return the option keys of the pass named by the first part of `key`; empty if there is none."""
     from onnxopt.pipeline.registry import get_pass, is_registered
 
     name = key.partition(".")[0]
@@ -91,7 +90,7 @@ def _options_called(key: str) -> Collection[str]:
 
 
 def options_of(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
-    """The fields of a pass that are options: all but the passes it is made of, and what those say of themselves."""
+    """Return the option fields of a pass: all but child passes and fields describing a composite."""
     fixed = getattr(cls, "recipe", None) is not None
     return [f for f in dataclasses.fields(cls) if f.name != "passes" and not fixed and not f.metadata.get("own")]
 
@@ -109,7 +108,7 @@ def _is_type(kind: Any) -> bool:
 
 
 def fits(value: Any, kind: type | UnionType) -> bool:
-    """Is `value` one of `kind`? An int will do for a float; a bool is no int."""
+    """Whether `value` has type `kind`. An int is accepted as float; a bool is no int."""
     if isinstance(kind, UnionType):
         return any(fits(value, k) for k in get_args(kind))
     if kind is float:
@@ -118,7 +117,7 @@ def fits(value: Any, kind: type | UnionType) -> bool:
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` with normalised keys. Raises UsageError with the nearest keys, or the type expected."""
+    """Return `config` with normalized keys. Raises UsageError with the nearest keys, or the expected type."""
     if not config:
         return {}
     keys, checked = config_keys(plugins=False), {}
@@ -131,7 +130,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(keys: Mapping[str, ConfigKey], name: Any) -> ConfigKey:
-    """The key called `name`, among these or those of plugins."""
+    """Return the key called `name`, among `keys` or plugins' keys."""
     written = str(name).replace("_", "-")
     found = keys.get(written) or (keys := config_keys()).get(written)
     if found is None:
@@ -142,7 +141,7 @@ def _known(keys: Mapping[str, ConfigKey], name: Any) -> ConfigKey:
 
 
 def configured(p: Pass, config: Mapping[str, Any]) -> Pass:
-    """`p` with the options set that `config` names and that `p` leaves at their defaults."""
+    """Return `p` with options from `config` where `p` has the default."""
     changes = {
         f.name: config[key]
         for key, f in options_by_key(type(p)).items()

@@ -1,4 +1,4 @@
-"""What a run of passes shares: the settings users give, and the ledger passes write into."""
+"""The context of a run of passes: user settings, and state and statistics of the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.instrument import Instrument
     from onnxopt.rewriting import Match, Rule
 
-# What native code may take where it runs on what a model says, in a process of its own.
+# Limits of subprocesses that run native code on untrusted models.
 MEMORY = declare_config("worker.memory", int, 0, "bytes that a worker may take; 0: half of the machine")
 WORK = declare_config("worker.seconds", float, 10.0, "seconds that the workers of a run may take")
 
@@ -40,19 +40,23 @@ Observer = Callable[["Rule", "Match", bool], None]
 
 @record(eq=False)
 class PassContext:
-    """Settings for the passes that run inside its `with` block (TVM Relay's PassContext).
+    """Settings for the passes run inside its `with` block (TVM Relay's PassContext).
 
-    In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
-    context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
-    among them (`constant-folding.max-bytes`). `target` is what the result is for: a name, or several, the preferred
-    first (`"arm,npu"`, or a sequence). A pass runs if it is for one of them; `ctx.targets` has them one by one, without
-    the version that a runtime has.
-    `trace(model, info, is_before)` is called around every pass. `max_rewrites` stops after so many rewrites.
-    `excluded`: single matches that are left out. `allow_domains`: the domains whose operators may enter a model that
-    does not import them; None: all.
+    In a Sequential a pass runs unless disabled, if it is required or its `opt_level` is at most the context's;
+    `disabled_rule` removes single rules from their passes. `config` sets declared keys, pass options among them
+    (`constant-folding.max-bytes`). `target` is the intended use of the result: a name, or several, preferred first
+    (`"arm,npu"`, or a sequence). A pass runs if it is for any of them; `ctx.targets` lists them without a runtime's
+    version.
 
-    Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its own, so
-    a context may be shared. Raises UsageError for names and keys that nothing has, and values of another type.
+    `trace(model, info, is_before)` is called around every pass. `max_rewrites` limits the number of rewrites.
+    `excluded`:
+    single matches to leave out. `allow_domains`: domains whose operators passes may add to a model without an import of
+    the
+    domain; None: all.
+
+    Blocks nest, and the innermost counts; each thread and asyncio task has its own. Each run uses a copy, so a context
+    may
+    be shared. Raises UsageError for unknown names and keys, and for values of another type.
     """
 
     opt_level: int = 2
@@ -72,29 +76,29 @@ class PassContext:
         check_settings(self)
         self.config = check_config(self.config)
         self.excluded = frozenset(self.excluded)
-        self._sites: dict[str, list[Site]] = {}  # of `excluded`, by value
+        self._sites: dict[str, list[Site]] = {}  # `excluded` by value
         for site in self.excluded:
             self._sites.setdefault(site.value, []).append(site)
-        # The state of one run.
+        # State of a run.
         self.fuel = Fuel(self.max_rewrites)
         self.report: PipelineReport | None = None
-        self.running = ""  # the pass that runs now
-        self.rules: dict[str, RuleReport] = {}  # of that pass
-        self.memo: dict[str, Any] = {}  # what a pass remembers between its runs
-        self.counted: dict[Pass, dict[str, int]] = {}  # by those that changed nothing, when they last ran
-        self.scope: Graph | None = None  # where a pass is, for errors
-        self.left: Left | None = None  # how the pass that runs left the model before
-        self.looked: tuple[int, Mapping[Node, Sequence[str]]] | None = None  # when it was done looking: see Left
-        self.settled = True  # would the pass that runs find nothing in what it leaves?
+        self.running = ""  # the running pass
+        self.rules: dict[str, RuleReport] = {}  # statistics of the running pass
+        self.memo: dict[str, Any] = {}  # data kept by a pass between its runs
+        self.counted: dict[Pass, dict[str, int]] = {}  # counts of passes without changes in their last run
+        self.scope: Graph | None = None  # present scope, for errors
+        self.left: Left | None = None  # state in which the running pass last left the model
+        self.looked: tuple[int, Mapping[Node, Sequence[str]]] | None = None  # when the pass finished looking: see Left
+        self.settled = True  # whether the running pass would find nothing in its own result
         self.history: list[str] = []  # passes run so far
-        self.rest: list[tuple[Pass, ...]] = []  # what each composite around the current pass will run after it
-        self.requiring: list[str] = []  # passes whose requirements are being met
+        self.rest: list[tuple[Pass, ...]] = []  # for each enclosing composite the passes still to run
+        self.requiring: list[str] = []  # passes whose requirements are being run
         self.in_round = False
         self.watching = [i for i in self.instruments if i.watches_rewrites]
         self.observer: Observer | None = functools.partial(tell, self.watching, "rewriting") if self.watching else None
 
     def watch(self, instrument: Instrument) -> None:
-        """Have one more instrument look on, from now until the end of the run."""
+        """Add an instrument until the end of the run."""
         self.instruments = (*self.instruments, instrument)
         if instrument.watches_rewrites:
             self.watching.append(instrument)
@@ -104,7 +108,7 @@ class PassContext:
 
     @staticmethod
     def current() -> PassContext:
-        """The innermost context around the caller; the default one outside any."""
+        """Return the innermost context of the caller, or a default context."""
         stack = _STACK.get()
         return stack[-1] if stack else PassContext()
 
@@ -116,13 +120,13 @@ class PassContext:
         _STACK.set(_STACK.get()[:-1])
 
     def fork(self) -> PassContext:
-        """The same settings with a run of its own."""
+        """Return the same settings for another run."""
         return dataclasses.replace(self)
 
     # -- asked by the manager ----------------------------------------------------------------------------
 
     def obstacle(self, p: Pass, model: Model) -> str:
-        """Why `p` does not run as part of a pipeline; empty if it does."""
+        """Return why `p` does not run as part of a pipeline, or an empty string."""
         info = p.info
         if info.name in self.disabled_pass:
             return "disabled"
@@ -139,27 +143,28 @@ class PassContext:
         return ""
 
     def configured(self, p: Pass) -> Pass:
-        """`p` with the options that the context's config sets and `p` itself leaves at their defaults."""
+        """Return `p` with options from the context's config where `p` has the default."""
         return configured(p, self.config) if self.config else p
 
     # -- asked by passes ---------------------------------------------------------------------------------
 
     def __getitem__(self, key: ConfigKey | str) -> Any:
-        """The value of a declared config key, or of the one that is called so."""
+        """Return the value of a config key, given as declared key or name."""
         key = declared(key) if isinstance(key, str) else key
         return self.config.get(key.name, key.default)
 
     def analysis(self, compute: Callable[[S], T], subject: S) -> T:
-        """`compute(subject)` of a model or graph, or what it gave another pass if nothing changed since.
+        """Return `compute(subject)` of a model or graph, cached while the model is unchanged.
 
-        A pass that changes the model names in `PassInfo(preserves=...)` the functions whose results stay true.
+        A pass with changes lists unaffected functions in `PassInfo(preserves=...)`.
         """
         return analysis(compute, subject)
 
     def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
-        """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing.
+        """Take fuel for a rewrite of a pass without rules, and count the rewrite. Returns False without fuel: do
+        nothing then.
 
-        `at`: the value, or the node, that is rewritten. It is what bisection names, and what can be left out.
+        `at`: the value or node to rewrite, reported by bisection and usable for exclusion.
         """
         if at is not None and self.excluded and (reason := self.leaves_out(at)):
             self.decline(what, reason, repr(_node(at) or at))
@@ -171,7 +176,7 @@ class PassContext:
         return True
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:
-        """Why the pass that runs, or its `rule`, is to leave a value or node alone; empty if it need not."""
+        """Return why the running pass, or its `rule`, must leave out a value or node; empty if not excluded."""
         values = [v for v in at.outputs if v is not None] if isinstance(at, Node) else [at]
         for value in values:
             for site in self._sites.get(value.name, ()):
@@ -182,26 +187,25 @@ class PassContext:
         return ""
 
     def count(self, what: str, by: int = 1) -> None:
-        """A pass that has no rules reports its hits under a name."""
+        """Count hits of a pass without rules under the name `what`."""
         if what not in self.rules:
             self.rules[what] = RuleReport()
         self.rules[what].hits += by
 
     def only_looked(self, p: Pass, hits: Mapping[str, int]) -> None:
-        """`p`, before which `hits` were, changed nothing: what it counted replaces what it counted the last time."""
+        """Replace the counts of the last run of `p`, which changed nothing; `hits`: counts before this run."""
         new = {what: rule.hits - hits.get(what, 0) for what, rule in self.rules.items() if rule.hits}
         for what, n in self.counted.get(p, {}).items():
             self.rules[what].hits -= n
         self.counted[p] = new
 
     def decline(self, what: str, reason: str, example: str) -> None:
-        """A pass that has no rules says why it left something alone."""
+        """Record why a pass without rules declined."""
         report = self.rules.setdefault(what, RuleReport())
         report.declined.setdefault(reason, Decline(example)).count += 1
 
     def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleRecord]) -> None:
-        """Add what a driver counted of these rules to the current pass. The last round's declines are those that
-        stand."""
+        """Add a driver's statistics of these rules to the running pass; declines are those of the last round."""
         for rule in rules:
             if rule.name not in self.rules:
                 self.rules[rule.name] = RuleReport()

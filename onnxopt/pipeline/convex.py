@@ -1,10 +1,10 @@
-"""Group the supported nodes of a DAG into convex groups, as large as they get: the arithmetic behind partitioning.
+"""Groups supported nodes of a DAG into maximal convex groups, the core of partitioning.
 
 Nodes are numbers in topological order. Two steps:
 
-1. `stages`: along every path, a node behind an unsupported one is a stage later. Supported neighbours of one stage form
-   groups that are convex and jointly acyclic: a cycle would have to stay within one stage.
-2. Groups of different stages that no other path joins are merged, by one sweep for each group (see `_Merger`).
+1. `stages`: along every path, a node behind an unsupported one is a stage later. Supported neighbours of the same stage
+   form groups that are convex and jointly acyclic: a cycle would have to stay within a stage.
+2. Groups of different stages joined by no other path are merged, with a sweep for each group (see `_Merger`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-# Steps that all sweeps together may take: beyond, groups stay as they are, which is right but maybe not maximal.
+# Limit of steps of all sweeps: beyond, groups stay as they are, correct but maybe not maximal.
 _STEPS_PER_EDGE: Final = 64
 _STEPS_AT_LEAST: Final = 1_000_000
-# How many neighbours the quick test for "joined by another path" looks at.
+# Neighbours examined by the quick test for another joining path.
 _QUICK: Final = 8
 _GAP: Final = 1 << 32
 
 
 def stages(predecessors: Sequence[Iterable[int]], supported: Sequence[bool]) -> list[int]:
-    """For each node, on the path with the most of them, how many times a supported node follows an unsupported one."""
+    """Return for each node how often a supported node follows an unsupported one, on the worst path."""
     stage = [0] * len(supported)
     for n, before in enumerate(predecessors):
         own = supported[n]
@@ -31,10 +31,11 @@ def stages(predecessors: Sequence[Iterable[int]], supported: Sequence[bool]) -> 
 
 
 def convex_groups(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> list[int]:
-    """The group of each node, named by its smallest member; unsupported nodes are groups of their own.
+    """Return the group of each node, named by its smallest member; unsupported nodes are groups by themselves.
 
-    `predecessors[n]` are smaller than `n`. The groups together with the unsupported nodes form no cycle, and merging
-    any two that an edge joins would make one. Near-linear time.
+    `predecessors[n]` are smaller than `n`. Groups and unsupported nodes form no cycle, and merging any two groups
+    joined by
+    an edge would create a cycle. Near-linear time.
     """
     groups = Sets(len(supported))
     stage = stages(predecessors, supported)
@@ -57,7 +58,7 @@ def convex_groups(predecessors: Sequence[Sequence[int]], supported: Sequence[boo
 
 
 class Sets:
-    """Disjoint sets of numbers."""
+    """Disjoint sets of numbers (union-find)."""
 
     def __init__(self, count: int) -> None:
         self._parent = list(range(count))
@@ -69,17 +70,20 @@ class Sets:
         return n
 
     def union(self, into: int, other: int) -> None:
-        """The set of `into` takes in the set of `other`, and keeps its representative."""
+        """Merge the set of `other` into the set of `into`, whose representative stays."""
         self._parent[self.find(other)] = self.find(into)
 
 
 class _Merger:
     """Merges groups joined by an edge P -> Q and by no other path.
 
-    One sweep for each P visits what lies behind it in topological order. A direct successor that is met before any
-    other path led there ("clean") joins P. What a path through an unsupported node or a refused group leads to is
-    tainted, and remains so whatever is merged later: every edge is judged once. The sweep ends with the last clean
-    candidate. Afterwards P stands where the last one that joined stood, and the tainted ones met before move behind it.
+    A sweep for each P visits downstream groups in topological order. A direct successor reached before any other path
+    leads
+    to it ("clean") is merged into P. Successors reached through an unsupported node or a refused group are tainted, and
+    stay
+    so after later merges: every edge is judged once. The sweep ends with the last clean candidate. Then P takes the
+    position
+    of the last merged group, and tainted ones met before move behind it.
     """
 
     def __init__(self, groups: Sets, successors: dict[int, dict[int, None]], supported: Sequence[bool]) -> None:
@@ -102,7 +106,7 @@ class _Merger:
                 self.done.add(group)
 
     def sweep(self, group: int) -> None:
-        """Let every group join `group` that can."""
+        """Merge every possible group into `group`."""
         find, label = self.groups.find, self.order.label
         candidates: set[int] = set()
         met: set[int] = set()
@@ -140,7 +144,7 @@ class _Merger:
     def _add(
         self, member: int, candidates: set[int], met: set[int], heap: list[tuple[int, int]], refused: bool = False
     ) -> None:
-        """Meet what follows a new member; with `refused`, its own sweep has found that nothing there can join."""
+        """Visit the successors of a new member; with `refused`, its own sweep found none of them mergeable."""
         find, label = self.groups.find, self.order.label
         after = self.successors[member]
         self.steps -= len(after)
@@ -160,7 +164,7 @@ class _Merger:
                 candidates.add(s)
 
     def _joined_otherwise(self, walls: list[int], target: int) -> bool:
-        """Does the spanning forest show a path from an unsupported successor to `target`? No proof if it does not."""
+        """Whether the spanning forest shows a path from an unsupported successor to `target`; False proves nothing."""
         enter, leave = self.enter, self.leave
         return any(enter[w] <= enter[b] < leave[w] for b in self.before[target][:_QUICK] for w in walls)
 
@@ -172,7 +176,7 @@ class _Merger:
         self.successors[group] = mine
 
     def _sorted(self) -> list[int]:
-        """The original groups in topological order."""
+        """Return the original groups in topological order."""
         waiting = {g: len(b) for g, b in self.before.items()}
         order = [g for g, count in waiting.items() if not count]
         for g in order:
@@ -183,7 +187,7 @@ class _Merger:
         return order
 
     def _span(self) -> tuple[dict[int, int], dict[int, int]]:
-        """A depth-first spanning forest: y is below x where enter[x] <= enter[y] < leave[x]."""
+        """Return (enter, leave) of a depth-first spanning forest: y is below x if enter[x] <= enter[y] < leave[x]."""
         enter: dict[int, int] = {}
         leave: dict[int, int] = {}
         for root, before in self.before.items():
@@ -205,7 +209,7 @@ class _Merger:
 
 
 class Order:
-    """A list whose entries know by their `label` which comes first, whatever moves (Dietz and Sleator's labels)."""
+    """A list with order labels under moves (Dietz and Sleator): entries compare by `label`."""
 
     def __init__(self, entries: Iterable[int]) -> None:
         self.label: dict[int, int] = {}
@@ -224,7 +228,7 @@ class Order:
         del self.label[entry]
 
     def replace(self, old: int, entry: int) -> None:
-        """`entry` moves to the place of `old`, which goes."""
+        """Move `entry` to the place of `old`, and remove `old`."""
         self.move_after(old, entry)
         self.remove(old)
 
@@ -241,7 +245,7 @@ class Order:
         self._next[entry], self._previous[after] = after, entry
 
     def _make_room(self, place: int) -> None:
-        """Spread the labels behind `place` over the nearest stretch that is sparse enough."""
+        """Relabel the entries behind `place` over the nearest sufficiently sparse range."""
         start, entry = self.label[place], self._next[place]
         entries: list[int] = []
         while entry >= 0 and self.label[entry] - start <= (len(entries) + 2) ** 2:

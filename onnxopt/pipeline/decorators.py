@@ -1,4 +1,4 @@
-"""A pass from a function: its keyword-only parameters are the pass's options."""
+"""Passes from functions: keyword-only parameters are the options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PassFunction = Callable[..., Any]
 
 
 class FunctionPass(Pass):
-    """A pass as a function made it: `f(model)` runs it, `f(option=…)` is the same pass with that option."""
+    """A pass made from a function: `f(model)` runs it, `f(option=…)` returns the pass with the option."""
 
     @overload  # type: ignore[override]
     def __call__(self, /, **options: Any) -> Self: ...
@@ -42,11 +42,12 @@ def model_pass(function: PassFunction, /) -> FunctionModelPass: ...
 @overload
 def model_pass(opt_level: int = 1, *, name: str = "", **info: Any) -> Callable[[PassFunction], FunctionModelPass]: ...
 def model_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
-    """Make `f(model, ctx, *, option=default)` a ModelPass. `info`: the other fields of PassInfo.
+    """Make `f(model, ctx, *, option=default)` a ModelPass. `info`: further fields of PassInfo.
 
-    The function is the pass then, as it stands: `f(model)` runs it, `f(option=…)` is the pass with other options.
-    An option's help comes from `option(default, help)` in place of the plain default. Raises TypeError for a
-    function of another form, or without a docstring, which is the pass's manual page.
+    The decorated name is the pass: `f(model)` runs it, `f(option=…)` returns it with other options. For an option with
+    help
+    the default is `option(default, help)`. Raises TypeError for a function of another form, or without a docstring, the
+    pass's manual page.
     """
     return _decorated(FunctionModelPass, opt_level, name, info)
 
@@ -61,7 +62,7 @@ def graph_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
 
 
 def from_function(function: PassFunction) -> FunctionModelPass:
-    """A plain function `f(model)` or `f(model, ctx)` as a pass that runs at every level."""
+    """Return a plain function `f(model)` or `f(model, ctx)` as a pass of level 0."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         takes = 2
@@ -80,7 +81,7 @@ def from_function(function: PassFunction) -> FunctionModelPass:
 
 
 def _decorated(base: type[Any], opt_level: Any, name: str, info: dict[str, Any]) -> Any:
-    """The pass, where the function stands in place of the level; else what makes one of a function."""
+    """Return the pass if the decorator is used without arguments, else a decorator."""
     if callable(opt_level):
         return _make(base, opt_level, PassInfo(_name(opt_level)))
     return lambda function: _make(base, function, PassInfo(name or _name(function), opt_level, **info))
@@ -97,7 +98,7 @@ def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
     options = parameters[2:]
     if len(parameters) < 2 or any(p.kind is not p.KEYWORD_ONLY or p.default is p.empty for p in options):
         raise TypeError(f"{function.__name__}: a pass takes a model or graph, a context, and options after a *")
-    if not function.__doc__ and sys.flags.optimize < 2:  # with -OO Python drops docstrings
+    if not function.__doc__ and sys.flags.optimize < 2:  # python -OO drops docstrings
         raise TypeError(f"{function.__name__}: a pass says in its docstring what it does")
     fields = [
         (p.name, Any, p.default if isinstance(p.default, dataclasses.Field) else option(p.default, "")) for p in options

@@ -1,4 +1,4 @@
-"""Run one pass: what happens around `Pass.run`, and what an error says."""
+"""Runs a pass: requirements, checks and hooks around `Pass.run`, and error messages."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from onnxopt.pipeline.later import Later
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass, origin
 
-_LAST: Final = 3  # passes that an error names
+_LAST: Final = 3  # passes named in an error
 _NOT_OF_A_PASS: Final = (ModelError, PreconditionError, WriteError, InstrumentError)
 
 
 def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineReport:
-    """Run `p` on `model`, whatever its level, in `ctx` (default: the current one).
+    """Run `p` on `model`, at any level, in `ctx` (default: the current context).
 
-    A pass that calls another so runs it as part of its own run. Raises PassError with pass, scope and node named.
+    A call inside another pass is part of the other's run. Raises PassError with pass, scope and node.
     """
     check_model(model, p)
     ctx = ctx or PassContext.current()
@@ -66,7 +66,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
                 begun.append(instrument)
             run_pass(p, model, ctx, direct=True)
         except BaseException:
-            _end(begun, model)  # the first error is told
+            _end(begun, model)  # the first error is raised
             raise
         finally:
             model.allowed_domains, model.debug = outer
@@ -79,7 +79,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
 
 
 def _end(begun: Sequence[Instrument], model: Model) -> OnnxOptError | None:
-    """Tell each of these that the run ended. The first error of theirs."""
+    """Call the hook `end` of each instrument. Returns their first error."""
     first = None
     for instrument in begun:
         try:
@@ -90,7 +90,7 @@ def _end(begun: Sequence[Instrument], model: Model) -> OnnxOptError | None:
 
 
 def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -> None:
-    """One pass of a run, with its requirements, checks and hooks. Skipped, with a reason, unless `direct`."""
+    """Run a pass with its requirements, checks and hooks. Skipped, with a reason, if ruled out, unless `direct`."""
     assert ctx.report is not None
     if isinstance(p, Later):
         if obstacle := ctx.obstacle(p, model):
@@ -128,7 +128,7 @@ def _trace(p: Pass, model: Model, ctx: PassContext, is_before: bool) -> None:
 
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
-    """Is the model as `p`, with these options and settings, left it?"""
+    """Whether the model is unchanged since `p` last ran, with the same options and settings."""
     if isinstance(p, Later):
         if not p.is_imported:
             return False
@@ -138,7 +138,7 @@ def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
 
 
 def remaining(p: Pass, ctx: PassContext) -> list[Pass]:
-    """What a run still has to do when it stands before `p`."""
+    """Return the passes still to run before and after the present position, starting with `p`."""
     return [p, *(q for rest in reversed(ctx.rest) for q in rest)]
 
 
@@ -163,13 +163,16 @@ def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
 def _run_leaf(
     p: Pass, model: Model, ctx: PassContext, left: Left | None
 ) -> tuple[int, Mapping[Node, Sequence[str]]] | None:
-    """`left`: how it left the model before. Until when it looked, and what it declined, if it tells."""
+    """Run a pass without children. Returns (clock, declined nodes) if reported by the pass.
+
+    `left`: state in which the pass last left the model.
+    """
     assert ctx.report is not None
     record = ctx.report.of(p.name)
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     around, ctx.left, ctx.looked = (ctx.left, ctx.looked), left, None
     debug = model.debug
-    if origin(type(p)) != "onnxopt":  # whoever writes a pass is told what it does wrong, where it does
+    if origin(type(p)) != "onnxopt":  # authors of passes get early checks
         model.debug = True
         if model.inferred_version < 0:
             types.update(model)
@@ -178,7 +181,7 @@ def _run_leaf(
     try:
         _ask(p, model)
         check = p.promise(model)
-        with np.errstate(all="ignore"):  # what overflows is declined: whoever computes looks at the result
+        with np.errstate(all="ignore"):  # overflow is checked on the results
             p.run(model, ctx)
         if check is not None:
             check()
@@ -223,7 +226,7 @@ def _run_leaf(
 
 
 def _ask(p: Pass, model: Model) -> None:
-    """Does the model suit the pass? What `requires` raises is said of the model."""
+    """Check that the model suits the pass; errors of `requires` become PreconditionError."""
     try:
         p.requires(model)
     except PreconditionError:
@@ -237,13 +240,13 @@ def _ask(p: Pass, model: Model) -> None:
 
 
 def _after(ctx: PassContext) -> str:
-    """The last passes before."""
+    """Return the last passes before, for messages."""
     names = list(dict.fromkeys(reversed(ctx.history)))[:_LAST][::-1]
     return f" (after {', '.join(names)})" if names else ""
 
 
 def _node_in(tb: TracebackType | None) -> Node | None:
-    """The node that the failing code was looking at: the innermost frame's variable that holds one."""
+    """Return the node in use by the failing code: a variable of the innermost frame with a node."""
     found = None
     while tb is not None:
         frame = tb.tb_frame

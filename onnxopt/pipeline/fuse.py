@@ -1,4 +1,4 @@
-"""Replace a partition by one call of a new model-local function."""
+"""Replaces a partition by a call of a new model-local function."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from onnxopt.protos import make_node
 
 
 def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.partition") -> Node:
-    """Replace the partition's nodes by one call of a new function, and return the call.
+    """Replace the partition's nodes by a call of a new function, and return the call.
 
-    The function is called `name`, or `name_1`, … where the model has one of that name. What the nodes read, constants
-    too, becomes its inputs; the values they produce for others keep object, name and users. Raises UsageError, with
-    nothing changed, for a partition that is empty, no longer in the graph or not convex, for nodes whose bodies read
-    outer values, and inside a function for attributes that its caller decides. Its metadata name the pass that runs,
-    if one does: a GraphPass leaves alone what it made.
+    The function is called `name`, or `name_1`, … if taken. Values read by the nodes, constants included, become inputs;
+    values read by others keep object, name and users. Raises UsageError, with nothing changed, for a partition that is
+    empty, no longer in the graph or not convex, for bodies with reads of outer values, and inside a function for
+    attributes
+    set by the caller. The function's metadata names the running pass: a GraphPass skips its own functions.
     """
     if not isinstance(partition, Partition):
         hint = "for each that CapabilityPartitioner(…).propose() gives: fuse_partition(partition, name)"
@@ -55,7 +55,7 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
 
 
 def _scope(nodes: Sequence[Node]) -> Graph:
-    """The scope of all nodes; raises UsageError for nodes that cannot move into a function."""
+    """Return the scope of all nodes. Raises UsageError for nodes that cannot move into a function."""
     graph = nodes[0].graph if nodes else None
     if graph is None or any(n.graph is not graph for n in nodes):
         raise UsageError("the partition is empty, or its nodes left the graph", "propose partitions again")
@@ -68,7 +68,8 @@ def _scope(nodes: Sequence[Node]) -> Graph:
 
 
 def _behind(nodes: Sequence[Node]) -> tuple[list[Node], Node]:
-    """(nodes between the partition's first and last that depend on it, its last): they must move behind the call."""
+    """Return (nodes to move behind the call, last node): nodes within the partition's span that depend on the
+    partition."""
     inside = set(nodes)
     first = last = nodes[0]
     missing = len(inside) - 1
@@ -78,7 +79,7 @@ def _behind(nodes: Sequence[Node]) -> tuple[list[Node], Node]:
             last, missing = node, missing - 1
         node = node.next
     node = first.prev
-    while missing and node is not None:  # an earlier fusion moved some to the front of others
+    while missing and node is not None:  # an earlier fusion may have moved nodes forward
         if node in inside:
             first, missing = node, missing - 1
         node = node.prev
@@ -112,9 +113,9 @@ def _function(
 
 
 def _remove(graph: Graph, nodes: Sequence[Node]) -> None:
-    """Remove the nodes, readers first: they may stand in an order of their own."""
+    """Remove the nodes, whatever their order."""
     inside = set(nodes)
-    # What they still produce, they read among themselves: drop the reads, and every order will do.
+    # Their outputs are read only among themselves: after dropping these reads, any order works.
     for node in nodes:
         for i, value in reversed(list(enumerate(node.inputs))):
             if value is not None and (value.producer in inside):

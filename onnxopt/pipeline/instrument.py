@@ -1,4 +1,4 @@
-"""What an instrument may hook into (TVM Relay's PassInstrument)."""
+"""Hooks of instruments (TVM Relay's PassInstrument)."""
 
 from __future__ import annotations
 
@@ -25,50 +25,52 @@ if TYPE_CHECKING:
 
 
 class Instrument:
-    """Give instances to `PassContext(instruments=[...])` and override what is of interest.
+    """Base class of instruments: pass instances to `PassContext(instruments=[...])`, and override hooks.
 
-    `before` and `after` are called around every pass, those made of passes too (they have `children`). An override of
-    `after` that judges the pass raises PassError, InvariantError or VerificationError: a failure of the pass. Anything
-    else that a hook raises becomes an InstrumentError, which names the instrument and the hook.
+    `before` and `after` are called around every pass, composites (with `children`) included. An `after` that judges the
+    pass
+    raises PassError, InvariantError or VerificationError: a failure of the pass. Any other exception in a hook becomes
+    an
+    InstrumentError with the names of instrument and hook.
     """
 
-    watches_rewrites: ClassVar[bool] = False  # set it to have `rewriting` and `spending` called
+    watches_rewrites: ClassVar[bool] = False  # set to True for calls of `rewriting` and `spending`
 
     def begin(self, model: Model) -> None:
-        """A run begins."""
+        """Called when a run begins."""
 
     def end(self, model: Model) -> None:
-        """A run ended, or failed."""
+        """Called when a run ended or failed."""
 
     def should_run(self, model: Model, p: Pass) -> bool:
-        """False keeps `p` from running as part of a pipeline."""
+        """Return False to skip `p` in pipelines."""
         return True
 
     def before(self, model: Model, p: Pass) -> None:
-        """`p` is about to run."""
+        """Called before `p` runs."""
 
     def after(self, model: Model, p: Pass) -> None:
-        """`p` has run."""
+        """Called after `p` ran."""
 
     def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
-        """A rule is about to rewrite (not `done`: the match is still whole), or has."""
+        """Called before a rule's rewrite (`done` False, the match is intact) and after it."""
 
     def spending(self, what: str, at: Value | Node | None) -> None:
-        """A pass without rules is about to rewrite, and has taken the fuel; at a value or node, if it says which."""
+        """Called before a rewrite of a pass without rules, with fuel taken; `at`: the value or node, if given."""
 
 
-# What an instrument raises on purpose: of a pass, of a file.
+# Errors raised by instruments on purpose.
 _SAID: Final = (PassError, InvariantError, VerificationError, ModelError, WriteError, InstrumentError)
 
 
 def tell(instruments: Iterable[Instrument], hook: str, *given: Any) -> None:
-    """Call a hook of each of these. Raises InstrumentError."""
+    """Call a hook of each instrument. Raises InstrumentError."""
     for instrument in instruments:
         ask(f"the instrument {type(instrument).__name__} failed in its hook {hook}", getattr(instrument, hook), *given)
 
 
 def ask(failure: str, hook: Callable[..., Any], *given: Any) -> Any:
-    """What a hook says. Raises InstrumentError, which begins with `failure`."""
+    """Return the result of a hook. Raises InstrumentError, whose message starts with `failure`."""
     try:
         return hook(*given)
     except _SAID:

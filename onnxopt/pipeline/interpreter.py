@@ -1,4 +1,4 @@
-"""Passes that say, node by node, what each becomes (ExecuTorch's ExportPass, torch.fx's Interpreter)."""
+"""Passes that replace nodes one by one (ExecuTorch's ExportPass, torch.fx's Interpreter)."""
 
 from __future__ import annotations
 
@@ -24,29 +24,33 @@ Result = Value | tuple[Value | None, ...] | Unchanged
 
 @dataclass(frozen=True)
 class GraphInterpreter(GraphPass):
-    """Walks every scope in order, bodies first, and emits what `call_operator` says.
+    """Visits every scope in order, bodies first, and emits the results of `call_operator`.
 
-    Override `call_operator`: `return super().call_operator(node, args)` emits the node again, `self.op.Add(a, b)` a
-    new one (which takes over name and metadata), `args[0]` none at all. What results takes the place of the node's
-    outputs; their names, types and readers stay. Nodes emitted as they were are not touched, `return self.unchanged`
-    says so too. Nothing, too many results, or too few are an error.
+    Override `call_operator`: `return super().call_operator(node, args)` emits the node again, `self.op.Add(a, b)` a new
+    node
+    (with the name and metadata of the old), `args[0]` none at all. The result replaces the node's outputs; names, types
+    and
+    readers stay. Nodes emitted unchanged are not touched, as after `return self.unchanged`. No result, or a wrong
+    number of
+    results, is an error.
 
-    `placeholder` is asked before the nodes of a scope what each of its inputs becomes, `output` behind them what it
-    gives out; what they emit is no node that `call_operator` is asked about.
+    `placeholder` is called for each input of a scope before its nodes, `output` for its outputs afterwards; nodes
+    emitted
+    there are not passed to `call_operator`.
     """
 
     kind: ClassVar[str] = "interpreter"
 
     def call_operator(self, node: Node, args: Args) -> Result:
-        """What `node`, reading `args`, becomes: a value for each output that is used."""
+        """Return the replacement of `node` reading `args`: a value for each used output."""
         return _emit_again(_MATCH.get(), node, args)
 
     def placeholder(self, value: Value) -> Value | Unchanged:
-        """What the nodes that read this input of a scope read instead. The input itself stays."""
+        """Return the value to read instead of this scope input. The input itself stays."""
         return value
 
     def output(self, values: tuple[Value, ...]) -> Result:
-        """What a scope gives out in place of `values`, under their names: as many."""
+        """Return the scope's outputs instead of `values`, under the same names: as many."""
         return values
 
     @property
@@ -56,7 +60,7 @@ class GraphInterpreter(GraphPass):
 
     @property
     def unchanged(self) -> Unchanged:
-        """To be returned by a hook for what stays as it is, whatever was made on the way."""
+        """Return value of a hook to leave everything as it was, discarding emitted nodes."""
         return Unchanged.YES
 
     @property
@@ -76,7 +80,7 @@ class GraphInterpreter(GraphPass):
             self._interpret(OutputPlace(graph), partial(self.output, tuple(graph.outputs)), ctx)
 
     def _has(self, hook: str) -> bool:
-        """Is the hook overridden? What nobody asks for costs nothing."""
+        """Whether the hook is overridden; others cost nothing."""
         return getattr(type(self), hook) is not getattr(GraphInterpreter, hook)
 
     def _interpret(self, place: Place, ask: Callable[[], Any], ctx: PassContext) -> None:

@@ -1,4 +1,4 @@
-"""A pass that is imported when a model has something for it."""
+"""Lazily imported passes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from onnxopt.pipeline.registry import get_pass
 
 
 class Later(Pass):
-    """Stands in a pipeline for the pass called `name`, of which the level and the operators that it needs (`ops`, not
-    empty) are known before."""
+    """Placeholder in a pipeline for the pass `name`, imported only if the model has an operator in `ops` (not
+    empty)."""
 
     def __init__(self, name: str, opt_level: int, ops: tuple[str, ...]) -> None:
         object.__setattr__(self, "info", PassInfo(name, opt_level, ops=ops))
 
     @cached_property
     def imported(self) -> Pass:
-        """The pass itself, without options; one object for all rounds, as which it is found at once where passes are
-        keys."""
+        """The pass without options; the same object in all rounds, for fast lookup as a key."""
         return get_pass(self.name)()
 
     @property
     def is_imported(self) -> bool:
-        """Was the pass needed before?"""
+        """Whether the pass was imported before."""
         return "imported" in vars(self)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""A list of passes put in order by their own constraints, with checks after each."""
+"""A list of passes ordered by constraints, with checks after each."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Check = Callable[[Model], None]
 
 
 def in_order(passes: Sequence[Pass]) -> list[Pass]:
-    """`passes` so that each comes after those it names in `after`, and before those in `before`; else as given.
+    """Return `passes` ordered so that each comes after passes in its `after`, and before passes in its `before`.
 
-    Stable topological sort. Raises UsageError that names the cycle.
+    Stable topological sort. Raises UsageError with the cycle.
     """
     index: dict[str, list[int]] = {}
     for i, p in enumerate(passes):
@@ -56,7 +56,7 @@ def in_order(passes: Sequence[Pass]) -> list[Pass]:
 
 
 def _cycle(passes: Sequence[Pass], following: list[set[int]], waiting: list[int]) -> list[str]:
-    """Walk backwards among those that still wait until one comes again."""
+    """Return a cycle, by walking backwards among waiting passes until a pass repeats."""
     stuck = {i for i, n in enumerate(waiting) if n}
     i, walk = min(stuck), []
     while i not in walk:
@@ -67,12 +67,11 @@ def _cycle(passes: Sequence[Pass], following: list[set[int]], waiting: list[int]
 
 
 class PassManager:
-    """Passes that run in the order of their constraints, each followed by checks (ExecuTorch's PassManager).
+    """Runs passes in the order of their constraints, each followed by checks (ExecuTorch's PassManager).
 
-    A plain function `f(model)`, or `f(model, ctx)`, is a pass too.
-
-    `run_checks_after_each_pass` adds the graph's own invariants to the checks. With `suppress_check_failures` a
-    check that fails becomes a warning of the report.
+    Plain functions `f(model)` or `f(model, ctx)` are passes, too. `run_checks_after_each_pass` adds the graph's
+    invariants
+    to the checks. With `suppress_check_failures` failed checks become warnings of the report.
     """
 
     def __init__(
@@ -88,18 +87,18 @@ class PassManager:
         self.suppress_check_failures = suppress_check_failures
 
     def add_pass(self, p: Pass | Callable[..., object]) -> None:
-        """A pass, or a function that is one, among the others. Raises UsageError for what is neither."""
+        """Add a pass, or a function as a pass. Raises UsageError for anything else."""
         self._passes.append(as_pass(p, "PassManager"))
 
     def add_checks(self, check: Check) -> None:
-        """Call `check(model)` after each pass; it raises if something is wrong."""
+        """Call `check(model)` after each pass; the check raises on errors."""
         if not callable(check):
             raise UsageError(f"add_checks takes a function, not {check!r}", "it gets the model, and raises")
         self._checks.append(check)
 
     @property
     def passes(self) -> list[Pass]:
-        """In the order they run in. Raises UsageError for a cycle."""
+        """The passes in execution order. Raises UsageError for a cycle."""
         return in_order(self._passes)
 
     def __call__(self, model: Model, ctx: PassContext | None = None) -> PipelineReport:

@@ -1,4 +1,4 @@
-"""Partitioning: which parts of a graph can be handed to a backend as a whole."""
+"""Partitioning: parts of a graph that a backend can run as a whole."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from onnxopt.pipeline.boundary import check_graph
 from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.support import Support, predicate
 
-# Operators that only hand on, rename or reshape: no part is worth having for them alone.
+# Operators that only pass on, rename or reshape: no reason for a partition.
 NON_COMPUTE: Final = of_form("same", "order", "permute") | {"Cast", "Constant", "Shape"}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Nodes of one scope, in graph order, that can run as one: no path leaves them and comes back.
+    """Nodes of a scope, in graph order, that can run as a unit: no path leaves the partition and returns.
 
-    What it reads and writes is looked up when asked for: it changes when the graph does.
+    Inputs and outputs are computed on demand, since they change with the graph.
     """
 
     id: int
@@ -31,7 +31,7 @@ class Partition:
 
     @property
     def inputs(self) -> list[Value]:
-        """Values made elsewhere, constants apart."""
+        """Values produced elsewhere, without constants."""
         return boundary(self.nodes)[0]
 
     @property
@@ -40,7 +40,7 @@ class Partition:
 
     @property
     def outputs(self) -> list[Value]:
-        """Values read elsewhere, or outputs of the graph."""
+        """Values read elsewhere, or graph outputs."""
         return boundary(self.nodes)[2]
 
     def __len__(self) -> int:
@@ -51,12 +51,14 @@ class Partition:
 
 
 class CapabilityPartitioner:
-    """The largest convex parts of `graph` whose nodes `support` accepts.
+    """Finds the largest convex parts of `graph` whose nodes `support` accepts.
 
     `support` is an `OperatorSupport`, a combination, or a function of a node. A node with bodies (If, Loop, Scan) also
-    needs the support of every node inside. With `allow_single_node=False` a part needs two compute nodes, or one of
-    `allowed_single_node_partition_ops`, otherwise one; `non_compute_ops` are no compute nodes. Constants belong to no
-    part: whoever reads them gets a copy.
+    needs
+    support for every node inside. With `allow_single_node=False` a part needs two compute nodes, or a node in
+    `allowed_single_node_partition_ops`; otherwise a single compute node. `non_compute_ops` do not count as compute
+    nodes.
+    Constants belong to no part: each reader gets a copy.
     """
 
     def __init__(
@@ -76,10 +78,11 @@ class CapabilityPartitioner:
         self.least = 1 if allow_single_node else 2
 
     def propose(self) -> list[Partition]:
-        """The parts in the order of their first nodes; the graph is not changed.
+        """Return the parts in the order of their first nodes; the graph is not changed.
 
-        Parts and remaining nodes form no cycle, and merging two parts that an edge joins would make one. Near-linear
-        time; on a graph built to defeat the merging, a part may stay smaller than it could be.
+        Parts and remaining nodes form no cycle, and merging two parts joined by an edge would create a cycle.
+        Near-linear time;
+        on adversarial graphs a part may be smaller than possible.
         """
         nodes, predecessors = dependencies(self.graph)
         supported = [_with_bodies(n, self.supports) for n in nodes]
@@ -96,13 +99,13 @@ class CapabilityPartitioner:
 
 
 def dependencies(graph: Graph) -> tuple[list[Node], list[list[int]]]:
-    """The nodes in order, Constants apart, and for each the positions of the nodes it (or a body of it) reads."""
+    """Return (nodes in order without Constants, for each the positions of nodes read by it or its bodies)."""
     nodes = [n for n in graph if not is_constant(n)]
     position = {n: i for i, n in enumerate(nodes)}
     predecessors = []
     for node in nodes:
         values = reads(node) if node.bodies else (v for v in node.inputs if v is not None)
-        # What comes from a surrounding scope, or from a Constant, has no position.
+        # Values from outer scopes and Constants have no position.
         found = dict.fromkeys(position.get(v.producer, -1) for v in values if v.producer is not None)
         found.pop(-1, None)
         predecessors.append(list(found))
@@ -110,7 +113,7 @@ def dependencies(graph: Graph) -> tuple[list[Node], list[list[int]]]:
 
 
 def is_constant(node: Node) -> bool:
-    """Does the node hold a constant, which every reader can have for itself?"""
+    """Whether the node holds a constant, to be copied for each reader."""
     return node.op == "Constant" and all(v is None or v.constant for v in node.outputs)
 
 

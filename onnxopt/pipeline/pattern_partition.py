@@ -1,4 +1,4 @@
-"""Partitions by pattern: every place where one matches, or the largest parts that patterns and operators cover."""
+"""Partitions by pattern: every match, or the largest parts covered by patterns and operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from onnxopt.rewriting.rule import Rule
 
 
 def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool | None = None) -> list[Partition]:
-    """A partition for each match of a pattern, in graph order, without overlaps.
+    """Return a partition for each match of a pattern, in graph order, without overlaps.
 
-    A pattern is whatever SubgraphMatcher takes. Attributes that are not written: of text they may be anything, as for
-    `onnxopt find`, of other examples they have their defaults; `exact` decides for both. Rules, and patterns over `op`,
-    say of attributes what they say in rules. Where matches compete for a node, the earlier pattern wins, then the
-    earlier place. Matches whose fusion would make a cycle are left out. Raises UsageError for what is not a pattern.
+    A pattern is any argument of SubgraphMatcher. Omitted attributes may have any value in text, as for `onnxopt find`;
+    in
+    other examples they have their defaults; `exact` decides for both. Rules, and patterns over `op`, treat attributes
+    as
+    rules do. Of matches competing for a node, the earlier pattern wins, then the earlier position. Matches whose fusion
+    would
+    create a cycle are left out. Raises UsageError for invalid patterns.
     """
     check_graph(graph, "pattern_partitions")
     taken: dict[Node, list[Node]] = {}
@@ -45,8 +48,10 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
 
 
 def create_pattern_support(patterns: Iterable[Source], *, exact: bool | None = None) -> NodeSupport:
-    """Supports the nodes that a match of one of `patterns` covers (see `pattern_partitions`), to be given to a
-    partitioner, alone or in `chain` and `any_chain`."""
+    """Return a support for nodes covered by a match of `patterns` (see `pattern_partitions`).
+
+    For use in a partitioner, alone or in `chain` and `any_chain`.
+    """
     return _PatternSupport(tuple(patterns), exact)
 
 
@@ -58,7 +63,7 @@ def generate_pattern_op_partitions(
     exact: bool | None = None,
     **options: Any,
 ) -> list[Partition]:
-    """The largest parts of `graph` whose nodes a match of one of `patterns` covers, or `op_support` accepts.
+    """Return the largest parts of `graph` whose nodes are covered by a match of `patterns` or accepted by `op_support`.
 
     `options` are those of CapabilityPartitioner.
     """
@@ -80,14 +85,14 @@ class _PatternSupport:
 
 
 def _variants(pattern: Source, exact: bool | None) -> list[tuple[Call, ...]]:
-    """Plain patterns, one call for each result."""
+    """Return plain patterns, a call for each result."""
     if exact is None:
         exact = not isinstance(pattern, str)
     return example(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either))).variants()
 
 
 def _matches(variants: list[tuple[Call, ...]], anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:
-    """The covered nodes of each match at `anchor`, anchor first, where all are free and of one scope."""
+    """Yield the covered nodes of each match at `anchor`, anchor first, if all are free and in the same scope."""
     for roots in variants:
         bindings = match(roots[0], anchor) if len(roots) == 1 else match_roots(roots, anchor)
         if isinstance(bindings, Bindings):
@@ -97,8 +102,11 @@ def _matches(variants: list[tuple[Call, ...]], anchor: Node, taken: dict[Node, l
 
 
 class _Cycles:
-    """Matches that only the anchor's results leave cannot make a cycle, however many there are. Once another kind is
-    among them, every further one has to be looked at."""
+    """Detects matches whose fusion would create a cycle.
+
+    Matches left only by the anchor's results never create a cycle. Once a match of another kind is taken, every further
+    match is searched.
+    """
 
     def __init__(self, graph: Graph, taken: dict[Node, list[Node]]) -> None:
         self.graph = graph
@@ -107,7 +115,7 @@ class _Cycles:
         self._readers: dict[Node, list[Node]] | None = None
 
     def closed_by(self, nodes: list[Node]) -> bool:
-        """Does fusing `nodes` (anchor first), besides those taken, close a cycle?"""
+        """Whether fusing `nodes` (anchor first), besides the taken ones, closes a cycle."""
         inside = set(nodes)
         leaks = any(
             v is not None and (v.is_output or not inside.issuperset(v.users)) for n in nodes[1:] for v in n.outputs
@@ -120,7 +128,7 @@ class _Cycles:
         return False
 
     def _reach(self, nodes: list[Node], inside: set[Node]) -> bool:
-        """Does a path leave `nodes` and come back, through the fused others too?"""
+        """Whether a path leaves `nodes` and returns, also through fused matches."""
         readers = self._all_readers()
         stack = [r for n in nodes for r in readers[n] if r not in inside]
         seen = set(stack)

@@ -1,4 +1,4 @@
-"""What a `GraphInterpreter` asks its hooks about: a node, an input, the outputs; and what becomes of their answers."""
+"""Positions for which a `GraphInterpreter` calls its hooks (node, input, outputs), and their replacement."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from onnxopt.rewriting.replace import carry_out, check
 
 
 class Unchanged(Enum):
-    """What `GraphInterpreter.unchanged` is."""
+    """Type of `GraphInterpreter.unchanged`."""
 
     YES = "unchanged"
 
 
 class Place(Protocol):
-    """What a hook is asked about. `match`: in which it emits."""
+    """A position passed to a hook. `match`: for emitting nodes."""
 
     match: Match
 
     def is_same(self, result: Any) -> bool:
-        """Does the answer leave the place as it is?"""
+        """Whether the result leaves the position unchanged."""
 
     def replace(self, result: Any, ctx: PassContext) -> None:
-        """Put the answer in its place. Raises EmissionError for what is no answer, Declined for what cannot be."""
+        """Apply the result. Raises EmissionError for an invalid result, Declined if impossible."""
 
 
 class NodePlace:
-    """A node, of which `call_operator` says what takes its place."""
+    """A node, to be replaced by the result of `call_operator`."""
 
     def __init__(self, node: Node) -> None:
         bindings = Bindings()
@@ -47,7 +47,7 @@ class NodePlace:
         self.node = node
 
     def is_same(self, result: Any) -> bool:
-        """Is all that was emitted the node itself, reading what it reads?"""
+        """Whether the node itself, with the same inputs, is all that was emitted."""
         m = self.match
         if len(m.new_nodes) != 1 or m.borrowed != [self.node] or m.new_constants:
             return False
@@ -62,14 +62,14 @@ class NodePlace:
             raise refusal(m.graph, node, f"its output {missing[0]} is read, and call_operator returned none for it")
         pairs = check(m, result)
         if ctx.spend("replaced", at=node):
-            if node.bodies and node in m.borrowed:  # they belong to the node emitted in its place
+            if node.bodies and node in m.borrowed:  # the bodies now belong to the emitted node
                 node.bodies = {}
                 m.graph.owners.pop(node, None)
             carry_out(m, pairs)
 
 
 class _Edge(Node):
-    """An Identity where values enter or leave a graph, for which something else is put: it is in no graph before."""
+    """An Identity standing for a graph input or output to be replaced; in no graph at first."""
 
     __slots__ = ("label",)
 
@@ -80,7 +80,7 @@ class _Edge(Node):
         beyond.producer, self.graph, self.label = self, graph, label
 
     def enter(self, before: Node | None) -> None:
-        """Be a node of the graph."""
+        """Insert the Identity into the graph."""
         graph, self.graph = self.graph, None
         assert graph is not None
         graph.insert(self, before)
@@ -90,13 +90,12 @@ class _Edge(Node):
 
 
 class InputPlace:
-    """An input, of which `placeholder` says what is read in its place. `nodes`: those of the graph, before which it is
-    put."""
+    """A scope input, to be replaced for its readers by the result of `placeholder`. `nodes`: the nodes of the scope."""
 
     def __init__(self, value: Value, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.edge = _Edge("the input", value, value.graph)
-        self.edge.output.users = dict(value.users)  # who would read it
+        self.edge.output.users = dict(value.users)  # future readers
         self.match = Match(Bindings(), self.edge)
 
     def is_same(self, result: Any) -> bool:
@@ -120,7 +119,7 @@ class InputPlace:
 
 
 class OutputPlace:
-    """All outputs of a graph, of which `output` says what they are instead."""
+    """All outputs of a scope, to be replaced by the result of `output`."""
 
     def __init__(self, graph: Graph) -> None:
         self.edges = [_Edge("the output", value, graph) for value in graph.outputs]
@@ -152,7 +151,7 @@ class OutputPlace:
             carry_out(m, pairs)
 
     def _part(self, index: int, edge: _Edge) -> None:
-        """What is given out and what it was are two values from now on; callers know the name of the first."""
+        """Separate the output from the value it was; the output keeps the name known to callers."""
         graph, given, value = self.match.graph, edge.output, edge.inputs[0]
         assert value is not None
         fresh = graph.model.names.fresh(value.name)

@@ -1,4 +1,4 @@
-"""Plain records of a run: what the report shows. No graph objects, everything serialises to JSON."""
+"""Records of a run for reports: plain data, serializable to JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxopt.rewriting.driver import Decline
 
 @record
 class RuleReport:
-    """`declined`: by reason, how many anchors, and one of them. `nodes` is how many nodes the hits removed."""
+    """`declined`: number of anchors and an example, by reason. `nodes`: nodes removed by the hits."""
 
     hits: int = 0
     nodes: int = 0
@@ -21,9 +21,11 @@ class RuleReport:
 
 @record
 class PassReport:
-    """One pass over all its runs. `nodes` is how many nodes it removed (negative: added), `bytes` how many bytes of
-    constants, if somebody measured them. `changed`: did it change the model? What one counts that did not are no
-    rewrites."""
+    """A pass over all its runs. `nodes`: nodes removed (negative: added). `bytes`: bytes of constants removed, if
+    measured.
+
+    `changed`: whether the pass changed the model; without changes its counts are no rewrites.
+    """
 
     name: str
     changed: bool = False
@@ -40,10 +42,10 @@ class PassReport:
 
 @record
 class PipelineReport:
-    """All passes of a run, in order of first execution; those that did not run, with the reason.
+    """All passes of a run, in order of first execution; passes not run, with the reason.
 
-    `rounds`: how often a Fixpoint went through its passes. `warnings`: what is odd about the model, failures of checks
-    that were suppressed. `left_out`: single matches that the context excluded, and that were there.
+    `rounds`: rounds of a Fixpoint. `warnings`: oddities of the model, suppressed check failures. `left_out`: excluded
+    matches that occurred.
     """
 
     rounds: int = 0
@@ -53,11 +55,11 @@ class PipelineReport:
     passes: list[PassReport] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    tolerances: dict[str, float] = field(default_factory=dict)  # of passes that changed numbers on purpose
+    tolerances: dict[str, float] = field(default_factory=dict)  # of passes that change numbers on purpose
     left_out: list[Site] = field(default_factory=list)
 
     def of(self, name: str) -> PassReport:
-        """The report of the pass called `name`, made on first use."""
+        """Return the report of the pass `name`, created on first use."""
         for report in self.passes:
             if report.name == name:
                 return report
@@ -65,7 +67,7 @@ class PipelineReport:
         return self.passes[-1]
 
     def leave_out(self, name: str, why: str) -> None:
-        """A pass does not run now; that is told unless it ran before."""
+        """Record that a pass is skipped, unless it ran before."""
         if name in self.skipped or all(report.name != name for report in self.passes):
             self.skipped[name] = why
 

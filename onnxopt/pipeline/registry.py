@@ -1,4 +1,4 @@
-"""Passes by name: those of onnxopt, and those that installed packages announce."""
+"""Registry of passes by name: onnxopt's own, and those of installed plugins."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from onnxopt.rewriting import Rule
 
 P = TypeVar("P", bound=Pass)
 
-GROUP = "onnxopt.passes"  # the entry point group of plugins
+GROUP = "onnxopt.passes"  # entry point group of plugins
 _PLUGIN: Final = "a plugin is a Python file, or a module on the path, that registers passes"
 _NAME: Final = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _LOOSE: Final = "a RewritePass with @register that has it among its `rules` does"
 
-# Passes that others took in: their names stay understood, and mean the others.
+# Passes merged into others: their names remain valid, for the other pass.
 _MERGED: Final = {"batch-products": "unmerge-batches"}
 
 _PASSES: dict[str, type[Pass]] = {}
-_LATER: dict[str, str] = {}  # modules of passes that are imported when somebody asks for them
-_ORIGINS: dict[str, str] = {}  # of passes from plugins: distribution and version
-_LOADED: list[str] = []  # the entry points, once they are
-_MODULES: list[str] = []  # files and modules that users named
-_NAMED: set[str] = set()  # what composites were called so far
+_LATER: dict[str, str] = {}  # modules of passes imported on demand
+_ORIGINS: dict[str, str] = {}  # distribution and version, for passes from plugins
+_LOADED: list[str] = []  # entry points, once loaded
+_MODULES: list[str] = []  # files and modules named by users
+_NAMED: set[str] = set()  # names of composites so far
 
 
 @overload
@@ -41,9 +41,13 @@ def register(p: type[P]) -> type[P]: ...
 @overload
 def register(p: P) -> P: ...
 def register(p: type[P] | P) -> type[P] | P:
-    """Make a pass known by its name: decorates a class, or what `model_pass` and `graph_pass` make of a function; a
-    composite with a name is given to it. Raises ValueError if the name is taken, TypeError for options that are no
-    fields yet; warns of operators and attributes in the patterns of its rules that the standard does not have."""
+    """Register a pass by name. Decorates a class, or the result of `model_pass` and `graph_pass`; also takes named
+    composites.
+
+    Raises ValueError if the name is taken, TypeError for options without @dataclass. Warns of operators and attributes
+    in
+    rules' patterns unknown to the standard.
+    """
     if not isinstance(p, type | Pass):
         raise TypeError(
             f"{getattr(p, '__name__', p)} is no pass yet: @register stands above @model_pass and @graph_pass"
@@ -73,7 +77,7 @@ def register(p: type[P] | P) -> type[P] | P:
     if (known is not None and known is not cls) or home != cls.__module__:
         raise ValueError(f"a pass named {name!r} exists already: {home}")
     _PASSES[name] = cls
-    if origin(cls) != "onnxopt":  # a test says the same of ours
+    if origin(cls) != "onnxopt":  # for onnxopt's own passes a test checks this
         from onnxopt.rewriting.unknown import warn_of_unknown
 
         for rule in rules:
@@ -82,14 +86,14 @@ def register(p: type[P] | P) -> type[P] | P:
 
 
 def _written(rules: object) -> str:
-    """What a class has as its rules, as somebody may have written it."""
+    """Return the rules of a class as they may be written in source."""
     if isinstance(rules, tuple):
         return f"({', '.join(map(_written, rules))}{',' * (len(rules) == 1)})"
     return str(getattr(rules, "name", "") or getattr(rules, "__name__", "") or repr(rules))
 
 
 def _recipe(p: P) -> type[P]:
-    """A class that always makes `p`: what text, `explain` and `onnxopt passes` ask for is a class."""
+    """Return a class that always makes `p`, as text, `explain` and `onnxopt passes` need a class."""
     names = ", ".join(child.name for child in p.children)
     made = {
         "info": p.info,
@@ -102,23 +106,23 @@ def _recipe(p: P) -> type[P]:
 
 
 def is_recipe(p: Pass) -> bool:
-    """Is `p` what its name stands for in the registry?"""
+    """Whether `p` is the composite registered under its name."""
     return bool(p.children) and getattr(_PASSES.get(p.name), "recipe", None) == p
 
 
 def note_name(name: str) -> None:
-    """A context may name what is called so."""
+    """Allow a context to refer to this name."""
     _NAMED.add(name)
 
 
 def current_name(name: str) -> str:
-    """Returns the name in the form of the registry: with dashes; for a pass that another took in, that other's."""
+    """Return the name as in the registry: with dashes, and for a merged pass the other pass's name."""
     name = name.strip().replace("_", "-")
     return name if name in _PASSES or name in _LATER else _MERGED.get(name, name)
 
 
 def check_names(names: Iterable[str], what: str) -> None:
-    """Raise UsageError for a name that no pass has: registered, defined as a class, or given to a composite."""
+    """Raise UsageError for a name of no pass: registered, defined as a class, or given to a composite."""
     for name in names:
         if name not in _PASSES and name not in _LATER and name not in _NAMED:
             load_plugins()
@@ -131,7 +135,7 @@ def check_names(names: Iterable[str], what: str) -> None:
 
 
 def check_rules(names: Iterable[str], what: str) -> None:
-    """The same for rules."""
+    """Raise UsageError for a name of no rule."""
     for name in names:
         if not is_rule(name):
             load_plugins()
@@ -142,7 +146,7 @@ def check_rules(names: Iterable[str], what: str) -> None:
 
 
 def defined_passes() -> Iterator[type[Pass]]:
-    """Every class of a pass that says what it is, registered or not."""
+    """Yield every pass class with an info, registered or not."""
     return (cls for cls in _defined(Pass) if hasattr(cls, "info"))
 
 
@@ -153,7 +157,7 @@ def _defined(cls: type[P]) -> Iterator[type[P]]:
 
 
 def register_later(name: str, module: str) -> None:
-    """Make a pass known that is imported when somebody asks for it."""
+    """Register a pass to be imported on demand."""
     _LATER[name] = module
 
 
@@ -161,18 +165,18 @@ def _import_later(names: Iterable[str]) -> None:
     for name in names:
         if name not in _PASSES and name in _LATER:
             module = import_module(_LATER[name])
-            for found in vars(module).values():  # one that was imported before does not register again
+            for found in vars(module).values():  # an already imported module does not register again
                 if isinstance(found, type) and issubclass(found, Pass) and found.__module__ == module.__name__:
                     register(found)
 
 
 def is_registered(name: str) -> bool:
-    """Is there a pass of that name, in onnxopt or loaded?"""
+    """Whether a pass of this name is registered."""
     return name in _PASSES or name in _LATER
 
 
 def get_pass(name: str) -> type[Pass]:
-    """The pass called `name`; plugins are loaded if onnxopt has none. Raises UsageError with the nearest names."""
+    """Return the pass `name`, loading plugins if onnxopt has none. Raises UsageError with the nearest names."""
     name = current_name(name)
     _import_later([name])
     if name not in _PASSES:
@@ -187,7 +191,7 @@ def get_pass(name: str) -> type[Pass]:
 
 
 def disabled_requirement(info: PassInfo, disabled: Collection[str]) -> str:
-    """The first pass among those that a pass requires, and those that they require, which is disabled; else empty."""
+    """Return the first disabled pass among direct and indirect requirements; empty if none."""
     seen, waiting = {info.name}, list(info.required)
     while waiting:
         name = waiting.pop(0)
@@ -200,7 +204,7 @@ def disabled_requirement(info: PassInfo, disabled: Collection[str]) -> str:
 
 
 def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
-    """Every registered pass by name, onnxopt's first, plugins last (without `plugins`: if loaded)."""
+    """Return every registered pass by name, onnxopt's first, plugins last (without `plugins`: only if loaded)."""
     _import_later(_LATER)
     if plugins:
         load_plugins()
@@ -208,14 +212,17 @@ def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
 
 
 def is_rule(name: str) -> bool:
-    """Is there a rule of that name, in a pass of onnxopt or one that is loaded?"""
+    """Whether a loaded pass has a rule of this name."""
     _import_later(_LATER)
     return any(rule.name == name for cls in _PASSES.values() if issubclass(cls, RewritePass) for rule in cls.rules)
 
 
 def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
-    """The pass that `name` means with its rules; or whose rule it is, and the rule: several passes may have one of that
-    name. Raises UsageError with the nearest."""
+    """Return [(pass, all its rules)] for a pass name, or [(pass, [rule]), …] for a rule name, which several passes may
+    use.
+
+    Raises UsageError with the nearest names.
+    """
     passes = all_passes()
     rules: dict[str, list[tuple[type[Pass], list[Rule]]]] = {}
     for cls in passes.values():
@@ -232,17 +239,17 @@ def pass_or_rule(name: str) -> list[tuple[type[Pass], list[Rule]]]:
 
 
 def known_as(name: str) -> str:
-    """What the pass or rule is called that somebody calls so. Raises UsageError with the nearest of both."""
+    """Return the registered name for the name of a pass or rule. Raises UsageError with the nearest names."""
     if is_rule(name):
         return name
     try:
         return get_pass(name).info.name
     except UsageError:
-        return pass_or_rule(name.strip())[0][1][0].name  # a rule, with dashes
+        return pass_or_rule(name.strip())[0][1][0].name  # a rule, written with dashes
 
 
 def origin(cls: type[Pass]) -> str:
-    """Where a pass comes from: `onnxopt`, a plugin's distribution and version, or the module that registered it."""
+    """Return the origin of a pass: `onnxopt`, a plugin's distribution and version, or the registering module."""
     if cls.info.name in _ORIGINS:
         return _ORIGINS[cls.info.name]
     package = cls.__module__.partition(".")[0]
@@ -250,7 +257,7 @@ def origin(cls: type[Pass]) -> str:
 
 
 def _execute(name: str, file: str) -> None:
-    """Import `file` as the module `name`; what fails leaves nothing behind, and can be corrected and loaded again."""
+    """Import `file` as the module `name`; a failed import leaves nothing behind, and can be retried."""
     before, declared = set(_PASSES), set(config.DECLARED)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
@@ -269,7 +276,7 @@ def _execute(name: str, file: str) -> None:
 def load_module(source: str) -> None:
     """Import a Python file (`passes.py`) or module (`package.passes`) that registers passes.
 
-    Raises UsageError that says why it cannot be imported, or that its rules are in no pass.
+    Raises UsageError if the import fails, or if rules belong to no pass.
     """
     before = set(_PASSES)
     if source.endswith(".py") and not os.path.isfile(source):
@@ -285,7 +292,7 @@ def load_module(source: str) -> None:
             while name in sys.modules:
                 if sys.modules[name].__file__ == file:
                     return
-                name += "_"  # that of another folder
+                name += "_"  # taken by a file of another folder
             _execute(name, file)
             loose = [v.name for v in vars(sys.modules[name]).values() if isinstance(v, Rule)]
         else:
@@ -306,7 +313,7 @@ def load_module(source: str) -> None:
 
 
 def _warn_of_order(names: Iterable[str]) -> None:
-    """A UserWarning for a place among passes that nobody knows: it would be no place at all, without a word."""
+    """Emit a UserWarning for unknown names in `after` and `before`, which would have no effect."""
     known = {*_PASSES, *_LATER, *_NAMED, *_MERGED}
     for cls in map(_PASSES.__getitem__, names):
         for field in ("after", "before"):
@@ -319,19 +326,19 @@ def _warn_of_order(names: Iterable[str]) -> None:
 
 
 def registered_by(sources: Collection[str]) -> list[str]:
-    """The passes that were registered when `load_module` imported these."""
+    """Return the passes registered by `load_module` from these sources."""
     return [name for name, origin in _ORIGINS.items() if origin in sources]
 
 
 def loaded_modules() -> list[str]:
-    """What `load_module` imported so far."""
+    """Return the sources imported by `load_module` so far."""
     return list(dict.fromkeys(_MODULES))
 
 
 def load_plugins() -> None:
-    """Import what the entry points `onnxopt.passes` name: a pass, or a module that registers some; once.
+    """Import, once, the entry points `onnxopt.passes`: passes, or modules with registered passes.
 
-    Raises UsageError that names the plugins whose import fails, when the others are there.
+    Raises UsageError with all plugins that failed, after loading the others.
     """
     if _LOADED:
         return

@@ -1,7 +1,7 @@
-"""A failing pass, kept to be run again: the model before it, what was still to run, the settings, the error.
+"""Reproducers of pass failures: the model before the failing pass, remaining pipeline, settings, and error.
 
-Nothing is kept while passes run. Runs are deterministic: after a failure the same run is repeated up to the pass
-that failed.
+Nothing is recorded while passes run. Runs are deterministic: after a failure the run is repeated up to the failing
+pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
 
 _PACKAGES: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
-_OURS: Final = ("plugins", "freeze_initializers", "check_each", "verify_each")  # settings that are no context's
+_OURS: Final = ("plugins", "freeze_initializers", "check_each", "verify_each")  # settings outside the context
 _OF_A_CONTEXT: Final = (
     *("opt_level", "required_pass", "disabled_pass", "disabled_rule"),
     *("excluded", "config", "target", "max_rewrites"),
@@ -41,7 +41,7 @@ _ZEROED_FROM: Final = 64  # bytes; smaller tensors may be shapes or axes
 
 
 class _Stop(InstrumentError):
-    """The run stands before the pass that will fail."""
+    """Raised before the failing pass."""
 
 
 class _StopBefore(Instrument):
@@ -68,12 +68,13 @@ def keep_reproducer(
     *,
     zero_weights: bool = False,
 ) -> None:
-    """Repeat the run of `pipeline` that ended in `error`, up to the pass that raised it, and write `model.onnx`,
-    `pipeline.txt`, `settings.json`, `environment.json`, `error.txt` and the plugins' files into `folder`. `model` is as
-    it was before that run, and is changed.
+    """Repeat the failed run of `pipeline` up to the pass that raised `error`, and write a reproducer into `folder`.
 
-    `zero_weights` writes large tensors as zeros, for models that may not be shown; the failure may depend on them.
-    The error's hint names the folder. Raises WriteError.
+    Writes `model.onnx`, `pipeline.txt`, `settings.json`, `environment.json`, `error.txt` and the plugins' files.
+    `model` is
+    in its state before the run, and is changed. `zero_weights` writes large tensors as zeros, for confidential models;
+    the
+    failure may depend on them. The error's hint names the folder. Raises WriteError.
     """
     assert error.failed is not None
     stop = _StopBefore(error.failed[0])
@@ -83,7 +84,7 @@ def keep_reproducer(
     except _Stop:
         pass
     except OnnxOptError:
-        return  # it fails elsewhere now: there is nothing to be kept that would help
+        return  # another failure: nothing useful to keep
     else:
         return
     if zero_weights:
@@ -102,8 +103,10 @@ def write_reproducer(
     freeze_initializers: bool = False,
     verify: bool = False,
 ) -> None:
-    """Write a folder that `reproduce` runs: the pipeline `text` on `model`, with the settings of `ctx`. `verify`: the
-    result of each pass is compared with the model. The error's hint names the folder. Raises WriteError."""
+    """Write a folder for `reproduce`: the pipeline `text` on `model`, with the settings of `ctx`.
+
+    `verify`: compare the result of each pass with the model. The error's hint names the folder. Raises WriteError.
+    """
     folder = Path(folder)
     settings = {
         "opt_level": ctx.opt_level,
@@ -134,7 +137,7 @@ def write_reproducer(
 
 
 def _keep_plugins(folder: Path) -> list[str]:
-    """Copies the files that are loaded as plugins; what `reproduce` has to load, files from `folder` on."""
+    """Copy loaded plugin files. Returns the modules and files to load, files relative to `folder`."""
     found: list[str] = []
     kept: dict[str, str] = {}
     for source in loaded_modules():
@@ -143,7 +146,7 @@ def _keep_plugins(folder: Path) -> list[str]:
             continue
         name = Path(source).stem
         while kept.setdefault(name, source) != source:
-            name += "_"  # that of another folder
+            name += "_"  # a file of another folder with the same name
         found.append(f"plugins/{name}.py")
         target = folder / found[-1]
         if target.parent.is_symlink():
@@ -156,8 +159,7 @@ def _keep_plugins(folder: Path) -> list[str]:
 
 
 def reproduce(folder: str | Path) -> OnnxOptError | None:
-    """Run what `keep_reproducer` wrote; the error it ends in, None if it ends well. Raises UsageError for a folder
-    that is not one."""
+    """Run a reproducer. Returns the error it ends in, or None. Raises UsageError for an invalid folder."""
     folder = Path(folder)
     try:
         refuse_pipe(folder / "settings.json")
@@ -188,7 +190,7 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """What settings.json says, of which the context looks at the rest. Raises ValueError."""
+    """Return the settings of settings.json; the context checks the values. Raises ValueError."""
     settings = json.loads(text)
     if not isinstance(settings, dict):
         raise ValueError("it holds no settings")
@@ -208,13 +210,13 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 def _is_loaded(file: Path) -> bool:
-    """Does a plugin that is loaded say the same? In the process that wrote the folder it does."""
+    """Whether an equal plugin file is loaded, as in the process that wrote the folder."""
     loaded = [source for source in loaded_modules() if source.endswith(".py") and Path(source).is_file()]
     return file.is_file() and any(filecmp.cmp(source, file, shallow=False) for source in loaded)
 
 
 def environment() -> dict[str, str]:
-    """Versions that matter."""
+    """Return the versions of Python, platform and relevant packages."""
     found = {"python": sys.version.split()[0], "platform": platform.platform()}
     return found | {name: version_of(name) for name in _PACKAGES}
 
@@ -235,6 +237,6 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """A file of its own: the folder may hold a link that leads elsewhere, or a pipe that nobody reads."""
+    """Write a new file; an existing link or pipe is removed first."""
     path.unlink(missing_ok=True)
     path.write_text(text + "\n", encoding="utf-8")

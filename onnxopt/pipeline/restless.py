@@ -1,4 +1,4 @@
-"""Which passes of a Fixpoint do not come to rest, and what each of them did last."""
+"""Diagnosis of a Fixpoint without termination: passes still changing the model, and their last rewrites."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Restless(Instrument):
-    """Watches the last two rounds that a Fixpoint may run, of the run that `ctx` is of: passes that undo each other's
-    work may take turns."""
+    """Watches the last two permitted rounds of a Fixpoint in the run of `ctx`, as passes undoing each other may
+    alternate."""
 
     watches_rewrites = True
 
     def __init__(self, ctx: PassContext) -> None:
         self._ctx = ctx
-        self._did: dict[str, tuple[Counter[str], str]] = {}  # by pass: how often what, and where the last time
+        self._did: dict[str, tuple[Counter[str], str]] = {}  # by pass: counts, and the last position
         self._before: tuple[int, Counter[str]] = (0, Counter())
         self._place = ""
         ctx.watch(self)
@@ -51,7 +51,7 @@ class Restless(Instrument):
         return Counter({what: rule.hits for what, rule in self._ctx.report.of(p.name).rules.items()})
 
     def error(self, model: Model, rounds: int) -> NoFixpointError:
-        """What there is to say after that round, `rounds` in all."""
+        """Return the error after `rounds` rounds."""
         told = "; ".join(_told(name, *did) for name, did in self._did.items()) or "only what is known of types changed"
         names = ",".join(self._did)
         hint = "they undo each other's work: disable one of them with --disable"

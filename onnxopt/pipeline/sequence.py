@@ -1,4 +1,4 @@
-"""Passes made of passes: one after the other, or again and again until nothing changes."""
+"""Composite passes: in sequence, or repeated until a fixed point."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from onnxopt.record import record
 
 
 def _its_own(default: Any) -> Any:
-    """A field that says what the composite itself is: no option of the class."""
+    """Return a field that describes the composite itself, and is no option."""
     return dataclasses.field(default=default, kw_only=True, repr=False, metadata={"own": True})
 
 
 @record(frozen=True)
 class Composite(Pass):
-    """A pass made of passes. One with a `name` is known by it: to contexts, in reports, and if it is registered, in
-    pipeline text; `opt_level` and `required` are as in PassInfo."""
+    """A pass made of passes. A `name` makes it known to contexts, reports and, if registered, pipeline text.
+
+    `opt_level` and `required` as in PassInfo.
+    """
 
     info = PassInfo("composite", opt_level=0)
     passes: tuple[Pass, ...] = ()
@@ -69,9 +71,9 @@ class Sequential(Composite):
 @register
 @record(frozen=True)
 class Fixpoint(Composite):
-    """Runs passes in order, round after round, until a whole round, that knows all there is to know, changes nothing.
+    """Runs passes in order, round after round, until a round with all known facts changes nothing.
 
-    A pass is left out while the model is as that pass left it. Raises NoFixpointError after `max_rounds`.
+    A pass is skipped while the model is unchanged since its last run. Raises NoFixpointError after `max_rounds`.
     """
 
     info = PassInfo("fixpoint", opt_level=0)

@@ -1,4 +1,4 @@
-"""The settings of a context: of their types, and with names that exist."""
+"""Checks of a context's settings: types, and known names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_settings(ctx: PassContext) -> None:
-    """Bring names into their form. Raises UsageError for what is no setting, with the names that are near."""
+    """Normalize names in the settings. Raises UsageError for invalid settings, with the nearest names."""
     check_level(ctx.opt_level)
     ctx.targets = ("any",)
     if ctx.target != "any":

@@ -1,4 +1,4 @@
-"""One match of a rule, by name: what a run can leave out without giving up the rule."""
+"""The site of a match, used to exclude a single match from a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BY_HAND: Final = "left out: disabled here"
 
 @record(frozen=True)
 class Site:
-    """Where the rule, or the pass without rules, called `name` rewrites: at the node that makes `value`, in the scope
-    whose path is `scope` (empty: in any).
+    """Where the rule, or pass without rules, `name` rewrites: the producer of `value` in the scope with path `scope`.
 
-    A replacement takes over its anchor's output, so a site has the same name in every run. `reason`: why it is left
-    out.
+    An empty `scope` means any. A replacement keeps its anchor's output, so a site has the same name in every run.
+    `reason`:
+    why it is excluded.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Site:
 
     @classmethod
     def of(cls, name: str, at: Value | Node | None) -> Site | None:
-        """The site of what `name` does at a node, which is known by the first value it makes, or at a value."""
+        """Return the site of `name` at a value, or at a node, identified by its first output."""
         value = next((v for v in at.outputs if v is not None), None) if isinstance(at, Node) else at
         return cls(name, value.name, value.graph.path) if value is not None else None
 
     @classmethod
     def parse(cls, text: str) -> Site:
-        """`RULE@VALUE`, or `RULE@SCOPE / VALUE`."""
+        """Parse `RULE@VALUE`, or `RULE@SCOPE / VALUE`."""
         name, _, rest = text.partition("@")
         scope, _, value = rest.rpartition(" / ")
         return cls(name, value, scope, BY_HAND)

@@ -1,4 +1,4 @@
-"""Split a model into parts that run one after the other: the partitions, and what lies between them."""
+"""Splits a model into parts that run in sequence: partitions, and the nodes between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from onnxopt.pipeline.partition import Partition, dependencies
 
 @dataclass(frozen=True)
 class Outline:
-    """What a part is about. `inputs` are the names that must be fed, `outputs` all it gives; `partition` is the id of
-    the partition it holds, None for the rest."""
+    """Description of a part. `inputs`: names to feed, `outputs`: all its results; `partition`: id of its partition, or
+    None."""
 
     name: str
     partition: int | None
@@ -36,25 +36,25 @@ class Outline:
 
 @dataclass(frozen=True)
 class Part(Outline):
-    """One model of a split."""
+    """A model of a split."""
 
     proto: ModelProto = field(repr=False)
 
 
 def split(model: Model, partitions: Sequence[Partition]) -> list[Part]:
-    """The main graph as an ordered list of parts, each a model of its own.
+    """Return the main graph as an ordered list of parts, each a model.
 
-    Run in order, each fed by name from the model's inputs and the outputs before it, they compute what the model
-    does. The nodes outside the partitions form as few parts as there can be between them; dead ones are left out.
-    Raises UsageError for partitions that overlap, depend on each other in a circle or are not of the main graph, and
-    ModelError where the type of a value that crosses over is unknown.
+    Run in order, each fed by name from the model's inputs and earlier outputs, the parts compute the model's results.
+    Nodes
+    outside the partitions form as few parts as possible; dead nodes are left out. Raises UsageError for partitions that
+    overlap, form a cycle or are not in the main graph, and ModelError if the type of a value between parts is unknown.
     """
     data = data_of(model)
     return [_part(model.graph, found, data) for found in outline(model, partitions)]
 
 
 def outline(model: Model, partitions: Sequence[Partition]) -> list[Outline]:
-    """The parts of `split`, without making models of them. Raises UsageError as it does."""
+    """Return the parts of `split` without their models. Raises the same UsageError."""
     graph = model.graph
     found: list[tuple[int | None, tuple[Node, ...], tuple[str, ...], tuple[str, ...]]] = []
     for key, nodes in _groups(graph, partitions):
@@ -69,7 +69,7 @@ def outline(model: Model, partitions: Sequence[Partition]) -> list[Outline]:
 
 
 def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | None, list[Node]]]:
-    """Partitions and rest in an order that runs; `stages` says how many times the work changes hands before a node."""
+    """Return partitions and other nodes in execution order, grouped by `stages`: the number of changes between both."""
     nodes, predecessors = dependencies(graph)
     unit = _units(nodes, partitions)
     order, before = _ordered(predecessors, unit, partitions)
@@ -85,7 +85,7 @@ def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | N
 
 
 def _units(nodes: list[Node], partitions: Sequence[Partition]) -> list[int]:
-    """What each node belongs to: a partition by its place in the list, or itself (a negative number)."""
+    """Return the unit of each node: its partition by index, or a negative number for a node alone."""
     owner: dict[Node, int] = {}
     for i, partition in enumerate(partitions):
         for node in partition.nodes:
@@ -101,7 +101,7 @@ def _units(nodes: list[Node], partitions: Sequence[Partition]) -> list[int]:
 def _ordered(
     predecessors: list[list[int]], unit: list[int], partitions: Sequence[Partition]
 ) -> tuple[list[int], dict[int, set[int]]]:
-    """(the units in topological order, for each the units it reads)."""
+    """Return (units in topological order, the units read by each)."""
     before: dict[int, set[int]] = {u: set() for u in unit}
     after: dict[int, set[int]] = {u: set() for u in unit}
     for u, reads in zip(unit, predecessors, strict=True):
@@ -128,7 +128,7 @@ def _ordered(
 
 
 def _part(graph: Graph, found: Outline, data: ExternalData) -> Part:
-    """One without nodes gives out constants which are outputs of the model."""
+    """Return a part; a part without nodes outputs the constants among the model outputs."""
     outputs = None if found.nodes else [v for v in dict.fromkeys(graph.outputs) if is_stored(v)]
     proto = submodel(graph, found.nodes, found.name, outputs=outputs)
     inline_data(proto, data)

@@ -1,4 +1,4 @@
-"""Passes that change what nodes say, and not what reads what (Paddle Lite's StmtPass)."""
+"""Passes that change nodes but not the links between them (Paddle Lite's StmtPass)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Links = tuple[Node | None, tuple[object, ...], tuple[object, ...]]
 class StmtPass(GraphPass):
     """Changes the state of nodes: attributes, operators, names, metadata. Override `run_node`, `run_graph` or `run`.
 
-    Which nodes there are, in which order, and what they read and make has to be as it was: PassError if it is not.
+    Nodes, their order, inputs and outputs must stay the same: PassError otherwise.
     """
 
     kind: ClassVar[str] = "stmt"
@@ -43,7 +43,7 @@ class StmtPass(GraphPass):
             self.run_node(node, ctx)
 
     def run_node(self, node: Node, ctx: PassContext) -> None:
-        """Change what is at `node`, of one after the other."""
+        """Change the state of `node`; called for each node."""
         raise NotImplementedError(f"{type(self).__name__} has no run_node(self, node, ctx)")
 
 

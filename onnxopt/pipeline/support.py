@@ -1,4 +1,4 @@
-"""What a backend can run: a question asked of every node, and ways to combine the answers."""
+"""Backend capabilities: predicates on nodes, and combinations of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxopt.graph.node import Node
 
 @runtime_checkable
 class NodeSupport(Protocol):
-    """Anything with `is_node_supported`."""
+    """Any object with `is_node_supported`."""
 
     def is_node_supported(self, node: Node) -> bool: ...
 
@@ -20,9 +20,9 @@ Support = NodeSupport | Callable[[Node], bool]
 
 
 class OperatorSupport:
-    """Supports the nodes that call one of `ops`: qualified names, `Conv` or `com.microsoft::Gelu`.
+    """Supports the nodes that call an operator in `ops`: qualified names, `Conv` or `com.microsoft::Gelu`.
 
-    Override `is_node_supported` to look at attributes, types or shapes as well.
+    Override `is_node_supported` to check attributes, types or shapes as well.
     """
 
     def __init__(self, ops: Iterable[str] = ()) -> None:
@@ -31,7 +31,7 @@ class OperatorSupport:
         self.ops = frozenset(op.removeprefix("ai.onnx::") for op in ops)
 
     def is_node_supported(self, node: Node) -> bool:
-        """Does the backend run this call? Asked of nodes in bodies, too."""
+        """Whether the backend runs this call. Called for nodes in bodies, too."""
         return node.op in self.ops
 
 
@@ -45,17 +45,17 @@ class _Combined:
 
 
 def chain(*supports: Support) -> NodeSupport:
-    """Supports what all of `supports` do; asked in order, up to the first that does not."""
+    """Return a support for nodes accepted by all `supports`, evaluated in order until the first rejection."""
     return _Combined(all, supports)
 
 
 def any_chain(*supports: Support) -> NodeSupport:
-    """Supports what one of `supports` does; asked in order, up to the first that does."""
+    """Return a support for nodes accepted by any of `supports`, evaluated in order until the first acceptance."""
     return _Combined(any, supports)
 
 
 def predicate(support: Support) -> Callable[[Node], bool]:
-    """`support` as a plain function. Raises TypeError for what is neither a support nor callable."""
+    """Return `support` as a plain function. Raises TypeError unless it is a support or callable."""
     if isinstance(support, type):
         raise TypeError(f"{support.__name__} is a class: {support.__name__}(…) makes a support of it")
     asked = support.is_node_supported if isinstance(support, NodeSupport) else support
@@ -66,6 +66,6 @@ def predicate(support: Support) -> Callable[[Node], bool]:
     except TypeError:
         name = getattr(asked, "__qualname__", repr(support))
         raise TypeError(f"{name} is called with one node, and nothing else: is_node_supported(self, node)") from None
-    except ValueError:  # a function in C does not say what it takes
+    except ValueError:  # C functions may have no signature
         pass
     return asked

@@ -1,6 +1,6 @@
-"""Targets: what a result is for. A context names one or several, in the order in which they are preferred.
+"""Targets: the intended uses of a result, in a context's order of preference.
 
-A runtime whose forms were measured (docs/forms.md) has a version: `onnxruntime==1.32`; without one it is the installed.
+A runtime with measured forms (docs/forms.md) has a version, `onnxruntime==1.32`; the default is the installed one.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
 
 ANY: Final = "any"
-COMMON: Final = ("arm", "cpu", "cuda", "gpu", "npu", "x86")  # which may be named although no pass is for them
+COMMON: Final = ("arm", "cpu", "cuda", "gpu", "npu", "x86")  # valid targets even without a pass for them
 RUNTIME: Final = "onnxruntime"
-_VERSION: Final = re.compile(r"(\d{1,9}\.\d{1,9})([.+a-z]\S*)?")  # of which the first two numbers count
+_VERSION: Final = re.compile(r"(\d{1,9}\.\d{1,9})([.+a-z]\S*)?")  # the first two numbers count
 
 
 def all_targets(*, plugins: bool = True) -> list[str]:
-    """The names that a context may have as its target: `any`, common ones, and those that passes are bound to.
+    """Return the valid target names: `any`, common ones, and targets of passes.
 
-    Without `plugins`, of passes loaded so far.
+    Without `plugins` only loaded passes count.
     """
     passes = (*all_passes(plugins=plugins).values(), *defined_passes())
     return [ANY, *sorted({*COMMON, RUNTIME, *(target for cls in passes for target in cls.info.targets)} - {ANY})]
 
 
 def targets_in(given: Any) -> tuple[str, ...]:
-    """The targets of `"arm,npu"`, or of a sequence of names, each once, in order; a runtime with its version.
+    """Return the targets of `"arm,npu"`, or of a sequence of names, without repeats, in order; a runtime with its
+    version.
 
-    Raises UsageError, with the nearest names, for one that is neither common nor one that a pass is bound to, and for a
-    version of which nothing was measured.
+    Raises UsageError, with the nearest names, for an unknown target, and for a version without measurements.
     """
     names = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -49,12 +49,12 @@ def targets_in(given: Any) -> tuple[str, ...]:
 
 
 def name_of(target: str) -> str:
-    """Without its version."""
+    """Return the target without its version."""
     return target.partition("==")[0]
 
 
 def version_in(targets: Sequence[str]) -> str:
-    """The version of the runtime among the targets; empty if there is none."""
+    """Return the runtime's version among the targets; empty if there is none."""
     return next((t.partition("==")[2] for t in targets if name_of(t) == RUNTIME), "")
 
 
@@ -71,7 +71,7 @@ def _known(name: str) -> str:
 
 
 def _version(target: str, written: str) -> str:
-    """`1.32` of `==1.32.0`, or of the onnxruntime that is installed."""
+    """Return `1.32` for `==1.32.0`, or the version of the installed onnxruntime."""
     from onnxopt.pipeline.measured import LOADS
 
     candidates = f"measured are {', '.join(LOADS)}"
@@ -93,7 +93,7 @@ def _version(target: str, written: str) -> str:
 
 
 def preferred_first(passes: Sequence[str], targets: Sequence[str]) -> list[str]:
-    """These names of passes, those that are bound to a target behind those for the targets before it."""
+    """Return the pass names sorted by their targets' order of preference."""
     names = [name_of(target) for target in targets]
     return sorted(passes, key=lambda name: _place(get_pass(name).info.targets, names))
 
@@ -103,7 +103,7 @@ def _place(bound: Collection[str], targets: Sequence[str]) -> int:
 
 
 def idle_passes(p: Pass, targets: Sequence[str], disabled: Collection[str] = ()) -> tuple[dict[str, str], bool]:
-    """(the passes in `p` that do not run for these targets, with the reason; whether others are left to run)."""
+    """Return ({pass without a run for these targets: reason}, whether any passes run)."""
     leaves = [leaf for leaf in _leaves(p) if leaf.name not in disabled]
     idle = {leaf.name: why for leaf in leaves if (why := leaf.info.not_for(targets))}
     return idle, any(leaf.name not in idle for leaf in leaves)

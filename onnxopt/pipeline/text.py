@@ -1,10 +1,10 @@
 """Pipelines as text: `canonicalize,fixpoint(elim-identity,constant-folding{max-bytes=1048576}),conv-bn-folding`.
 
-    pipeline := [ pass { "," pass } ]
-    pass     := NAME [ "{" OPTION "=" value { "," … } "}" ] [ "(" pipeline ")" ]
-    value    := true | false | none | number | word | "quoted" | "[" value, … "]"
+  pipeline := [ pass { "," pass } ]
+  pass     := NAME [ "{" OPTION "=" value { "," … } "}" ] [ "(" pipeline ")" ]
+  value    := true | false | none | number | word | "quoted" | "[" value, … "]"
 
-White space, line ends and comments from # to the end of the line mean nothing. Reading and printing are inverse.
+White space, line ends and comments from # to the end of the line are ignored. Reading and printing are inverse.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _NONE: Final[Mapping[str, Later]] = {}
 
 
 def parse_pipeline(text: str, later: Mapping[str, Later] = _NONE) -> Sequential:
-    """The passes that `text` names, without options those that are to be imported `later`. Raises UsageError that
-    points at the line and column."""
+    """Return the passes named by `text`; passes in `later` without options stay lazy.
+
+    Raises UsageError with line and column.
+    """
     try:
         return _Parser(text, later).everything()
     except RecursionError:
@@ -36,7 +38,7 @@ def parse_pipeline(text: str, later: Mapping[str, Later] = _NONE) -> Sequential:
 
 
 def text(p: Pass) -> str:
-    """The text that `parse_pipeline` reads back as `p`; options at their defaults are left out."""
+    """Return the text that `parse_pipeline` reads back as `p`; options at their defaults are left out."""
     if isinstance(p, Later) or is_recipe(p):
         return p.name
     cls = type(p)
@@ -50,7 +52,7 @@ def text(p: Pass) -> str:
 
 
 def pipeline_text(passes: tuple[Pass, ...] | list[Pass]) -> str:
-    """Passes one after the other."""
+    """Return the text of passes in sequence."""
     return ",".join(text(p) for p in passes)
 
 
@@ -59,7 +61,7 @@ def _is_composite(cls: type[Pass]) -> bool:
 
 
 def _fields(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
-    """What may stand in braces: the options, and what a composite says of itself."""
+    """Return the fields allowed in braces: options, and a composite's own fields."""
     return [*options_of(cls), *(f for f in dataclasses.fields(cls) if f.metadata.get("own") and _is_composite(cls))]
 
 
@@ -77,7 +79,7 @@ def _value_text(value: Any) -> str:
 
 
 def literal(word: str) -> Any:
-    """What an unquoted word means."""
+    """Return the value of an unquoted word."""
     if word in ("true", "false", "none"):
         return {"true": True, "false": False, "none": None}[word]
     for kind in (int, float):

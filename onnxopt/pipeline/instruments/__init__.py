@@ -1,4 +1,4 @@
-"""What watches passes run: time, text and files between passes, checks, a journal of every rewrite."""
+"""Instruments: timing, text and files between passes, checks, a journal of rewrites."""
 
 from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach

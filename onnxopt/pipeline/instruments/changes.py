@@ -1,4 +1,4 @@
-"""Which nodes came and went while a pass ran that does not tell by rules, as a whole or step by step."""
+"""Nodes added and removed by a pass without rules, in total or by step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """A node as it was: once it is removed it does not know any more where it was and what it made. Of most it is never
-    asked for, so words are made when they are."""
+    """Snapshot of a node: after removal the node has lost its scope and outputs. Text is made on demand."""
 
     node: Node
     scope: str
-    made: tuple[str, ...]  # empty where an output is left out
+    made: tuple[str, ...]  # names of outputs, empty if absent
 
     @property
     def text(self) -> str:
@@ -28,7 +27,7 @@ class Known(NamedTuple):
 
 
 def known(node: Node, scope: str | None = None) -> Known:
-    """`scope`: its path, if it is known already."""
+    """Return the snapshot of a node. `scope`: its path, if already known."""
     made = tuple(["" if v is None else v.name for v in node.outputs])
     return Known(node, path(node) if scope is None else scope, made)
 
@@ -42,7 +41,7 @@ def path(node: Node) -> str:
 
 
 class Changes:
-    """Those of a model whose nodes were `before`, from when it is made."""
+    """Changes of a model since construction; `before`: its nodes."""
 
     def __init__(self, model: Model, before: dict[Node, Known]) -> None:
         self._model = model
@@ -50,14 +49,14 @@ class Changes:
         self._touched: list[Node] | None = None
 
     def watch(self) -> None:
-        """A step begins that `step` will ask for. Nobody else may be watching the model."""
+        """Start a step for `step`. Requires that nothing else watches the model."""
         if self._touched is None and self._model.watch is None:
             self._before = dict(self._before)
             self._touched = []
             self._model.watch = self._touched.append
 
     def step(self) -> tuple[list[Known], list[Node]]:
-        """(removed, made) since `watch`, or since the last step."""
+        """Return (removed, made) since `watch`, or since the last step."""
         if self._touched is None:
             return [], []
         touched = list(dict.fromkeys(self._touched))
@@ -69,7 +68,7 @@ class Changes:
         return removed, made
 
     def rest(self) -> tuple[list[Known], list[Node]]:
-        """(removed, made) that no step told."""
+        """Return (removed, made) not reported by any step."""
         now = dict.fromkeys(self._model.nodes())
         return [k for n, k in self._before.items() if n not in now], [n for n in now if n not in self._before]
 
@@ -79,7 +78,7 @@ class Changes:
 
 
 def _with_bodies(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Removed nodes, and what went with them."""
+    """Yield removed nodes, and removed nodes of their bodies."""
     for node in nodes:
         yield node
         for body in node.bodies.values():

@@ -1,4 +1,4 @@
-"""Checks after each pass, so that the pass that breaks something is the one that is named."""
+"""Checks after each pass, to name the pass that breaks a model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class CheckEach(Instrument):
-    """After each pass: the graph's own invariants, those of the model as it would be written, and `checks`, which raise
-    if something is wrong. A pass that uses a value which no longer is raises InvariantError at that place.
+    """After each pass checks the graph's invariants, the model as written, and `checks`, which raise on errors.
 
-    With `suppress`, failures become warnings of the run's report.
+    A pass that uses a removed value raises InvariantError at this point. With `suppress`, failures become warnings in
+    the
+    run's report.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class CheckEach(Instrument):
 
 
 class VerifyEach(Instrument):
-    """After each pass that changed the model: the result against the original file, in onnxruntime.
+    """After each pass with changes compares the model with the original file in onnxruntime.
 
-    Raises VerificationError at the first pass whose result differs.
+    Raises VerificationError at the first pass with a different result.
     """
 
     def __init__(self, original: str | Path, options: VerifyOptions | None = None) -> None:

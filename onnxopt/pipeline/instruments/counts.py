@@ -1,4 +1,4 @@
-"""What is in a model before a run, and after it."""
+"""Statistics of a model before and after a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Counts(Instrument):
-    """Operators, parameters and bytes by type; of several runs of one pipeline the last counts."""
+    """Records operators, parameters and bytes by type; after several runs the last counts."""
 
     def __init__(self) -> None:
         self._before: ModelStats | None = None
@@ -26,7 +26,7 @@ class Counts(Instrument):
         self._after = model_stats(model)
 
     def to_dict(self, source: str, destination: str, size: int) -> dict[str, Any] | None:
-        """Of both as `ModelStats.to_dict` has it, under the names that users know; `size` of what was written."""
+        """Return both statistics as `ModelStats.to_dict`, under the names known to users; `size`: bytes written."""
         if self._before is None or self._after is None:
             return None
         before, after = replace(self._before, path=source), replace(self._after, path=destination, file_bytes=size)

@@ -1,4 +1,4 @@
-"""Which rule made which node: one entry for each rewrite, to be asked afterwards."""
+"""A journal of all rewrites, to look up the rule that made a node."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One rewrite. `removed` and `made` describe nodes, `taken` and `outputs` name the values that these produce.
+    """A rewrite. `removed` and `made` describe nodes, `taken` and `outputs` name the values produced by them.
 
-    `rule` is empty for passes without rules. `value` is what the anchor makes, empty if the pass does not say where it
-    rewrites. `fuel` counts the rewrites of the run; what took none is one entry for each scope and run of a pass, with
-    0. `match`: the nodes before, one line each, if the journal keeps them.
+    `rule` is empty for passes without rules. `value` is the anchor's output, empty if the pass does not report it.
+    `fuel`
+    counts the rewrites of the run; changes without fuel form an entry for each scope and run of a pass, with 0.
+    `match`: the
+    nodes before, a line each, if the journal keeps them.
     """
 
     number: int
@@ -42,7 +44,7 @@ class Entry:
 
     @property
     def site(self) -> Site | None:
-        """What can be left out of a run; None where that is the whole pass."""
+        """The site to exclude from a run; None if only the whole pass can be excluded."""
         return Site(self.rule or self.pass_name, self.value, self.scope) if self.value else None
 
     def __str__(self) -> str:
@@ -57,7 +59,7 @@ class Entry:
 
 
 class _Begun(NamedTuple):
-    """A rewrite that is under way. `covered`: the nodes of a rule's match."""
+    """A rewrite in progress. `covered`: the nodes of a rule's match."""
 
     scope: str
     value: str
@@ -67,8 +69,10 @@ class _Begun(NamedTuple):
 
 
 class Journal(Instrument):
-    """`entries` in order; `made_by(value)` is the rewrite that made what produces a value now, `history(value)` all
-    that led there, `of(name)` what a pass or rule did. `matches`: keep the text of what each rewrite found."""
+    """Records `entries` in order. `made_by(value)` is the rewrite that made a value's producer, `history(value)` all
+    rewrites
+    leading there, `of(name)` all rewrites of a pass or rule. `matches`: keep the text of each match.
+    """
 
     watches_rewrites: ClassVar[bool] = True
 
@@ -92,7 +96,8 @@ class Journal(Instrument):
             return
         self._forget()
         self._pass = p
-        # Rules tell; what other passes do is the difference, from one rewrite to the next where they tell that.
+        # Rules report their changes; for other passes changes are found by comparison, from rewrite to rewrite if
+        # reported.
         self._changes = None if p.kind == "rewrite" else Changes(model, self._listed(model))
 
     def _listed(self, model: Model) -> dict[Node, Known]:
@@ -141,13 +146,13 @@ class Journal(Instrument):
         return _Begun(scope, value, PassContext.current().fuel.taken, match, covered)
 
     def _end_step(self) -> None:
-        """What a pass without rules did since it told that it rewrites."""
+        """Record the changes of a pass without rules since its last report."""
         begun, self._begun = self._begun, None
         if begun is not None and self._changes is not None:
             self._add_by_scope(*self._changes.step(), begun)
 
     def _add_by_scope(self, removed: list[Known], made: list[Node], begun: _Begun | None = None) -> None:
-        """An entry for each scope; that of `begun` (else the first) is the rewrite that took fuel."""
+        """Add an entry for each scope; the scope of `begun` (or the first) gets the fuel."""
         scopes: dict[str, tuple[list[Known], list[Node]]] = {}
         if begun is not None and begun.scope:
             scopes[begun.scope] = ([], [])
@@ -182,20 +187,20 @@ class Journal(Instrument):
     # -- reading -----------------------------------------------------------------------------------------
 
     def of(self, name: str) -> list[Entry]:
-        """What the pass or rule called `name` did."""
+        """Return the rewrites of the pass or rule `name`."""
         return [e for e in self.entries if name in (e.pass_name, e.rule)]
 
     def history(self, value: str) -> list[Entry]:
-        """Every rewrite that made a node producing the value called `value`, first to last."""
+        """Return every rewrite that made a producer of `value`, first to last."""
         return [e for e in self.entries if value in e.outputs]
 
     def made_by(self, value: str) -> Entry | None:
-        """The last of them; None if what produces the value was in the original."""
+        """Return the last rewrite that made a producer of `value`; None if it was in the original."""
         found = self.history(value)
         return found[-1] if found else None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """For JSON."""
+        """Return the entries for JSON."""
         return [dict(vars(e)) for e in self.entries]
 
     def lines(self) -> Iterator[str]:

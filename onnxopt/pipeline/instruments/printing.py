@@ -1,4 +1,4 @@
-"""The model between passes: as text, and as files."""
+"""Output of the model between passes: as text or files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _names(given: str | Collection[str]) -> set[str]:
 class _Selected(Instrument):
     """Calls `show` after the passes in `after` (and before those in `before`): names, `all`, or `changed`.
 
-    Raises UsageError for a name that no pass has.
+    Raises UsageError for an unknown pass.
     """
 
     def __init__(self, after: str | Collection[str] = CHANGED, before: str | Collection[str] = ()) -> None:
@@ -55,7 +55,7 @@ class _Selected(Instrument):
 
 
 class PrintIR(_Selected):
-    """Print the model as text, to `file` (default: stderr)."""
+    """Prints the model as text to `file` (default: stderr)."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class PrintIR(_Selected):
 
 
 class DumpModels(_Selected):
-    """Write the model into `folder`, one file for each pass, numbered by run: `003-canonicalize.onnx`."""
+    """Writes the model into `folder`, a file for each pass, numbered by run: `003-canonicalize.onnx`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How many bytes of constants each pass removes or adds."""
+"""Bytes of constants removed or added by each pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Sizes(Instrument):
-    """Fills `PassReport.bytes`: the size in memory of initializers and of what Constant nodes hold."""
+    """Fills `PassReport.bytes`: size in memory of initializers and Constant nodes."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -33,7 +33,7 @@ class Sizes(Instrument):
 
 
 def constant_bytes(model: Model) -> int:
-    """Bytes of all constants of a model, in memory; nothing is decoded."""
+    """Return the bytes of all constants of a model in memory; nothing is decoded."""
     total = 0
     for scope in model.scopes():
         for value in scope.initializers.values():

@@ -1,4 +1,4 @@
-"""When each pass ran, how long, and how many nodes it left: one entry for each run."""
+"""Timeline of pass runs: start, duration and remaining nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one pass. `start` and `seconds` in seconds, from the beginning; `nodes` are those it left."""
+    """A run of a pass. `start` and `seconds` in seconds, from the beginning; `nodes`: number of nodes afterwards."""
 
     name: str
     start: float
@@ -25,10 +25,9 @@ class Run:
 
 
 class Timeline(Instrument):
-    """`runs` in the order in which they ended. Passes made of passes are not listed, what they are made of is.
+    """Records `runs` in order of their ends; of a composite only the children.
 
-    A run is as long as its pass's record says, without what other instruments do before and after it: a journal that
-    lists the model's nodes.
+    Durations equal the pass's record, without the time of other instruments (such as a journal listing nodes).
     """
 
     def __init__(self) -> None:
@@ -52,11 +51,11 @@ class Timeline(Instrument):
         self.runs.append(Run(p.name, max(asked, now - seconds) - self._zero, seconds, model.node_count()))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """For JSON."""
+        """Return the runs for JSON."""
         return [asdict(r) for r in self.runs]
 
 
 def _recorded(p: Pass) -> float:
-    """Seconds that its runs took so far."""
+    """Return the total seconds of a pass so far."""
     report = PassContext.current().report
     return report.of(p.name).seconds if report is not None else 0.0

@@ -1,4 +1,4 @@
-"""Where the time went: a tree of passes."""
+"""Execution times as a tree of passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Span:
-    """All runs of one pass in one place of the pipeline. `seconds` includes the passes it is made of."""
+    """All runs of a pass at a position of the pipeline. `seconds` includes child passes."""
 
     name: str
     seconds: float = 0.0
@@ -25,18 +25,18 @@ class Span:
 
     @property
     def self_seconds(self) -> float:
-        """Without the passes it is made of, and those it called."""
+        """Seconds without child and called passes."""
         return self.seconds - sum(c.seconds for c in self.children.values())
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
-        """(depth, span), parents first."""
+        """Yield (depth, span), parents first."""
         yield depth, self
         for child in self.children.values():
             yield from child.walk(depth + 1)
 
 
 class Timing(Instrument):
-    """`Timing().root` is a tree of spans after a run; `lines()` shows it."""
+    """Records a tree of spans, `Timing().root`; `lines()` shows it."""
 
     def __init__(self) -> None:
         self.root = Span("total")
@@ -62,7 +62,7 @@ class Timing(Instrument):
         span.runs += 1
 
     def lines(self) -> Iterator[str]:
-        """A table: total and self time in milliseconds, share of all, runs, pass."""
+        """Yield a table: total and self time in milliseconds, share of all, runs, pass."""
         yield f"{'total ms':>10} {'self ms':>10} {'share':>6} {'runs':>5}  pass"
         whole = self.root.seconds or 1.0
         for depth, span in self.root.walk():
