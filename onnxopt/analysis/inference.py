@@ -40,7 +40,9 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
     if graph.owners:  # a body reads outer values
         return {}
     opset, has_function = graph.opset(), graph.model.has_function
-    ops = {op for op in LIKE_FIRST & graph.by_op.keys() if typed_like(op, opset)[:1] == (0,) and not has_function(op)}
+    ops = {
+        op for op in LIKE_FIRST & graph.by_op.keys() if typed_like(op, opset)[:1] == ((0,),) and not has_function(op)
+    }
     found: dict[Value, Value] = {}
     for node in nodes:
         if node.op in ops and len(node.outputs) == 1:

@@ -9,9 +9,11 @@ from typing import Final
 import numpy as np
 
 from onnxopt.element_types import BY_NAME
+from onnxopt.graph.domains import is_standard
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.operators import of_form
+from onnxopt.operators.contrib import DOMAIN, table
 from onnxopt.protos import Array, numpy_dtype
 
 NARROW: Final = {name: BY_NAME[name].code for name in ("float16", "bfloat16")}
@@ -41,10 +43,12 @@ STAYS_WIDE: Final = {
 _SCATTERING: Final = ("ScatterND", "ScatterElements")
 _SCATTERED: Final = (("ScatterND", "max"), ("ScatterND", "min"))
 NOT_STANDARD: Final = "the standard does not have it in this type"
+NOT_CONTRIB: Final = "onnxruntime does not have it in this type"
+NOT_KNOWN: Final = "which types this operator takes is not known"
 # Inputs that stay wide in a narrow operator: Resize's region of interest and scales.
 _WIDE_INPUTS: Final = {"Resize": (1, 2)}
 # Operators with most of the work: the reason to convert a model.
-HEAVY: Final = of_form("window", "contract", "recurrent")
+_HEAVY: Final = of_form("window", "contract", "recurrent")
 # Attributes with the result type.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
 _FILL: Final = 1e9  # larger numbers stand for infinity: a mask's -1e9, or the lowest float32
@@ -56,6 +60,19 @@ def stays_wide(node: Node) -> str:
     if reduction in ("add", "mul"):
         return _SUM
     return _NO_KERNEL if (node.op, reduction) in _SCATTERED else STAYS_WIDE.get(node.op, "")
+
+
+def is_heavy(op: str) -> bool:
+    """Does an operator compute most of a model?"""
+    own = table().get(op)
+    return op in _HEAVY or (own is not None and own.heavy)
+
+
+def not_narrow(node: Node) -> str:
+    """Why an operator has no input or output that may be narrow."""
+    if node.op in table() or node.domain == DOMAIN:
+        return NOT_CONTRIB
+    return NOT_KNOWN if node.domain and not is_standard(node.domain) else NOT_STANDARD
 
 
 @dataclass(frozen=True)
@@ -78,7 +95,11 @@ NONE: Final = Slots((), ())
 
 @cache
 def slots(op: str, opset: int, dtype: str) -> Slots:
-    """Return the slots of an operator at an opset, by its schema: narrow inputs make narrow outputs."""
+    """Return the slots of an operator at an opset, by its schema or its symbols: narrow inputs make narrow outputs."""
+    if (own := table().get(op)) is not None:
+        is_there = dtype in own.types
+        given, made = (tuple(is_there and s == "T" for s in symbols) for symbols in (own.inputs, own.outputs))
+        return Slots(given, made)
     schema = find_schema(op, opset)
     if schema is None or "::" in op:
         return NONE

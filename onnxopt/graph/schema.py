@@ -178,14 +178,14 @@ def _element_type(text: str) -> int:
 
 
 @cache
-def typed_like(op: str, opset: int) -> tuple[int | None, ...]:
-    """Return, for each output, the index of an input of the same type variable, or None."""
+def typed_like(op: str, opset: int) -> tuple[tuple[int, ...], ...]:
+    """Return, for each output, the index of the first input of the same type variable, if there is one."""
     schema = find_schema(op, opset)
     if schema is None:
         return ()
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     given = [p.type_str for p in schema.inputs if p.option != variadic or p.is_homogeneous]
-    return tuple(given.index(p.type_str) if p.type_str in given else None for p in schema.outputs)
+    return tuple((given.index(p.type_str),) if p.type_str in given else () for p in schema.outputs)
 
 
 def operators_of(domain: str) -> list[str]:

@@ -12,8 +12,10 @@ from onnxopt.plaintext import counted
 _FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
 _COMPUTED: Final = " is not constant"
 _OVERRIDABLE: Final = " callers may override"
-_NEWER: Final = "the standard does not have it in this type"
-_TARGET: Final = "; a newer opset may (--target-opset)"
+_REMEDIES: Final = {
+    "the standard does not have it in this type": "; a newer opset may (--target-opset)",
+    "which types this operator takes is not known": "; Casts stand around it, unless a plugin replaces it",
+}
 _MANY: Final = 8
 _SHOWN: Final = 3  # weights that are named
 
@@ -29,7 +31,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         elif p["name"] == "convert-dtype":
             for rule in p["rules"].values():
                 for reason, (example, count) in _declined(rule):
-                    remedy = _TARGET if reason == _NEWER else _remedy(reason)
+                    remedy = _REMEDIES.get(reason) or _remedy(reason)
                     if remedy and (count >= _MANY or not rule["hits"]):
                         stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
                         yield f"kept: {stay}: {reason}, for example {example}{remedy}"

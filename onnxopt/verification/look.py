@@ -39,9 +39,10 @@ from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.places import place_of
 from onnxopt.verification.programs.drawn import draw_alike
 from onnxopt.verification.programs.foreign import NOTHING, Foreign, cut_out
-from onnxopt.verification.programs.program import Program, bodies, tensor_types, type_of
+from onnxopt.verification.programs.program import Program, bodies, type_of
 from onnxopt.verification.programs.rounded import has_narrow, name_in_file, round_results, with_roundings
 from onnxopt.verification.programs.runner import Runner
+from onnxopt.verification.programs.typed import tensor_types
 from onnxopt.verification.records import Pieces, Place
 from onnxopt.verification.run import Reference
 from onnxopt.verification.runtime import PLAIN, Runtime
@@ -106,7 +107,7 @@ class Look:
         if options.dtype:
             skeleton = self.b.program.skeleton
             kind = f"tensor({options.dtype})"
-            self.held = {name: found for name, found in tensor_types(skeleton.proto) if found == kind}
+            self.held = {name: found for name, found in tensor_types(skeleton.proto).items() if found == kind}
             round_results(skeleton.proto, self.held, CODES[options.dtype])
             self.b = self.b.inside(Program(skeleton))
 

@@ -265,7 +265,7 @@ def test_operators_that_are_alike_are_so_in_each_opset(op: str) -> None:
     channels, last = (helper.make_tensor_type_proto(TensorProto.FLOAT, [size]) for size in (3, 5))
     axis = helper.make_tensor_type_proto(TensorProto.INT64, [])
     for opset in {s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (op, "")}:
-        if typed_like(op, opset)[:1] != (0,):
+        if typed_like(op, opset)[:1] != ((0,),):
             continue
         schema = onnx.defs.get_schema(op, opset, "")
         if schema.deprecated:

@@ -17,7 +17,7 @@ from onnxopt.pipeline.instruments import Entry
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back
 from onnxopt.verification import Verification, Verifier, VerifyOptions
-from onnxopt.verification.programs.program import tensor_types
+from onnxopt.verification.programs.typed import tensor_types
 from onnxopt.verification.records import Place
 from tests.samples import ROOT
 from tests.verification.test_narrow import products
@@ -180,7 +180,7 @@ def narrowed(folder: Path, scales: list[float], **given: Any) -> tuple[Report, s
     options = OptimizeOptions(dtype="float16", **{"level": 0, **given})
     report = optimize_or_roll_back(folder / "m.onnx", folder / "o.onnx", options, verify_options=VerifyOptions())
     typed = tensor_types(shape_inference.infer_shapes(onnx.load(folder / "o.onnx")))
-    return report, {name for name, kind in typed if kind == "tensor(float16)"}
+    return report, {name for name, kind in typed.items() if kind == "tensor(float16)"}
 
 
 @pytest.mark.parametrize("level", [0, 2])

@@ -15,7 +15,7 @@ from onnxopt.errors import ModelError
 from onnxopt.inferring import InferenceError, infer_shapes, inferable
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.numbers.narrow import forgiven, is_too_small, narrowed
-from onnxopt.verification.programs.program import tensor_types
+from onnxopt.verification.programs.typed import tensor_types
 from tests.runtime import plain_session
 from tests.samples import parsed
 
@@ -278,6 +278,6 @@ def test_types_are_known_of_files_that_say_other_shapes() -> None:
     model.graph.value_info.append(helper.make_tensor_value_info("zero", onnx.TensorProto.INT8, [1]))
     with pytest.raises(InferenceError):
         infer_shapes(inferable(model))
-    assert dict(tensor_types(model)) == {
+    assert tensor_types(model) == {
         "x": "tensor(float)", "s": "tensor(float)", "y": "tensor(float)", "zero": "tensor(int8)",
     }  # fmt: skip

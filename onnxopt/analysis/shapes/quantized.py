@@ -1,5 +1,4 @@
-"""Shape rules of onnxruntime's operators on quantized tensors (QOperator format), and the operand with the result's
-type."""
+"""Shape rules of onnxruntime's operators on quantized tensors (QOperator format)."""
 
 from __future__ import annotations
 
@@ -39,12 +38,3 @@ RULES: Final[dict[str, Callable[[ShapeData, Node], Any]]] = {
     "com.microsoft::QLinearGlobalAveragePool": _global_pool,
     "com.microsoft::QGemm": _gemm,
 }
-
-
-def typed(node: Node) -> int:
-    """Return the index of the operand with the type of the first result."""
-    if node.op == "com.microsoft::QLinearConcat":
-        return 1
-    if node.op == "com.microsoft::QGemm":  # without a zero point the result is not quantized
-        return 8 if node.input(8) is not None else 1
-    return 0

@@ -16,13 +16,13 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.facts import learn
 from onnxopt.analysis.shapes.indexing import SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES, least_read
-from onnxopt.analysis.shapes.quantized import typed
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
@@ -31,6 +31,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import BROADCASTING
+from onnxopt.operators.contrib import table
 from onnxopt.protos import Array
 from onnxopt.record import record
 
@@ -197,12 +198,9 @@ class ShapeData:
             return None
 
     def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:
-        for i, (v, dims) in enumerate(zip(node.outputs, found)):
+        for v, dims in zip(node.outputs, found):
             if v is not None and dims is not None:
                 self.learn(v, dims)
-                like = node.input(typed(node)) if node.domain == "com.microsoft" and not i and not v.dtype else None
-                if like is not None:
-                    v.dtype = types.dtype(like)  # unknown to inference
 
     def _visit_shape(self, node: Node, op: str, value: Value) -> None:
         rule = SHAPES.get(op)
@@ -279,12 +277,20 @@ def _like_inputs(s: ShapeData, n: Node) -> Found | None:
 
 
 def _type_outputs(node: Node) -> None:
-    """Set element types by the standard's type variables, downstream of operators unknown to inference."""
-    graph = node.graph
-    for v, i in zip(node.outputs, typed_like(node.op, graph.opset(node.domain)) if graph is not None else ()):
-        like = node.input(i) if i is not None else None
-        if v is not None and like is not None and not v.dtype:
-            v.dtype = like.constant_type()[0] if like.constant else like.dtype
+    """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
+    operators unknown to inference."""
+    graph, own = node.graph, table().get(node.op)
+    if graph is None or (own is not None and _is_function(node)):
+        return
+    alike = typed_like(node.op, graph.opset(node.domain)) if own is None else map(own.alike, range(len(own.outputs)))
+    for i, (v, like) in enumerate(zip(node.outputs, alike)):
+        if v is None or v.dtype:
+            continue
+        x = next((x for k in like for x in node.inputs[k : k + 1] if x is not None), None)
+        if x is not None:
+            v.dtype = x.constant_type()[0] if x.constant else x.dtype if own is None else types.dtype(x)
+        elif own is not None and own.outputs[i] == "f":
+            v.dtype = TensorProto.FLOAT
 
 
 def _is_function(node: Node) -> bool:

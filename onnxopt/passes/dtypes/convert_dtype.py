@@ -11,18 +11,19 @@ from onnxopt.analysis import types
 from onnxopt.analysis.masks import HANDS_ON, masks_given_out
 from onnxopt.analysis.mincut import ALWAYS, Network
 from onnxopt.analysis.narrowing import (
-    HEAVY,
     NARROW,
     NONE,
-    NOT_STANDARD,
     RESULT_TYPE,
     Narrowed,
     Slots,
     fill,
+    is_heavy,
     narrowed,
+    not_narrow,
     slots,
     stays_wide,
 )
+from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
@@ -65,6 +66,9 @@ class ConvertDtype(ModelPass):
             )
         _forget_unstored(model)
         types.update(model)
+        for scope in reversed([*model.open_scopes()]):  # outer ones first: behind onnxruntime's own operators
+            if not scope.root.is_function and any(v is not None and not v.dtype for n in scope for v in n.outputs):
+                learn_shapes(scope)
         plan = _Plan(model, ctx, self.dtype, self.keep_io)
         narrow = plan.narrow()
         chosen = dict.fromkeys(node for node in narrow if ctx.spend("narrow", at=node))
@@ -120,7 +124,7 @@ class _Plan:
     def _obstacle(self, node: Node, reads: list[Value], gives: list[Value]) -> tuple[str, str]:
         """(why it stays wide, an example)."""
         if not reads and not gives:
-            return stays_wide(node) or NOT_STANDARD, ""
+            return stays_wide(node) or not_narrow(node), ""
         if any(v is not None and not types.dtype(v) for v in (*node.inputs, *node.outputs)):
             return "a type is unknown", ""
         if node.op == "DequantizeLinear":
@@ -166,7 +170,7 @@ class _Plan:
             return False
         if any(tensor_bytes(*v.constant_type()) >= _WORTH for v in weights):
             return True
-        if node.op not in HEAVY or (data and all(v in self.indices for v in data)):
+        if not is_heavy(node.op) or (data and all(v in self.indices for v in data)):
             return False
         if any(v.name in v.graph.initializers for v in data):
             self.ctx.decline("narrow", "a weight is an initializer that callers may override", repr(node))

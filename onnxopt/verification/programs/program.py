@@ -293,17 +293,6 @@ def _tensor_of(dtype: Any) -> str:
     return f"tensor({of(dtype).onnx})"
 
 
-def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
-    """(name, type as onnxruntime writes it) of the tensors whose types onnx can tell; those in bodies come first."""
-    from onnx import TensorProto
-
-    kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
-    for info in inferred_infos(model):
-        code = info.type.tensor_type.elem_type
-        if code and code in kinds:
-            yield info.name, kinds[code]
-
-
 def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
     """What onnx can tell of values; of those in bodies first."""
     from onnxopt.inferring import InferenceError, infer_shapes, inferable

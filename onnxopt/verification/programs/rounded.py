@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.numbers.narrow import CODES
-from onnxopt.verification.programs.program import tensor_types
+from onnxopt.verification.programs.typed import tensor_types
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
