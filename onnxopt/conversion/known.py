@@ -5,7 +5,7 @@ A name that two bodies give to different values is known as none of them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
@@ -16,12 +16,17 @@ from onnxopt.protos import (
     attribute_value,
     body_graphs,
     is_external,
+    numpy_dtype,
     tensor_bytes,
     tensor_to_array,
     tensor_type,
     tensor_type_proto,
     tensor_value_info,
 )
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+    from onnxopt.graph.value import Value
 
 DATA_UP_TO: Final = 1 << 10  # bytes: converters read constants such as scales and axes; weights stay where they are
 Dims = tuple[int | str | None, ...]
@@ -59,30 +64,32 @@ class Known:
     def __init__(self, proto: ModelProto) -> None:
         self.reads: set[str] = set()
         self._names: set[str] = set()
-        self._constants: dict[str, TensorProto | AttributeProto | None] = {}
+        self._twice: set[str] = set()  # names of values of two bodies
+        self._constants: dict[str, TensorProto | AttributeProto] = {}
         self._types: dict[str, TypeProto | None] = {}
+        self._values: dict[str, Value] = {}
+        self._sizes: ShapeData
         self._learn(proto.graph, {i.name for i in proto.graph.input} if proto.ir_version >= 4 else set())
 
     def _learn(self, graph: GraphProto, overridden: set[str]) -> None:
-        self._names.update(v.name for v in (*graph.input, *graph.initializer))
+        outputs = {name for node in graph.node for name in node.output if name}
+        names = outputs.union(v.name for v in (*graph.input, *graph.initializer))
+        self._twice |= self._names & names
+        self._names |= names
         self.reads.update(o.name for o in graph.output)
         for tensor in graph.initializer:
             if tensor.name not in overridden and not _is_large(tensor):
-                self._hold(tensor.name, tensor)
+                self._constants[tensor.name] = tensor
         for node in graph.node:
-            self._names.update(node.output)
             self.reads.update(node.input)
-            self.hold(node)
+            self._hold(node)
             for _, body in body_graphs(node):
                 self._learn(body, set())
 
-    def hold(self, node: NodeProto) -> None:
+    def _hold(self, node: NodeProto) -> None:
         """Learn what a Constant holds."""
         if node.op_type == "Constant" and node.output and node.attribute and not _is_large(node.attribute[0].t):
-            self._hold(node.output[0], node.attribute[0])
-
-    def _hold(self, name: str, held: TensorProto | AttributeProto) -> None:
-        self._constants[name] = None if name in self._constants else held
+            self._constants[node.output[0]] = node.attribute[0]
 
     def fresh(self, name: str) -> str:
         """A name that no value has, made of this one."""
@@ -92,18 +99,40 @@ class Known:
         return name
 
     def constant(self, name: str) -> Array | None:
-        """What a small constant holds; None for another value."""
+        """Return the array of a small constant, or of integers that are the same in each run; None for other values."""
         import numpy as np
 
-        held = self._constants.get(name)
+        held = self._held(name)
+        content = self.content(name) if held is None else None
+        if content is None or not all(isinstance(n, int) for n in content.flat):
+            return held
+        return np.array(content.tolist(), numpy_dtype(self.element_type(name))).reshape(content.shape)
+
+    def content(self, name: str) -> Array | None:
+        """Return the elements of a small integer tensor, as numbers and expressions of sizes; None if unknown."""
+        held, value = self._held(name), self._value(name)
+        return held.astype(object) if held is not None else self._sizes.content(value) if value is not None else None
+
+    def sizes(self, name: str) -> tuple[Any, ...] | None:
+        """Return the dims of a value, as numbers and expressions of sizes; None if the rank is unknown."""
+        value = self._value(name)
+        return self._sizes.shape(value) if value is not None else None
+
+    def _held(self, name: str) -> Array | None:
+        import numpy as np
+
+        held = self._constants.get(name) if name not in self._twice else None
         if held is None:
             return None
         return tensor_to_array(held) if isinstance(held, TensorProto) else np.asarray(attribute_value(held))
 
+    def _value(self, name: str) -> Value | None:
+        return self._values.get(name) if name not in self._twice else None
+
     def infer(self, proto: ModelProto) -> None:
-        """Learn the types of all values of a model, which is this one."""
+        """Learn the types of all values of a model, which is this one, and what integers are made of."""
         from onnxopt.analysis import types
-        from onnxopt.analysis.shapes.sweep import learn_shapes
+        from onnxopt.analysis.shapes.sweep import ShapeData
         from onnxopt.graph.reader import read_model
         from onnxopt.inferring import infer_shapes, inferable
 
@@ -114,9 +143,11 @@ class Known:
             self._declared(light.graph)
         model = read_model(light)
         types.update(model)
-        learn_shapes(model.graph)
-        for scope in model.scopes():
-            for value in (v for node in scope for v in node.outputs if v is not None):
+        self._sizes = ShapeData()
+        for scope in reversed([*model.scopes()]):  # bodies after what is around them
+            found = (v for node in self._sizes.sweep(scope) for v in node.outputs if v is not None)
+            for value in (*scope.inputs, *found):
+                self._values[value.name] = value
                 before = self._types.get(value.name)
                 if types.dtype(value) and (before is None or not before.tensor_type.HasField("shape")):
                     if value.name not in self._types or before is not None:
@@ -139,7 +170,7 @@ class Known:
         """Learn the types of what a new node makes, from what is known of its operands."""
         from onnxopt.inferring import infer_call
 
-        self.hold(node)
+        self._hold(node)
         schema = find_schema(node.op_type, opset)
         given = {name: self._types.get(name) for name in node.input if name}
         types = {name: found for name, found in given.items() if found is not None}

@@ -8,12 +8,15 @@ the operator did before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Final, TypeAlias
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from onnxopt.analysis.shapes.symbolic import vanishes_with
 from onnxopt.conversion.call import FLOATS, Call, Unsayable
+from onnxopt.conversion.einsum import einsum
 from onnxopt.conversion.rotary import rotary_embedding
 from onnxopt.conversion.written import group_norm, layer_norm, rms_norm, trilu
 from onnxopt.element_types import BY_CODE
@@ -33,6 +36,7 @@ _NEW_VALUES: Final = {
     ("ScatterND", 18): ("reduction", ("max", "min")),
 }
 TABLE: Final[dict[tuple[str, int], Form]] = {
+    ("Einsum", 12): einsum,
     ("RMSNormalization", 23): rms_norm,
     ("RotaryEmbedding", 23): rotary_embedding,
     ("GroupNormalization", 21): group_norm,
@@ -310,12 +314,36 @@ def _of_its_scale(call: Call) -> list[NodeProto] | None:
 
 @_before(14, "Reshape")
 def _without_zeros(call: Call) -> list[NodeProto] | None:
-    """Reshape(x, s; allowzero) = Reshape(x, s), where s has no zero."""
+    """Reshape(x, s; allowzero) = Reshape(x, s), where no zero is in s, or x has one at the same place."""
     if not call.attr("allowzero"):
         return None
-    if not call.constant(1, "shape").all():
-        raise Unsayable(f"`allowzero` cannot be said before opset {call.since}, and the shape has a zero")
-    return call.rewritten(without=["allowzero"])
+    if _copies_zeros(call):
+        return call.rewritten(without=["allowzero"])
+    return _filled(call)
+
+
+def _copies_zeros(call: Call) -> bool:
+    """Return whether each zero in the shape of a Reshape stands where the operand has a size of zero, too. The standard
+    allows no zero beside a -1."""
+    content, dims = call.known.content(call.input(1)), call.known.sizes(call.input(0)) or ()
+    target = content.tolist() if content is not None else [None]
+    if -1 in target or None in target:
+        return -1 in target
+    return all(vanishes_with(dim, size) for size, dim in zip_longest(target, dims[: len(target)], fillvalue=1))
+
+
+def _filled(call: Call) -> list[NodeProto]:
+    """Reshape(x, s; allowzero) = Slice(Reshape(Concat(x, fill), s with ones for zeros), s). `fill` is empty, and the
+    Slice takes all, if s has no zero."""
+    op, (x, shape) = call.op, call.node.input
+    zero, one = op.constant([0]), op.constant([1])
+    ones = op("Where", op("Equal", shape, zero), one, shape)
+    less = op("Sub", op("ReduceProd", ones), op("Reshape", op("Size", x), one))
+    fill = op("ConstantOfShape", op("Max", less, zero), value=np.zeros(1, numpy_dtype(call.needed_type())))
+    filled = op("Reshape", op("Concat", op("Reshape", x, op.constant([-1])), fill, axis=0), ones)
+    ends = op("Where", op("Less", shape, zero), op.constant([np.iinfo(np.int64).max]), shape)
+    op("Slice", filled, op("Sub", shape, shape), ends, name=call.made[0])
+    return op.nodes
 
 
 @_before(15, "Shape")

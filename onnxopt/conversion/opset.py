@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph.domains import is_standard
 from onnxopt.graph.ir_version import raise_ir_version
-from onnxopt.protos import DEFAULT_DOMAINS
+from onnxopt.protos import DEFAULT_DOMAINS, body_graphs
 from onnxopt.worker.limits import Limits
 
 LOWEST: Final = 11  # to which a model is converted down: before, negative axes could not be said
@@ -21,7 +23,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     Raises UsageError for a version that the installed onnx does not know, and for a lower one than `LOWEST`; ModelError
     where an operator cannot be converted, and for models with functions, which import versions of their own.
     """
-    from onnx import defs
+    from onnx import defs, helper
 
     current, newest = opset_of(proto), defs.onnx_opset_version()
     if target == current:
@@ -50,10 +52,14 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     for o in proto.opset_import:
         if o.domain in DEFAULT_DOMAINS:
             o.version = target
-    least = _ir_version(proto)
+    called = {*_domains(proto.graph.node), *DEFAULT_DOMAINS}
+    needed = [o for o in proto.opset_import if o.domain in called or not is_standard(o.domain)]
+    least = helper.find_min_ir_version_for(needed, ignore_unknown=True)
     raise_ir_version(proto, least)
     if target < current:  # runtimes of that time do not read later ones
         proto.ir_version = least
+        del proto.opset_import[:]
+        proto.opset_import.extend(needed)
     return True
 
 
@@ -62,8 +68,8 @@ def opset_of(proto: ModelProto) -> int:
     return next((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), 0)
 
 
-def _ir_version(proto: ModelProto) -> int:
-    """The first IR version that has the opsets."""
-    from onnx import helper
-
-    return int(helper.find_min_ir_version_for(list(proto.opset_import), ignore_unknown=True))
+def _domains(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield node.domain
+        for _, body in body_graphs(node):
+            yield from _domains(body.node)

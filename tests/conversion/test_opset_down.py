@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from tests.runtime import plain_session
 from tests.samples import parsed
 
 IMAGE, ROWS, INTS = "float[2, 4, 6, 6] x", "float[2, 3, 4] x", "int64[2, 4] x"
+NUMBERS = ", ".join(map(str, range(48)))
 # opset, input, nodes, constants
 SAID: Final[list[tuple[int, str, str, str]]] = [
     (13, ROWS, "u = Unsqueeze (x, a) y = Squeeze (u, a)", "int64[1] a = {-1}"),
@@ -30,6 +31,9 @@ SAID: Final[list[tuple[int, str, str, str]]] = [
     (13, ROWS, "y = ReduceSum <keepdims = 0> (x, a)", "int64[1] a = {1}"),
     (18, ROWS, "y = ReduceMax (x)", ""),
     (18, ROWS, "y = ReduceMean <noop_with_empty_axes = 1> (x, a)", "int64[0] a = {}"),
+    (18, ROWS, "c = Constant <value_ints = [1]> () y = ReduceMean (x, c)", ""),
+    (18, ROWS, "c = Reshape (a, n) m = ReduceMean (x, c) y = Reshape (m, s)",
+     "int64 a = {1}, int64[1] n = {-1}, int64[1] s = {8}"),
     (20, ROWS, "b = Greater (x, a) y = ReduceMax (b, n)", "float a = {0}, int64[1] n = {1}"),
     (18, ROWS, "y = Pad (x, p, c, a)", "int64[4] p = {1, 0, 2, 3}, float c = {7}, int64[2] a = {-1, 0}"),
     (13, ROWS, "b = Less (x, a) y = Pad (b, p)", "float a = {0}, int64[6] p = {0, 1, 0, 0, 0, 2}"),
@@ -47,10 +51,17 @@ SAID: Final[list[tuple[int, str, str, str]]] = [
     (15, ROWS, "y = Pow (x, a)", "int64 a = {3}"),
     (19, ROWS, "c = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> () y = Add (x, c)", ""),
     (13, ROWS, "d, m = Dropout (x, r) y = Where (m, d, x)", "float r = {0.5}"),
+    (12, IMAGE, 'y = Einsum <equation = "bhwc, hkc -> bhwk"> (x, w)', "float[4, 2, 6] w = {" + NUMBERS + "}"),
+    (12, IMAGE, 'y = Einsum <equation = "...ac,kc->...k"> (x, w)', "float[2, 1] w = {2, 3}"),
+    (12, ROWS, 'y = Einsum <equation = "bij,cj,i"> (x, w, v)', "float[1, 4] w = {1, 2, 3, 4}, float[3] v = {1, 2, 3}"),
+    (12, ROWS, 'y = Einsum <equation = "bij->jb"> (x)', ""),
+    (12, INTS, 'y = Einsum <equation = "ij,ji->"> (x, w)', "int64[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}"),
     (13, IMAGE, "q = QuantizeLinear <axis = 1> (x, s, z) y = DequantizeLinear <axis = 1> (q, s, z)",
      "float[4] s = {0.1, 0.2, 0.3, 0.05}, uint8[4] z = {1, 2, 3, 128}"),
     (21, ROWS, "q = QuantizeLinear <output_dtype = 3> (x, s) y = DequantizeLinear (q, s)", "float s = {0.1}"),
     (14, ROWS, "y = Reshape <allowzero = 1> (x, s)", "int64[2] s = {4, -1}"),
+    (14, ROWS, "s = Concat <axis = 0> (a, b) y = Reshape <allowzero = 1> (x, s)", "int64[1] a = {4}, int64[1] b = {6}"),
+    (14, "float[0, 3] x", "y = Reshape <allowzero = 1> (x, s)", "int64[3] s = {2, 0, 5}"),
     (15, ROWS, "s = Shape <start = -2> (x) f = Cast <to = 1> (s) y = Expand (f, t)", "int64[1] t = {2}"),
     (15, INTS, "f = CastLike (x, a) y = Mul (f, a)", "float a = {0.5}"),
     (17, ROWS, "n, m, d = LayerNormalization <axis = 1, epsilon = 0.1> (x, s, b) o = Mul (n, d) y = Add (o, m)",
@@ -75,9 +86,11 @@ SAID: Final[list[tuple[int, str, str, str]]] = [
 
 # opset, target, input, nodes, constants, what is said
 REFUSED: Final[list[tuple[int, int, str, str, str, str]]] = [
+    (12, 11, "float[3, 3] x", 'y = Einsum <equation = "ii->i"> (x)', "", "the equation ii->i is not said by"),
     (16, 15, IMAGE, "y = GridSample (x, g)", "float[2, 1, 1, 2] g = {0, 0, 0, 0}",
      "GridSample `y`: there is no GridSample before opset 16"),
-    (18, 13, ROWS, "s = Shape (x) z = Sub (s, s) y = ReduceMax (x, z)", "", "ReduceMax `y`: `axes` is computed, and"),
+    (18, 13, ROWS, "c = Cast <to = 7> (x) m = ReduceMin (c) z = Reshape (m, n) y = ReduceMax (x, z)",
+     "int64[1] n = {1}", "ReduceMax `y`: `axes` is computed, and"),
     (18, 17, ROWS, 'y = ScatterND <reduction = "max"> (x, i, u)', "int64[1, 3] i = {0, 0, 0}, float[1] u = {1}",
      "`reduction` cannot be max before opset 18"),
     (18, 13, IMAGE, "y = Resize <antialias = 1> (x, , s)", "float[4] s = {1, 1, 2, 2}",
@@ -89,7 +102,6 @@ REFUSED: Final[list[tuple[int, int, str, str, str, str]]] = [
     (14, 13, ROWS, "s = SequenceConstruct (x) t = Identity (s) y = SequenceAt (t, i)", "int64 i = {0}",
      "Identity `t`: it does not take sequences such as `s`"),
     (12, 11, ROWS, "d, y = Dropout (x, r, t)", "float r = {0.5}, bool t = {1}", "it trains"),
-    (14, 13, ROWS, "y = Reshape <allowzero = 1> (x, s)", "int64[1] s = {0}", "`allowzero` cannot be said"),
 ]  # fmt: skip
 
 
@@ -136,6 +148,58 @@ def test_what_cannot_be_said_is_named(opset: int, target: int, given: str, text:
     assert why in raised.value.message
     assert f"--target-opset {opset} is the lowest" in raised.value.hint
     assert before.SerializeToString() == data
+
+
+@pytest.mark.parametrize(
+    ("made", "filled", "batches"),
+    [
+        ("s = Concat <axis = 0> (b, four, n)", False, (2, 0)),  # x has n at the same place
+        ("s = Concat <axis = 0> (b, less, four)", False, (2,)),  # beside -1 the standard allows no zero
+        ("s = Concat <axis = 0> (b, n, four)", True, (2, 0)),
+        ("s = Identity (t)", True, (2, 0)),
+    ],
+)
+def test_a_reshape_gives_empty_tensors_their_shape(made: str, filled: bool, batches: tuple[int, ...]) -> None:
+    before = parsed(f"""
+        <ir_version: 10, opset_import: ["" : 21]> g (float[b, 2, n, 2] x, int64[3] t) => (float[A, B, C] y)
+          <int64[1] four = {{4}}, int64[1] less = {{-1}}> {{
+          b = Shape <end = 1> (x)  n = Shape <start = 2, end = 3> (x)  {made}
+          y = Reshape <allowzero = 1> (x, s) }}
+    """)
+    session, older = plain_session(before), [plain_session(lowered(before, target)) for target in (13, LOWEST)]
+    for b, n in product(batches, (3, 0)):
+        x = np.arange(b * 2 * n * 2, dtype=np.float32).reshape(b, 2, n, 2)
+        for t in ([b, n, 4], [-1, 2, 2]):
+            feed = {"x": x, "t": np.array(t)}
+            expected = session.run(None, feed)[0]
+            for other in older:
+                np.testing.assert_array_equal(other.run(None, feed)[0], expected, strict=True)
+    assert filled == any(n.op_type == "ConstantOfShape" for n in lowered(before, 13).graph.node)
+
+
+def test_a_name_that_bodies_give_to_a_constant_and_to_what_is_computed_is_no_constant() -> None:
+    before = parsed("""
+        <ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] x, float[1] k, bool c) => (float[A] y) {
+          y = If (c) < then_branch = t () => (r) { a = Constant <value = int64[1] {1}> ()
+                                                   r = ReduceSum <keepdims = 0> (x, a) },
+                       else_branch = e () => (s) { a = Cast <to = 7> (k)  s = ReduceSum <keepdims = 0> (x, a) } > }
+    """)
+    with pytest.raises(ModelError, match="else_branch: ReduceSum `s`: `axes` is computed"):
+        convert_opset(before, 12, Path("m.onnx"))
+
+
+def test_operators_that_no_node_calls_ask_for_no_newer_runtime() -> None:
+    before = model(21, ROWS, "y = Relu (x)")
+    before.opset_import.extend([onnx.helper.make_opsetid("ai.onnx.ml", 5), onnx.helper.make_opsetid("org.example", 2)])
+    after = ModelProto()
+    after.CopyFrom(before)
+    convert_opset(after, 13, Path("m.onnx"))
+    assert {o.domain: o.version for o in after.opset_import} == {"": 13, "org.example": 2}
+    assert after.ir_version == 7
+    before.graph.node.add(op_type="Binarizer", domain="ai.onnx.ml", input=["x"], output=["z"])
+    convert_opset(before, 13, Path("m.onnx"))
+    assert {o.domain for o in before.opset_import} == {"", "ai.onnx.ml", "org.example"}
+    assert before.ir_version == 10
 
 
 def test_nodes_of_bodies_and_of_one_reason_are_told_at_once() -> None:

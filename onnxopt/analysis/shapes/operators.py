@@ -16,6 +16,7 @@ from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
 from onnxopt.operators import GLOBAL_POOLS, LIKE_FIRST, POOLS, RECURRENT
+from onnxopt.operators.einsum import read_equation
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
@@ -228,31 +229,16 @@ def _grid_sample(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
-    text = str(n.attr("equation")).replace(" ", "")
-    terms, arrow, result = text.partition("->")
-    if not arrow:
+    shapes = [s.shape(v) for v in n.inputs]
+    equation = read_equation(str(n.attr("equation")), [None if dims is None else len(dims) for dims in shapes])
+    if equation is None or None in shapes:
         return None
     sizes: dict[str, Size | None] = {}
-    most = 0  # number of axes denoted by dots
-    for term, v in zip(terms.split(","), n.inputs, strict=False):
-        dims = s.shape(v)
-        if dims is None:
-            return None
-        before, dots, behind = term.partition("...")
-        meant = len(dims) - len(before) - len(behind)
-        if meant < 0 or (meant and not dots):
-            return None
-        most = max(most, meant)
-        for letter, d in zip(_letters(before, meant, behind), dims):
+    for term, dims in zip(equation.terms, shapes):
+        for letter, d in zip(term, dims or ()):
             known = sizes.get(letter, 1)
             sizes[letter] = None if known is None else broadcast([(known,), (d,)])[0]
-    before, dots, behind = result.partition("...")
-    return [tuple(sizes.get(letter) for letter in _letters(before, most if dots else 0, behind))]
-
-
-def _letters(before: str, dots: int, behind: str) -> list[str]:
-    """Return a letter for each axis; axes denoted by dots are numbered from the last."""
-    return [*before, *(f".{i}" for i in range(dots, 0, -1)), *behind]
+    return [tuple(sizes.get(letter) for letter in equation.result)]
 
 
 def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import string
-from typing import Final, NamedTuple
-
 from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
+from onnxopt.operators.einsum import Equation, Letters, read_equation
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, op, rewrite, var
 
-_LETTERS: Final = frozenset(string.ascii_letters + ",")
-
-
-class Equation(NamedTuple):
-    """`bij,bjk->bik`: a letter for each axis of the operands, and of the result."""
-
-    operands: list[str]
-    result: str
-
 
 def equation(m: Match) -> Equation:
-    """The equation of an Einsum-12, its result written out; declines for ellipses and diagonals."""
-    text = m.einsum.attr("equation").replace(" ", "")
-    m.require("." not in text, "an ellipsis stands for axes")
-    left, written, result = text.partition("->")
-    operands = left.split(",")
-    m.require(len(operands) == len(m.einsum.inputs), "a term for each operand")
-    ranks = [m.rank(x) for x in m.einsum.inputs if x is not None]
-    m.require(all(r in (None, len(t)) for r, t in zip(ranks, operands)), "a letter for each axis")
-    m.require(_LETTERS.issuperset(left + result), "no letter stands for an axis")
-    m.require(all(len(set(t)) == len(t) for t in operands), "a diagonal is taken")
-    if not written:  # the letters that occur once, in alphabetical order
-        result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
-    return Equation(operands, result)
+    """The equation of an Einsum-12; declines for ellipses and diagonals."""
+    ranks = [m.rank(x) if x is not None else None for x in m.einsum.inputs]
+    found = read_equation(m.einsum.attr("equation"), ranks)
+    m.require(found is not None, "a letter for each axis, and a term for each operand")
+    assert found is not None
+    m.require(not found.has_dots, "an ellipsis stands for axes")
+    m.require(not found.has_diagonal, "a diagonal is taken")
+    return found
 
 
 @rewrite(op.Einsum(var("x"), name="einsum"))
@@ -44,7 +28,7 @@ def einsum_of_one(m: Match, x: Value) -> Value:
     if set(term) == set(result):
         value = m.op.Transpose(x, perm=[term.index(c) for c in result])
         return value
-    m.require([c for c in term if c in result] == list(result), "summed and turned: two operators")
+    m.require(tuple(c for c in term if c in result) == result, "summed and turned: two operators")
     axes = [i for i, c in enumerate(term) if c not in result]
     value = m.op.ReduceSum(x, m.ints(axes), keepdims=0)
     return value
@@ -65,12 +49,12 @@ def einsum_of_two(m: Match, x: Value, y: Value) -> Value:
     return value
 
 
-def _is_product(left: str, right: str, result: str) -> bool:
+def _is_product(left: Letters, right: Letters, result: Letters) -> bool:
     """…ij, …jk -> …ik: with the same leading axes, or none on one side."""
     if min(len(left), len(right)) < 2 or left[-1] != right[-2]:
         return False
     lead = max(left[:-2], right[:-2], key=len)
-    return {left[:-2], right[:-2]} <= {lead, ""} and result == lead + left[-2] + right[-1]
+    return {left[:-2], right[:-2]} <= {lead, ()} and result == (*lead, left[-2], right[-1])
 
 
 @register
