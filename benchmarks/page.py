@@ -50,22 +50,22 @@ def peers() -> str:
 
 
 def sections(models: list[str], runs: str, rest: list[str]) -> Iterator[str]:
-    yield f"""# Measured
+    yield f"""# Benchmarks
 
-`make bench-all` has made this page, on {machine()}. The others: {peers()}.
+Time and memory of onnxopt and other optimizers: the tables of `make bench-all`, on {machine()}. Other tools: {peers()}.
 """
     yield f"""## Whole processes
 
-From the start of the process to its end, as users wait for it, of models as exporters write them. One means as long, or
-as much memory, as `onnx.save(onnx.load(IN), OUT)` takes; medians of {runs} runs. `verified`: the result was held
-against the original, which no other does. The others are called with nothing but load, optimize and save around them,
-and below that by the programs that some come with, which check or tell more.
+Time and memory of the whole process, from start to end, on models as exporters write them, relative to
+`onnx.save(onnx.load(IN), OUT)`. Medians of {runs} runs. `verified`: the result was compared with the original; no other
+tool compares. Other tools run as a script with load, optimize and save, and (last rows) as their own command with
+additional checks and output.
 
 {table("whole.py", *models, "--peers", "--runs", runs)}
 """
     yield f"""## Many models in one call
 
-The operator tests of the standard, two at once, each read, optimized and written by a process that is kept:
+The standard's operator tests, two at a time, read, optimized and written by reused processes:
 
 {table("batch.py")}
 """
