@@ -28,7 +28,7 @@ from typing import Any, Final
 
 _HEADER: Final = 16  # bytes: a magic number, flags, time and size of the source
 _NO_FLAGS: Final = b"\0\0\0\0"  # by its time the byte code is told to belong to the source, not by a hash
-_WORD: Final = 0xFFFFFFFF
+_MASK_32: Final = 0xFFFFFFFF
 _PYTHONS: Final = [BuiltinImporter, FrozenImporter, PathFinder]
 _HOOKS: Final = ("zipimport", "_frozen_importlib_external")  # Python's own
 _set_source: Final[Callable[[CodeType, str], None] | None] = getattr(_imp, "_fix_co_filename", None)
@@ -120,7 +120,7 @@ def _code(source: str, cached: str) -> CodeType | None:
         made = os.stat(source)
     except OSError:
         return None
-    stamp = (int(made.st_mtime) & _WORD | (made.st_size & _WORD) << 32).to_bytes(8, "little")
+    stamp = (int(made.st_mtime) & _MASK_32 | (made.st_size & _MASK_32) << 32).to_bytes(8, "little")
     if data[:_HEADER] != MAGIC_NUMBER + _NO_FLAGS + stamp:
         return None
     code: CodeType = marshal.loads(memoryview(data)[_HEADER:])

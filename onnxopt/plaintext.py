@@ -7,10 +7,10 @@ import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
-_LONGEST: Final = 44  # characters of a name in a line with others
-_WORD: Final = 120  # of any name, in a message
+_MAX_NAME_IN_LINE: Final = 44  # characters of a name in a line with others
+_MAX_NAME: Final = 120  # of any name, in a message
 _LINE: Final = 2000
-_WORDS: Final = re.compile(rf"[^\s,/()\\]{{{_WORD + 1},}}")
+_WORDS: Final = re.compile(rf"[^\s,/()\\]{{{_MAX_NAME + 1},}}")
 # "::error::" at the start of a line and "##[error]" anywhere for GitHub, "##vso[" for Azure, "##teamcity[".
 _COMMANDS: Final = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 
@@ -38,15 +38,15 @@ def harmless(text: str) -> str:
 
 def cut(text: str) -> str:
     """Names that are too long are cut in the middle, and so is what has too many of them."""
-    if len(text) <= _WORD:
+    if len(text) <= _MAX_NAME:
         return text
-    return short(_WORDS.sub(lambda found: short(found[0], _WORD), text), _LINE)
+    return short(_WORDS.sub(lambda found: short(found[0], _MAX_NAME), text), _LINE)
 
 
 def cleaned(record: Any) -> Any:
     """A plain record for people: its texts, keys too, are `printable`, and none is too long."""
     if isinstance(record, str):
-        return record if len(record) <= _WORD and record.isprintable() else cut(printable(record))
+        return record if len(record) <= _MAX_NAME and record.isprintable() else cut(printable(record))
     if record is None or isinstance(record, (int, float)):  # most of a report
         return record
     if isinstance(record, dict):
@@ -68,7 +68,7 @@ def an(word: str) -> str:
     return f"{'an' if word[:1] in tuple('aeiou') else 'a'} {word}"
 
 
-def short(text: str, most: int = _LONGEST) -> str:
+def short(text: str, most: int = _MAX_NAME_IN_LINE) -> str:
     """Cut in the middle: names begin with the module and end with what tells them apart, which is kept longer."""
     if len(text) <= most:
         return text

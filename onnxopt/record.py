@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, dataclass_transform, overload
 T = TypeVar("T")
 
 _BRIEF: Final = 100  # characters of a field
-_FEW: Final = 20  # objects, which take no longer than to compile
+_MAX_UNCOMPILED: Final = 20  # objects, which take no longer than to compile
 
 
 @overload
@@ -101,7 +101,7 @@ def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
             if name not in passed:
                 values[name] = make()
         is_sound = len(passed) == len(args) + len(given) and values.keys() == signature.names
-        if made > _FEW or not is_sound:  # Python's own words for what is wrong
+        if made > _MAX_UNCOMPILED or not is_sound:  # Python's own words for what is wrong
             cls.__init__ = _compiled(cls, frozen)
             cls.__init__(self, *args, **given)
             return

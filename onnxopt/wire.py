@@ -25,7 +25,7 @@ OP_TYPE: Final = 4
 RAW_DATA: Final = 9
 _GLANCE: Final = 1 << 20  # bytes
 _READ: Final = 1 << 18  # bytes: a system maps pages around those that are asked for, 64 KiB of them and more
-_MANY: Final = 256  # fields of a tensor: numbers one by one, not packed, which have no raw_data
+_MAX_FIELDS: Final = 256  # fields of a tensor: numbers one by one, not packed, which have no raw_data
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -156,9 +156,9 @@ def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tupl
                 return bytes(view), {}
             if kind != key(INITIALIZER):
                 continue
-            tensor = list(itertools.islice(fields(view, b, e), _MANY)) if e - b > small else []
+            tensor = list(itertools.islice(fields(view, b, e), _MAX_FIELDS)) if e - b > small else []
             raw = [f for f in tensor if f[0] == key(RAW_DATA)]
-            if len(raw) == 1 and raw[0][3] - raw[0][2] > small and len(tensor) < _MANY:
+            if len(raw) == 1 and raw[0][3] - raw[0][2] > small and len(tensor) < _MAX_FIELDS:
                 _, cut, data, stop = raw[0]
                 left[index] = data, stop - data
                 inside += [view[mark:s], bytes([kind]), varint(e - b - (stop - cut)), view[b:cut], view[stop:e]]

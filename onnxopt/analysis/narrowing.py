@@ -24,7 +24,7 @@ _ANGLE: Final = "a large angle has no digits left behind the point"
 _PLACE: Final = "it reads coordinates, which need more digits"
 _DRAWS: Final = "it would draw other numbers"
 _NO_KERNEL: Final = "runtimes have no kernel for it in this type"
-_STEPS: Final = "its scale decides which step a number is rounded to"
+_DECIDES_STEPS: Final = "its scale decides which step a number is rounded to"
 
 # Operators that stay wide although the standard allows narrow types, and the reason.
 STAYS_WIDE: Final = {
@@ -36,7 +36,7 @@ STAYS_WIDE: Final = {
     **dict.fromkeys(("RoiAlign", "MaxRoiPool", "GridSample", "AffineGrid"), _PLACE),
     **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _DRAWS),
     **dict.fromkeys(("Multinomial", "Bernoulli"), _DRAWS),
-    **dict.fromkeys(("QuantizeLinear", "QLinearConv", "QLinearMatMul"), _STEPS),
+    **dict.fromkeys(("QuantizeLinear", "QLinearConv", "QLinearMatMul"), _DECIDES_STEPS),
     "EyeLike": _NO_KERNEL,
     **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), "what it is given and gives keeps its type"),
 }

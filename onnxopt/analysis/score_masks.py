@@ -16,7 +16,7 @@ from onnxopt.operators import CONTRACTIONS, PICKS
 from onnxopt.protos import Array
 from onnxopt.record import record
 
-_REACH: Final = 12
+_MAX_MASK_DEPTH: Final = 12
 _UNIT: Final = frozenset(("Sigmoid", "Tanh", "Erf"))
 
 
@@ -37,7 +37,7 @@ def bounds(value: Value) -> Bounds | None:
     kind = types.dtype(value)
     if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16):
         return None
-    return _within(value, BY_CODE[kind].high, _REACH)
+    return _within(value, BY_CODE[kind].high, _MAX_MASK_DEPTH)
 
 
 def _within(value: Value | None, limit: float, reach: int) -> Bounds | None:

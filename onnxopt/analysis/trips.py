@@ -12,12 +12,12 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import PICKS
 
-_INTEGERS: Final = (TensorProto.INT32, TensorProto.INT64)
-_FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)
-_EXACT: Final = 1 << 24  # up to here float32 holds all integers; also the assumed longest axis
+_COUNTER_TYPES: Final = (TensorProto.INT32, TensorProto.INT64)
+_WIDE_FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)
+_MAX_EXACT_FLOAT32: Final = 1 << 24  # up to here float32 holds all integers; also the assumed longest axis
 _ENDLESS: Final = (1 << 31) - 1  # trip count taken as infinite
-_MOST: Final = 8  # terms of a conjunction
-_LONGEST: Final = 16  # steps from a Shape to a number
+_MAX_TERMS: Final = 8  # terms of a conjunction
+_MAX_STEPS: Final = 16  # steps from a Shape to a number
 
 
 def counts(loop: Recurrence, i: int) -> bool:
@@ -39,7 +39,7 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
         return False
     number, limit, most = source(count), source(given), source(most)
     within = _is_one(limit) and _is_one(most) and most.array.item() <= limit.array.item()
-    if not (limit is most or within) or not (types.dtype(given) in _INTEGERS or _is_small(limit)):
+    if not (limit is most or within) or not (types.dtype(given) in _COUNTER_TYPES or _is_small(limit)):
         return False
     counters = [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i))]
     return number in counters or _is_next(loop, number)
@@ -57,7 +57,7 @@ def limit_of_trips(loop: Recurrence) -> Value | None:
     limit = source(given)
     if limit.graph is loop.body or types.rank(limit) != 0:
         return None
-    whole = types.dtype(limit) in _INTEGERS or (limit.constant and _is_whole(limit))
+    whole = types.dtype(limit) in _COUNTER_TYPES or (limit.constant and _is_whole(limit))
     return limit if whole else None
 
 
@@ -73,7 +73,7 @@ def _is_next(loop: Recurrence, value: Value) -> bool:
 def starts_below(loop: Recurrence, limit: Value) -> bool:
     """Whether the loop starts exactly if the limit is above 0, and all comparisons are exact."""
     _, given = compared(loop.body.outputs[0])
-    if not _is_small(limit) and (given is None or types.dtype(given) not in _INTEGERS):
+    if not _is_small(limit) and (given is None or types.dtype(given) not in _COUNTER_TYPES):
         return False
     start = loop.node.input(1)
     if start is None or (_is_one(start) and bool(start.array.item())):
@@ -81,13 +81,15 @@ def starts_below(loop: Recurrence, limit: Value) -> bool:
     zero, above = compared(start)
     if zero is None or above is None or source(above) is not limit:
         return False
-    exact = types.dtype(above) in _INTEGERS or _is_small(limit)
+    exact = types.dtype(above) in _COUNTER_TYPES or _is_small(limit)
     return exact and _is_one(zero) and zero.array.item() == 0
 
 
 def is_number(value: Value, number: int) -> bool:
     """Whether a value is the scalar integer constant `number`."""
-    return value.constant and value.constant_type() in [(t, ()) for t in _INTEGERS] and value.array.item() == number
+    return (
+        value.constant and value.constant_type() in [(t, ()) for t in _COUNTER_TYPES] and value.array.item() == number
+    )
 
 
 def _other(add: Node, *values: Value) -> Value | None:
@@ -113,7 +115,7 @@ def conjuncts(condition: Value, body: Graph) -> list[Value]:
     """Return the terms of a conjunction."""
     found: list[Value] = []
     stack = [condition]
-    while stack and len(found) < _MOST:
+    while stack and len(found) < _MAX_TERMS:
         node = stack[-1].producer
         if node is not None and node.op == "And" and node.graph is body:
             stack[-1:] = [v for v in node.inputs if v is not None]
@@ -127,13 +129,13 @@ def source(value: Value) -> Value:
     node = value.producer
     if node is None or node.op != "Cast" or node.inputs[0] is None or node.has_references:
         return value
-    wide = node.attr("to") in (TensorProto.INT64, *_FLOATS)
-    return node.inputs[0] if wide and types.dtype(node.inputs[0]) in _INTEGERS else value
+    wide = node.attr("to") in (TensorProto.INT64, *_WIDE_FLOATS)
+    return node.inputs[0] if wide and types.dtype(node.inputs[0]) in _COUNTER_TYPES else value
 
 
 def _is_whole(limit: Value) -> bool:
     """Whether a float constant, cast by folding, is an integer."""
-    return limit.constant_type()[0] in _FLOATS and float(limit.array.item()).is_integer()
+    return limit.constant_type()[0] in _WIDE_FLOATS and float(limit.array.item()).is_integer()
 
 
 def _is_one(value: Value) -> bool:
@@ -143,11 +145,11 @@ def _is_one(value: Value) -> bool:
 def _is_small(limit: Value) -> bool:
     """Whether a constant or dim is within float32's exact integers."""
     if limit.constant:
-        return _is_one(limit) and bool(abs(limit.array.item()) <= _EXACT)
+        return _is_one(limit) and bool(abs(limit.array.item()) <= _MAX_EXACT_FLOAT32)
     value: Value | None = limit
-    for _ in range(_LONGEST):
+    for _ in range(_MAX_STEPS):
         node = value.producer if value is not None else None
-        if node is None or not (node.op in PICKS or (node.op == "Cast" and node.attr("to") in _INTEGERS)):
+        if node is None or not (node.op in PICKS or (node.op == "Cast" and node.attr("to") in _COUNTER_TYPES)):
             return node is not None and node.op == "Shape"
         value = node.inputs[0]
     return False

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from onnxopt.api.files import AnyModel
     from onnxopt.rewriting import SubgraphMatch
 
-_LARGE: Final = 20_000  # nodes of a model, of which nothing is inferred to show shapes: that takes longer than to find
+_MAX_INFERRED_NODES: Final = (
+    20_000  # nodes of a model, of which nothing is inferred to show shapes: that takes longer than to find
+)
 
 
 @record
@@ -79,7 +81,7 @@ def find(
         found = matcher.match(loaded)
         if not found:
             refuse_unknown(matcher.example.results, loaded)
-        elif loaded.node_count() <= _LARGE:
+        elif loaded.node_count() <= _MAX_INFERRED_NODES:
             infer(loaded)  # for the shapes that are shown
         return [_found(m) for m in found]
 

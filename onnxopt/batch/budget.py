@@ -29,7 +29,7 @@ _COMPARISONS: Final[dict[type, Callable[[Any, Any], bool]]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_LONGEST: Final = 500
+_MAX_NOTE: Final = 500
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -54,8 +54,8 @@ def parse_budget(text: str) -> Budget:
     """`nodes_after > 0.5 * nodes_before`, `bytes_after > 20 * MiB or rolled_back`: figures, numbers, + - * /,
     comparisons, `and`, `or`, `not`. Raises UsageError with the column of what is not one of these."""
     text = " ".join(text.split())
-    if len(text) > _LONGEST:
-        raise UsageError(f"--fail-if '{text[:40]}…': longer than {_LONGEST} characters", _hint())
+    if len(text) > _MAX_NOTE:
+        raise UsageError(f"--fail-if '{text[:40]}…': longer than {_MAX_NOTE} characters", _hint())
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # too deep is one of the last two

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
 
 _MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link
-_MOST: Final = 20  # models in a step summary: a page takes 1 MiB
+_MAX_MODELS: Final = 20  # models in a step summary: a page takes 1 MiB
 
 
 def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
@@ -28,7 +28,7 @@ def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     from onnxopt.reporting.stats_text import markdown
 
     parts = []
-    for outcome in outcomes[:_MOST]:
+    for outcome in outcomes[:_MAX_MODELS]:
         if outcome["report"] is not None and (found := _both(outcome["report"])) is not None:
             name = escape(found[1].path or found[0].path).translate(_MARKS)
             parts.append(f"<details><summary>what changed in {name}</summary>\n\n{markdown(*found)}\n\n</details>\n")

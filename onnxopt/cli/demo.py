@@ -17,7 +17,7 @@ from onnxopt.errors import WriteError, unwritable
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_ELSEWHERE: Final = "--out-dir DIR names another folder"
+_FOLDER_HINT: Final = "--out-dir DIR names another folder"
 _NETWORK: Final = """
 <ir_version: 8, opset_import: ["" : 17], producer_name: "onnxopt-demo",
  doc_string: "A small image classifier, as exporters of frameworks write one. Its weights are random.">
@@ -87,7 +87,7 @@ def demo(context: click.Context, out_dir: Path) -> None:
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise unwritable(out_dir, e, _ELSEWHERE) from None
+        raise unwritable(out_dir, e, _FOLDER_HINT) from None
     write_bytes(source, data)
     from onnxopt.cli.optimize import optimize
     from onnxopt.cli.stats import stats
@@ -125,7 +125,7 @@ def _refuse_taken(source: Path, destination: Path, data: bytes) -> None:
         return
     for file in (source, destination):
         if os.path.lexists(file):
-            raise WriteError(f"{file} is there already, and is not the demo's", _ELSEWHERE)
+            raise WriteError(f"{file} is there already, and is not the demo's", _FOLDER_HINT)
 
 
 def _run(context: click.Context, command: click.Command, *words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _DISABLE: Final = "--disable PASS leaves a pass or a rule out; `onnxopt passes` lists them"
-_SIZES: Final = "--shape x:1,3,224,224 fixes an input's sizes, --dim batch=1 a dim's"
+_SIZE_HINT: Final = "--shape x:1,3,224,224 fixes an input's sizes, --dim batch=1 a dim's"
 _NO_QUANTIZATION: Final = "weights are not quantized here: onnxopt optimize IN OUT --dtype float16 halves them"
 _CHECKED: Final = "leave it out: the result is always verified, but with --no-verify"
 
@@ -13,7 +13,9 @@ _OPTIONS: Final = {
     **dict.fromkeys(("--fp16", "--float16", "--half", "--convert-fp16"), "--dtype float16"),
     **dict.fromkeys(("--bf16", "--bfloat16"), "--dtype bfloat16"),
     **dict.fromkeys(("--quantize", "--int8", "--quantization"), _NO_QUANTIZATION),
-    **dict.fromkeys(("--input-shape", "--input-shapes", "--override-input-shapes", "--overwrite-input-shape"), _SIZES),
+    **dict.fromkeys(
+        ("--input-shape", "--input-shapes", "--override-input-shapes", "--overwrite-input-shape"), _SIZE_HINT
+    ),
     "--test-input-shape": "--verify-dim batch=4 sizes a dim for verification only",
     **dict.fromkeys(("--no-optimization", "--no-fusion", "--disable-optimization", "--disable-attention"), _DISABLE),
     **dict.fromkeys(("--skip-constant-folding", "--no-constant-folding"), "--disable constant-folding"),

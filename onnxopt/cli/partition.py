@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _INDEX: Final = "partition.json"
 _PART: Final = re.compile(r"part_\d+\.onnx")
-_SHOWN = 3  # names of a part on a terminal
+_MAX_NAMES = 3  # names of a part on a terminal
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -180,8 +180,8 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
 
 
 def _few(names: Sequence[str]) -> list[str]:
-    more = len(names) - _SHOWN
-    return [*names[:_SHOWN], *([f"  and {more} more"] if more > 0 else [])]
+    more = len(names) - _MAX_NAMES
+    return [*names[:_MAX_NAMES], *([f"  and {more} more"] if more > 0 else [])]
 
 
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, memory: int) -> None:

@@ -169,8 +169,8 @@ def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
     return _flags(command or ctx.command)
 
 
-_LARGEST: Final = 1 << 20  # bytes of such a file, which a stranger may have put there;
-_DEEPEST: Final = 256  # dots of a line: what reads it takes a time that grows with the square of a key's
+_MAX_FILE_BYTES: Final = 1 << 20  # bytes of such a file, which a stranger may have put there;
+_MAX_DOTS: Final = 256  # dots of a line: what reads it takes a time that grows with the square of a key's
 
 
 def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:
@@ -193,10 +193,10 @@ def _settings_in(file: Path) -> dict[str, Any]:
     import tomllib
 
     data = _bytes(file)
-    if len(data) > _LARGEST:
-        raise _unreadable(file, f"it is larger than {_LARGEST >> 20} MiB")
-    if any(line.count(b".") > _DEEPEST for line in data.splitlines()):
-        raise _unreadable(file, f"a line has more than {_DEEPEST} dots")
+    if len(data) > _MAX_FILE_BYTES:
+        raise _unreadable(file, f"it is larger than {_MAX_FILE_BYTES >> 20} MiB")
+    if any(line.count(b".") > _MAX_DOTS for line in data.splitlines()):
+        raise _unreadable(file, f"a line has more than {_MAX_DOTS} dots")
     try:
         settings: Any = tomllib.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
@@ -212,7 +212,7 @@ def _bytes(file: Path) -> bytes:
     """What it holds, up to a byte more than may be."""
     try:
         with file.open("rb") as f:
-            return f.read(_LARGEST + 1)
+            return f.read(_MAX_FILE_BYTES + 1)
     except OSError as e:
         missing = isinstance(e, (FileNotFoundError, IsADirectoryError))
         hint = nearest_file(file) if missing else "make it readable, or work in another folder"

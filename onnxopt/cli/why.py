@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline import Journal, Pass, PipelineReport
     from onnxopt.rewriting import Rule
 
-_SHOWN = 3  # operators by name; reasons with an example
+_MAX_SHOWN = 3  # operators by name; reasons with an example
 
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 shown, 2 wrong usage or unreadable input.")
@@ -101,7 +101,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
         nodes = [n for g in model.scopes() for op in ops for n in g.by_op.get(op, ())]
         some = f"{len(nodes):,} {any_of(ops)}"
         many = f"{counted(len(nodes), 'node')} of its {len(ops)} operators"
-        yield f"{rule.name}: {did}; {some if len(ops) <= _SHOWN else many} left"
+        yield f"{rule.name}: {did}; {some if len(ops) <= _MAX_SHOWN else many} left"
         counts: Counter[str] = Counter()
         nearest: dict[str, Diagnosis] = {}  # of each reason one: those that came nearest are what somebody asks about
         for node in nodes:
@@ -113,12 +113,12 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
         for d in sorted(examples, key=lambda d: -counts[d.reason]):
             yield f"  {counted(counts[d.reason], 'time')}: {d.reason or 'would fire'}"
         if len(rules) == 1:
-            for d in examples[:_SHOWN]:
+            for d in examples[:_MAX_SHOWN]:
                 yield ""
                 yield from lines_of(d)
-            if len(examples) > _SHOWN:
+            if len(examples) > _MAX_SHOWN:
                 yield ""
-                yield f"and {counted(len(examples) - _SHOWN, 'more reason')}: --node shows why at a node"
+                yield f"and {counted(len(examples) - _MAX_SHOWN, 'more reason')}: --node shows why at a node"
 
 
 def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: str) -> Iterator[str]:

@@ -17,10 +17,10 @@ from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord
 
 MOST: Final = 48  # items of one level
 _SECTION: Final = 24  # items of a section, where nothing repeats
-_LEAST: Final = 3  # nodes of a block that names make
+_MIN_BLOCK_NODES: Final = 3  # nodes of a block that names make
 _SHORTEST: Final = 3  # nodes of a unit that repeats
-_LONGEST: Final = 1024
-_DEEPEST: Final = 16  # modules inside each other
+_MAX_PERIOD: Final = 1024
+_MAX_NESTING: Final = 16  # modules inside each other
 
 
 @dataclass
@@ -111,9 +111,9 @@ def _modules(graph: GraphRecord, node: NodeRecord) -> tuple[str, ...]:
     """The modules around a node: `/encoder/layer.3/MatMul` is in encoder, layer.3."""
     if node.namespace:
         parts = [part.split(":")[0].strip() for part in node.namespace.split("/") if ": aten." not in part]
-        return tuple(_relative(parts))[:_DEEPEST]
+        return tuple(_relative(parts))[:_MAX_NESTING]
     name = node.name if "/" in node.name else graph.output_name(node)
-    return tuple(part for part in name.split("/")[:-1] if part)[:_DEEPEST]
+    return tuple(part for part in name.split("/")[:-1] if part)[:_MAX_NESTING]
 
 
 def _relative(names: list[str]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _simplified(block: Block) -> Block:
             items.append(item)
             continue
         small = _simplified(item)
-        if sum(1 for _ in small.nodes()) < _LEAST:
+        if sum(1 for _ in small.nodes()) < _MIN_BLOCK_NODES:
             items.extend(small.items)
         else:
             items.append(small)
@@ -194,7 +194,7 @@ def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int,
     """(start, period, units) of the consecutive repetition that covers most; the shortest period of those."""
     best: tuple[int, int, int] | None = None
     covered = _SECTION
-    for period in range(_SHORTEST, min(len(codes) // 2, _LONGEST) + 1):
+    for period in range(_SHORTEST, min(len(codes) // 2, _MAX_PERIOD) + 1):
         equal = np.flatnonzero(np.diff(np.concatenate(([0], codes[:-period] == codes[period:], [0]))))
         starts, lengths = equal[::2], equal[1::2] - equal[::2]
         if not len(lengths):

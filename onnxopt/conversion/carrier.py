@@ -20,8 +20,8 @@ from onnxopt.graph import Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, numpy_dtype
 
-_UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
-_LARGE: Final = 1 << 20  # bytes of indices, that are not looked at
+_UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
+_MAX_INDEX_BYTES: Final = 1 << 20  # bytes of indices, that are not looked at
 _MOVING: Final = frozenset(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"))
 
 
@@ -100,7 +100,7 @@ class Carrier:
             if (dims := self.was.shape(node.output)) is not None:
                 self.now.dims.setdefault(node.output, dims)
             content = rule(self.now, node)
-        except _UNKNOWN:
+        except _UNCOMPUTABLE:
             content = None
         is_open = content is not None and None in content.reshape(-1).tolist()
         if content is None or (is_open and node.op not in _MOVING):  # what is not known there, is of another dim
@@ -116,7 +116,7 @@ class Carrier:
         operands = [a for a in given if a is not None and element_kind(a) in "iub"]
         if not given or len(operands) < len(given) or len(given) < len(node.inputs):
             return
-        if all(v is not None and v.constant for v in node.inputs) or result_bytes(node, operands) > _LARGE:
+        if all(v is not None and v.constant for v in node.inputs) or result_bytes(node, operands) > _MAX_INDEX_BYTES:
             return
         made = evaluate(node, operands, self.graph.opset(node.domain))
         for v, array in zip(node.outputs, made or ()):

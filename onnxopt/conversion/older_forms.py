@@ -26,8 +26,13 @@ from onnxopt.rewriting.forms import FORMS
 
 Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]
 _SELECTIVE: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})  # of one: that one
-_NUMBERS: Final = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-_SMALL: Final = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
+_CONSTANT_ATTRIBUTES: Final = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+_NARROW_INTEGERS: Final = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
 # Values of attributes that the opset brought.
 _NEW_VALUES: Final = {
     ("Pad", 19): ("mode", ("wrap",)),
@@ -96,7 +101,7 @@ def _of_booleans(call: Call) -> list[NodeProto] | None:
 @_before(14, "Add", "Sub", "Mul", "Div")
 def _of_small_integers(call: Call) -> list[NodeProto] | None:
     """a + b = Cast(Cast a + Cast b), of 8 and 16 bits in 64."""
-    return call.widely(TensorProto.INT64, (0, 1)) if call.element_type() in _SMALL else None
+    return call.widely(TensorProto.INT64, (0, 1)) if call.element_type() in _NARROW_INTEGERS else None
 
 
 @_before(18, "Split")
@@ -231,8 +236,10 @@ def _one_type(call: Call) -> list[NodeProto] | None:
 def _as_tensor(call: Call) -> list[NodeProto] | None:
     """Constant(value_ints) = Constant(value)."""
     (said,) = call.node.attribute
-    if said.name in _NUMBERS:
-        return call.rewritten(without=[said.name], value=np.array(call.attr(said.name), _NUMBERS[said.name]))
+    if said.name in _CONSTANT_ATTRIBUTES:
+        return call.rewritten(
+            without=[said.name], value=np.array(call.attr(said.name), _CONSTANT_ATTRIBUTES[said.name])
+        )
     if said.name in ("value_string", "value_strings"):
         return call.rewritten(without=[said.name], value=np.array(call.attr(said.name), np.object_))
     return None

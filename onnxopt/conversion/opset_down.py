@@ -25,7 +25,7 @@ from onnxopt.graph.schema import find_schema
 from onnxopt.protos import DEFAULT_DOMAINS, body_graphs, fields
 from onnxopt.worker.limits import Limits
 
-_NAMED: Final = 3  # nodes that a refusal names, of one reason, and reasons
+_MAX_NAMED: Final = 3  # nodes that a refusal names, of one reason, and reasons
 
 
 def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
@@ -129,7 +129,8 @@ class _Lowering:
 
     def refusal(self) -> str:
         reasons = [
-            f"{where}: {op} {_some(nodes)}: {why}" for (_, where, op, why), nodes in [*self.refused.items()][:_NAMED]
+            f"{where}: {op} {_some(nodes)}: {why}"
+            for (_, where, op, why), nodes in [*self.refused.items()][:_MAX_NAMED]
         ]
         return _some(reasons, len(self.refused), "; ")
 
@@ -168,5 +169,7 @@ def _at(since: int, why: str) -> Unsayable:
 
 def _some(texts: Sequence[str], count: int = 0, between: str = ", ") -> str:
     """The first of them, and how many there are beside."""
-    more = (count or len(texts)) - len(texts[:_NAMED])
-    return between.join(texts[:_NAMED]) + (f"{between if between == '; ' else ' '}and {more} more" if more > 0 else "")
+    more = (count or len(texts)) - len(texts[:_MAX_NAMED])
+    return between.join(texts[:_MAX_NAMED]) + (
+        f"{between if between == '; ' else ' '}and {more} more" if more > 0 else ""
+    )

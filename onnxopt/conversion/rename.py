@@ -15,7 +15,7 @@ from onnxopt.graph.structure import interface_of
 from onnxopt.graph.writer import write_types
 from onnxopt.protos import tensor_type
 
-_WORD = re.compile(r"[^\W\d][\w.]*")
+_IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 
 
 def checked_names(model: Model, names: Mapping[str, str]) -> dict[str, str]:
@@ -144,8 +144,8 @@ def _renamed(dims: Mapping[str, str]) -> Callable[[str], str]:
     """A dim's name afterwards. What is computed of others, such as `2*batch`, is a name of words."""
 
     def name(old: str) -> str:
-        if old in dims or _WORD.fullmatch(old):
+        if old in dims or _IDENTIFIER.fullmatch(old):
             return dims.get(old, old)
-        return _WORD.sub(lambda word: dims.get(word[0], word[0]), old)
+        return _IDENTIFIER.sub(lambda word: dims.get(word[0], word[0]), old)
 
     return name

@@ -9,7 +9,7 @@ from onnxopt.graph.writer import write_deferred
 from onnxopt.protos import tensor_bytes
 
 # bytes; smaller tensors (scales, target shapes) are hashed by content, larger ones by name and type
-_SMALL: Final = 4096
+_SMALL_BYTES: Final = 4096
 
 
 def fingerprint(model: Model) -> bytes:
@@ -22,13 +22,13 @@ def fingerprint(model: Model) -> bytes:
         for m in messages:
             found.update(m.SerializeToString(deterministic=True))
 
-    proto, _ = write_deferred(model, _SMALL)
+    proto, _ = write_deferred(model, _SMALL_BYTES)
     graph = proto.graph
     add(*proto.opset_import, *proto.metadata_props, *proto.functions)
     add(*graph.input, *graph.output, *graph.value_info, *graph.metadata_props, *graph.node)
     for tensor in graph.initializer:
         found.update(f"{tensor.name}: {tensor.data_type}{list(tensor.dims)}".encode(errors="replace"))
-        if tensor_bytes(tensor.data_type, tensor.dims) < _SMALL:
+        if tensor_bytes(tensor.data_type, tensor.dims) < _SMALL_BYTES:
             add(tensor)
     for node in model.nodes():
         named = (v.name if v is not None else "" for v in (*node.inputs, None, *node.outputs))

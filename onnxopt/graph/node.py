@@ -60,8 +60,8 @@ _DTYPES: Final[dict[int, type[Any]]] = {
     **dict.fromkeys((AttributeProto.INT, AttributeProto.INTS), np.int64),
 }
 _TENSOR: Final = AttributeProto.TENSOR
-_FEW: Final = 16  # up to this number of inputs a scan is faster than an index
-_NONE: Final = MappingProxyType[str, "Graph"]({})
+_MAX_SCANNED_INPUTS: Final = 16  # up to this number of inputs a scan is faster than an index
+_NO_BODIES: Final = MappingProxyType[str, "Graph"]({})
 
 
 class Node:
@@ -92,7 +92,7 @@ class Node:
         self._op = qualified(proto.op_type, proto.domain)
         self.inputs = inputs
         self.outputs = outputs
-        self.bodies: Mapping[str, Graph] = _NONE  # most nodes have no bodies: they share an empty mapping
+        self.bodies: Mapping[str, Graph] = _NO_BODIES  # most nodes have no bodies: they share an empty mapping
         self.graph: Graph | None = None
         self.prev: Node | None = None
         self.next: Node | None = None
@@ -169,7 +169,7 @@ class Node:
     def places(self, value: Value) -> list[int]:
         """Return the indices of the inputs that read `value`. Indexed for nodes with many inputs, such as a wide
         Concat."""
-        if len(self.inputs) <= _FEW:
+        if len(self.inputs) <= _MAX_SCANNED_INPUTS:
             found = []
             for i, v in enumerate(self.inputs):
                 if v is value:

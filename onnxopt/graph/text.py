@@ -17,8 +17,8 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import line
 from onnxopt.protos import Array, attribute_value, type_name
 
-_SHOWN: Final = 8  # elements of a constant or list attribute
-_LONG: Final = 60  # characters of a string attribute
+_MAX_ELEMENTS: Final = 8  # elements of a constant or list attribute
+_MAX_STRING: Final = 60  # characters of a string attribute
 
 
 def model_text(model: Model) -> str:
@@ -67,7 +67,7 @@ def _operand(value: Value) -> str:
 def constant_text(value: Value) -> str:
     """Return the elements of a small constant: `0.5`, `{1,3,3}`; empty for large constants and for strings."""
     data_type, dims = value.constant_type()
-    return _numbers(value.array) if prod(dims) <= _SHOWN and data_type not in (0, 8) else ""
+    return _numbers(value.array) if prod(dims) <= _MAX_ELEMENTS and data_type not in (0, 8) else ""
 
 
 def _numbers(array: Array) -> str:
@@ -105,10 +105,10 @@ def attribute_text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
-        return repr(value if len(value) <= _LONG else value[:_LONG] + "…")
+        return repr(value if len(value) <= _MAX_STRING else value[:_MAX_STRING] + "…")
     if isinstance(value, (list, tuple)):
-        shown = [attribute_text(v) for v in value[:_SHOWN]]
-        return f"[{','.join(shown)}{',…' if len(value) > _SHOWN else ''}]"
+        shown = [attribute_text(v) for v in value[:_MAX_ELEMENTS]]
+        return f"[{','.join(shown)}{',…' if len(value) > _MAX_ELEMENTS else ''}]"
     if isinstance(value, (int, float)):
         return float_text(value) if isinstance(value, float) else str(value)
     if hasattr(value, "dtype") and hasattr(value, "shape"):

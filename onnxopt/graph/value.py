@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Dim = int | str | None
 Shape = tuple[Dim, ...]
 Type = tuple[int, tuple[int, ...]]
-_MANY: Final = 100  # readers; each of them may query all
+_MAX_QUERIED_USERS: Final = 100  # readers; each of them may query all
 
 
 @lru_cache(1 << 10)
@@ -102,7 +102,7 @@ class Value:
 
         False for more than 100 readers: each reader may ask, and the total time must stay linear.
         """
-        return not self.output_count and len(self.users) <= _MANY and all(map(kind, self.users))
+        return not self.output_count and len(self.users) <= _MAX_QUERIED_USERS and all(map(kind, self.users))
 
     @property
     def array(self) -> Array:

@@ -12,7 +12,7 @@ from typing import Final
 from onnxopt.errors import plain
 
 _CHUNK: Final = 1 << 22  # bytes per read, where the kernel does not copy
-_AT_ONCE: Final = 1 << 30  # bytes per system call, so that an interrupt is handled soon
+_CHUNK_BYTES: Final = 1 << 30  # bytes per system call, so that an interrupt is handled soon
 _SHORTER: Final = "a file became shorter while it was copied"
 _CANNOT: Final = {
     *(errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EACCES, errno.EIO),
@@ -60,7 +60,7 @@ def _in_kernel(source: int, begin: int, end: int, target: int, at: int) -> int:
     copy = getattr(os, "copy_file_range", None)  # Linux only; shares blocks where the file system can
     while copy is not None and begin < end:
         try:
-            done = copy(source, target, min(end - begin, _AT_ONCE), begin, at)
+            done = copy(source, target, min(end - begin, _CHUNK_BYTES), begin, at)
         except OSError as e:
             if e.errno not in _CANNOT:
                 raise

@@ -28,7 +28,7 @@ EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
 INLINE_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB, the rest is for names and attributes
 _PAGE: Final = 1 << 12  # offset alignment required for mapping; on Windows
 _GRANULE: Final = 1 << 16  # this alignment
-_LARGE: Final = 1 << 20  # bytes; above, padding does not matter
+_MIN_ALIGNED_BYTES: Final = 1 << 20  # bytes; above, padding does not matter
 _HASHED: Final = 1 << 26  # bytes; up to here the data file's name depends on the contents only
 
 
@@ -95,7 +95,7 @@ class Layout:
         self.references.append((tensor, target.relative_to(self.home).as_posix()))
 
     def _room(self, size: int) -> int:
-        start = self._size + -self._size % (_GRANULE if size >= _LARGE else _PAGE)
+        start = self._size + -self._size % (_GRANULE if size >= _MIN_ALIGNED_BYTES else _PAGE)
         self._size = start + size
         return start
 

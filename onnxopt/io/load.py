@@ -23,7 +23,7 @@ Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by index of th
 Read: TypeAlias = "tuple[ModelProto, bool, Places, MappedFile | None]"
 
 _WORTH: Final = 1 << 20  # bytes of a file
-_LARGE: Final = 1 << 14  # bytes of a weight; shapes and axes, often queried, are smaller
+_MIN_LAZY_BYTES: Final = 1 << 14  # bytes of a weight; shapes and axes, often queried, are smaller
 _FIELD: Final = 512  # minimum average bytes of nodes and initializers
 _LOCATION: Final = b"location"  # the key of an external tensor's file name
 
@@ -116,7 +116,7 @@ def _skimmed(path: Path) -> Read | None:
         return None
     try:
         file = MappedFile(path)
-        light, places = skim(file.view, _LARGE, len(file.view) // _FIELD)
+        light, places = skim(file.view, _MIN_LAZY_BYTES, len(file.view) // _FIELD)
         return (ModelProto.FromString(light), _LOCATION not in light, places, file) if places else None
     except (OSError, ValueError, DecodeError):  # errors are raised by the full parse, unless it succeeds
         return None

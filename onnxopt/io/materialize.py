@@ -13,7 +13,7 @@ from onnxopt.io.external import external_tensors
 from onnxopt.io.layout import INLINE_LIMIT
 from onnxopt.protos import tensor_bytes
 
-_SMALL: Final = 1 << 10  # bytes; smaller tensors stay in the message
+_MAX_INLINE_BYTES: Final = 1 << 10  # bytes; smaller tensors stay in the message
 _ALIGNED: Final = 1 << 12
 
 
@@ -45,7 +45,7 @@ def _light(proto: ModelProto, path: Path) -> ModelProto:
     with open(file, "wb") as data:
         for tensor in proto.graph.initializer:
             copy, raw = light.graph.initializer.add(), tensor.raw_data
-            if len(raw) < _SMALL:
+            if len(raw) < _MAX_INLINE_BYTES:
                 copy.CopyFrom(tensor)
                 continue
             _copy(tensor, copy, but="raw_data")

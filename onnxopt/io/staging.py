@@ -18,7 +18,7 @@ from typing import IO, Final
 from onnxopt.io.locks import CAN_LOCK, alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
-_LONGEST: Final = 200  # bytes of a name, of 255 in most file systems
+_MAX_NAME_BYTES: Final = 200  # bytes of a name, of 255 in most file systems
 _ROOM: Final = 1 << 20  # bytes
 MANY: Final = "onnxopt"  # staging name for results of many models
 # locked while the process lives; lists the data files about to appear beside the destination
@@ -91,8 +91,8 @@ class StagingFolder:
 def _prefix(name: str) -> str:
     """Return the prefix of staging names for `name`, within the length limit of file systems."""
     short = name
-    while len(os.fsencode(short)) > _LONGEST:
-        short = short[: len(short) - max(1, (len(os.fsencode(short)) - _LONGEST) // 4)]
+    while len(os.fsencode(short)) > _MAX_NAME_BYTES:
+        short = short[: len(short) - max(1, (len(os.fsencode(short)) - _MAX_NAME_BYTES) // 4)]
     if short != name:  # keeps long names with a common beginning apart
         import zlib  # few names are long
 

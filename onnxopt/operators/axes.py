@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from onnxopt.operators.table import FORMS
 
-_TABLE: Final = """
+_AXIS_MAPS: Final = """
 Concat              all    axis
 CumProd             0      axis:1
 CumSum              0      axis:1
@@ -72,6 +72,6 @@ _BY_FORM: Final = {
 }
 
 AXES: Final[dict[str, AxisRule]] = {op: _BY_FORM[form] for op, form in FORMS.items() if form in _BY_FORM}
-for _line in filter(None, _TABLE.splitlines()):
+for _line in filter(None, _AXIS_MAPS.splitlines()):
     _op, *_words = _line.split()
     AXES[_op] = _rule(*_words)

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_TABLE: Final = """
+_FORMS: Final = """
 Abs                 unary      harmless exact positive nonnegative small ranged
 Acos                unary      harmless
 Acosh               unary      harmless
@@ -235,7 +235,7 @@ SequenceMap         body results
 
 FORMS: Final[dict[str, str]] = {}
 TRAITS: Final[dict[str, frozenset[str]]] = {}
-for _line in filter(None, _TABLE.splitlines()):
+for _line in filter(None, _FORMS.splitlines()):
     _op, _form, *_traits = _line.split()
     FORMS[_op] = _form
     _more = [implied for trait, implied in (("linear", "positive"), ("fraction", "nonnegative")) if trait in _traits]

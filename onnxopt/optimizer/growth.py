@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline import PassReport
 
 _PERCENT: Final = 1  # of the file: less is not worth a word
-_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 _REMEDIES: Final = {"constant-folding": "--max-constant-bytes 0"}  # else the pass is left out
 
 
@@ -37,7 +37,7 @@ def growth(report: Report, source: str | Path, options: OptimizeOptions, repeat:
         passes = passes if any(p.bytes for p in passes) else _measured(source, options)
     except OnnxOptError:  # of a file that is another by now
         return []
-    grown = sorted((p for p in passes if -p.bytes > more // 10), key=lambda p: p.bytes)[:_NAMED]
+    grown = sorted((p for p in passes if -p.bytes > more // 10), key=lambda p: p.bytes)[:_MAX_NAMED]
     if not grown:
         return [f"{said}: what was converted or put inline takes more room"]
     added = " and ".join(f"{p.name} made constants of {size(-p.bytes)}" for p in grown)

@@ -13,7 +13,7 @@ from onnxopt.optimizer.options import OptimizeOptions
 if TYPE_CHECKING:
     from onnxopt.optimizer.results import Report, RolledBack
 
-_SHOWN: Final = 3  # sites in a hint
+_MAX_SITES: Final = 3  # sites in a hint
 
 
 def remarks(report: Report, options: OptimizeOptions, plugins: Sequence[str] = ()) -> list[str]:
@@ -45,7 +45,7 @@ def _rolled_back(rolled_back: Sequence[RolledBack]) -> Iterator[str]:
     for line in left_out([asdict(r) for r in rolled_back], matched=True):
         yield line if line.startswith(" ") else f"warning: {line}"
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
-    disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
+    disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _MAX_SITES else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
     yield f"hint: {_whom_to_tell(rolled_back)}{more}"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.records import PipelineReport
 
 
-_FEW: Final = 3  # operators listed by name
+_MAX_OPERATORS: Final = 3  # operators listed by name
 _LEVELS: Final = (0, 1, 2, 3)
 MADE_BY: Final = "onnxopt.made-by"  # metadata key of a function made by a pass from nodes
 
@@ -81,7 +81,7 @@ class PassInfo:
         if why := self.not_for(targets):
             return why
         if self.ops and model.operators().isdisjoint(self.ops):
-            if len(self.ops) > _FEW:
+            if len(self.ops) > _MAX_OPERATORS:
                 return f"the model has none of its {len(self.ops)} operators"
             return f"the model has no {any_of(self.ops)}"
         return ""

@@ -22,11 +22,11 @@ from onnxopt.pipeline.registry import get_pass, is_recipe
 from onnxopt.pipeline.sequence import Sequential
 
 _TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
-_WORD: Final = re.compile(r"[\w.:/+-]+")
-_NONE: Final[Mapping[str, Later]] = {}
+_BARE_WORD: Final = re.compile(r"[\w.:/+-]+")
+_NO_PASSES: Final[Mapping[str, Later]] = {}
 
 
-def parse_pipeline(text: str, later: Mapping[str, Later] = _NONE) -> Sequential:
+def parse_pipeline(text: str, later: Mapping[str, Later] = _NO_PASSES) -> Sequential:
     """Return the passes named by `text`; passes in `later` without options stay lazy.
 
     Raises UsageError with line and column.
@@ -73,7 +73,7 @@ def _value_text(value: Any) -> str:
     if isinstance(value, str):
         import json
 
-        plain = _WORD.fullmatch(value) and isinstance(literal(value), str)
+        plain = _BARE_WORD.fullmatch(value) and isinstance(literal(value), str)
         return value if plain else json.dumps(value)
     return repr(value)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from onnxopt.plaintext import cleaned
 from onnxopt.reporting import verdict
 
-_SIZES: Final = 8  # dynamic dims that each line of a case has
+_MAX_DIMS: Final = 8  # dynamic dims that each line of a case has
 
 
 def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
@@ -16,7 +16,7 @@ def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     found = cleaned(found)
     for case in found["cases"]:
         name = case["name"]
-        if len(case["dims"]) > _SIZES:  # a model with a cache has twenty, and forty outputs
+        if len(case["dims"]) > _MAX_DIMS:  # a model with a cache has twenty, and forty outputs
             yield f"{name}: {sizes(case)}"
         elif case["dims"]:
             name += f" ({sizes(case)})"

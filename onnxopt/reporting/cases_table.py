@@ -16,10 +16,17 @@ from onnxopt.reporting.console import told
 from onnxopt.reporting.fitting import Fitting, Name
 from onnxopt.reporting.terminal import show
 
-_SHOWN: Final = 8  # outputs of a case, where none differs
+_MAX_OUTPUTS: Final = 8  # outputs of a case, where none differs
 _DIM: Final = 24  # characters of a dim and its size
 _FIGURES: Final = ("type", "max abs", "max rel", "cosine", "ulp", "NaN", "Inf")
-_LEAST: Final = ("ulp", "cosine", "NaN", "Inf", "type", "max abs")  # what goes first where the terminal is narrow
+_DROPPED_FIRST: Final = (
+    "ulp",
+    "cosine",
+    "NaN",
+    "Inf",
+    "type",
+    "max abs",
+)  # what goes first where the terminal is narrow
 _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
 
 
@@ -31,7 +38,7 @@ def print_comparison(found: dict[str, Any], verbose: int) -> None:
 def render(found: dict[str, Any], verbose: int = 0) -> RenderableType:
     parts: list[RenderableType] = []
     if any(c["outputs"] for c in found["cases"]):
-        parts.append(Fitting([_table(found, _LEAST[:n]) for n in range(len(_LEAST) + 1)]))
+        parts.append(Fitting([_table(found, _DROPPED_FIRST[:n]) for n in range(len(_DROPPED_FIRST) + 1)]))
     for case in found["cases"]:
         if case["note"]:
             parts.append(Text(f"{case['name']}: {case['status']}: {case['note']}", _CASE_STYLES[case["status"]]))
@@ -79,5 +86,5 @@ def _cells(o: dict[str, Any]) -> dict[str, str]:
 def _worst(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(those to show, those that are fine): all that differ, and the largest differences, in the model's order."""
     ranked = sorted(range(len(outputs)), key=lambda i: (outputs[i]["ok"], -outputs[i]["max_rel"]))
-    count = max(_SHOWN, sum(not o["ok"] for o in outputs))
+    count = max(_MAX_OUTPUTS, sum(not o["ok"] for o in outputs))
     return [outputs[i] for i in sorted(ranked[:count])], [outputs[i] for i in ranked[count:]]

@@ -13,9 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-_WIDE: Final = 10_000
+_UNLIMITED_WIDTH: Final = 10_000
 _ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
-_WORD: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
+_WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Fitting:
     otherwise: RenderableType | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = options.update(width=_WIDE)
+        wide = options.update(width=_UNLIMITED_WIDTH)
         for table in self.tables[: None if self.otherwise is not None else -1]:
             needed = Measurement.get(console, wide, table).maximum
             for column in table.columns:
@@ -61,7 +61,7 @@ def folded(name: str, width: int) -> Iterator[str]:
     most = width
     while len(name) > most:
         ends = (max(name.rfind(end, 1, most) for end in some) + 1 for some in _ENDS)
-        word = max((m.start() for m in _WORD.finditer(name, 1) if m.start() <= most), default=0)
+        word = max((m.start() for m in _WORD_START.finditer(name, 1) if m.start() <= most), default=0)
         end = next((end for end in (*ends, word) if end > most // 3), most)
         yield name[:end]
         name, most = name[end:], max(width - 2, 1)

@@ -16,8 +16,8 @@ _REMEDIES: Final = {
     "the standard does not have it in this type": "; a newer opset may (--target-opset)",
     "which types this operator takes is not known": "; Casts stand around it, unless a plugin replaces it",
 }
-_MANY: Final = 8
-_SHOWN: Final = 3  # weights that are named
+_MIN_COUNT: Final = 8
+_MAX_WEIGHTS: Final = 3  # weights that are named
 
 
 def lines(report: dict[str, Any]) -> Iterator[str]:
@@ -26,19 +26,19 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         if p["name"] in _FOLDS:
             for name, rule in p["rules"].items():
                 for reason, (example, count) in _declined(rule):
-                    if count >= _MANY and not _is_ordinary(p["name"], reason):
+                    if count >= _MIN_COUNT and not _is_ordinary(p["name"], reason):
                         yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
         elif p["name"] == "convert-dtype":
             for rule in p["rules"].values():
                 for reason, (example, count) in _declined(rule):
                     remedy = _REMEDIES.get(reason) or _remedy(reason)
-                    if remedy and (count >= _MANY or not rule["hits"]):
+                    if remedy and (count >= _MIN_COUNT or not rule["hits"]):
                         stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
                         yield f"kept: {stay}: {reason}, for example {example}{remedy}"
             weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
-            yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
-            if len(weights) > _SHOWN:
-                yield f"kept: and {counted(len(weights) - _SHOWN, 'more weight')} (-v)"
+            yield from (f"kept: {reason}" for reason in weights[:_MAX_WEIGHTS])
+            if len(weights) > _MAX_WEIGHTS:
+                yield f"kept: and {counted(len(weights) - _MAX_WEIGHTS, 'more weight')} (-v)"
 
 
 def _declined(rule: dict[str, Any]) -> Iterator[tuple[str, tuple[str, int]]]:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
 
-_SHOWN: Final = 12  # operators; the others are summed
-_SMALL: Final = 0.005  # a share of the time that is not worth a line
+_MAX_OPERATORS: Final = 12  # operators; the others are summed
+_MIN_SHARE: Final = 0.005  # a share of the time that is not worth a line
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -34,8 +34,8 @@ def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str
     """Where the time goes: (operator, a column for each file), a column of (label, milliseconds, nodes); the small ones
     together."""
     rows = found["operators"]
-    least = _SMALL * max((sum(times) for times in zip(*(row["seconds"] for row in rows))), default=0.0)
-    large = [row for row in rows[:_SHOWN] if max(row["seconds"]) >= least]
+    least = _MIN_SHARE * max((sum(times) for times in zip(*(row["seconds"] for row in rows))), default=0.0)
+    large = [row for row in rows[:_MAX_OPERATORS] if max(row["seconds"]) >= least]
     rest = [row for row in rows if row not in large]
     if rest:
         sums = {key: [sum(numbers) for numbers in zip(*(row[key] for row in rest))] for key in ("seconds", "nodes")}

@@ -9,7 +9,7 @@ from onnxopt.plaintext import cleaned, counted
 from onnxopt.reporting import kept
 from onnxopt.reporting import verdict as judged
 
-_SHOWN: Final = 3  # names in a line
+_MAX_NAMES: Final = 3  # names in a line
 
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
@@ -129,8 +129,8 @@ def data(report: dict[str, Any]) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:

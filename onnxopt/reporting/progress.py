@@ -11,8 +11,8 @@ from typing import Any, Final
 from onnxopt.plaintext import line
 
 _DELAY: Final = 1.0  # seconds: what takes less says nothing
-_STEPS: Final = ("load", "passes", "write", "verify")
-_NAMED: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
+_PHASES: Final = ("load", "passes", "write", "verify")
+_PHASE_OF: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
 
 
 def _is_seen() -> bool:
@@ -75,13 +75,13 @@ def optimization_steps(phase: str) -> str:
     name, _, share = phase.partition(" ")
     if not phase or (share and not share.endswith("%")):
         return escape(phase)
-    now = _NAMED.get(name, "passes")
+    now = _PHASE_OF.get(name, "passes")
     parts = []
-    for step in _STEPS:
+    for step in _PHASES:
         if step == now:
-            parts.append(f"[bold]{f'{step} {share}'.rstrip() if name in _NAMED else f'{step}: {escape(name)}'}[/]")
+            parts.append(f"[bold]{f'{step} {share}'.rstrip() if name in _PHASE_OF else f'{step}: {escape(name)}'}[/]")
         else:
-            parts.append(f"[{'green' if _STEPS.index(step) < _STEPS.index(now) else 'dim'}]{step}[/]")
+            parts.append(f"[{'green' if _PHASES.index(step) < _PHASES.index(now) else 'dim'}]{step}[/]")
     return " › ".join(parts)
 
 

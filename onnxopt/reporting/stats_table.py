@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Cells = list[RenderableType]
 
-_LEAST: Final = 18  # characters for an operator's name, before a column of figures goes
+_MIN_NAME_WIDTH: Final = 18  # characters for an operator's name, before a column of figures goes
 _LISTED: Final = 6  # inputs and outputs shown
 
 
@@ -49,7 +49,7 @@ def one(stats: ModelStats) -> RenderableType:
         interface.add_row(Text("dynamic" if not i else "", "dim"), Name(symbol), Name(shown))
     for grid in interface.columns[:1]:
         grid.no_wrap = True
-    figures = Fitting(_narrowing(headings_of(stats), rows, sums), _LEAST)
+    figures = Fitting(_narrowing(headings_of(stats), rows, sums), _MIN_NAME_WIDTH)
     parts: list[RenderableType] = [_heads(("", stats)), interface, figures]
     parts += [Name(note, "dim") for note in notes(stats)]
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
@@ -77,7 +77,7 @@ def diff(a: ModelStats, b: ModelStats) -> RenderableType:
     sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
     tables = _narrowing(("before", "after", "change", "%"), rows, sums, least=2)
     interface = [Text(note, "yellow") for note in interface_changes(a, b)]
-    return Group(_heads(("before", a), ("after", b)), *interface, Fitting(tables, _LEAST))
+    return Group(_heads(("before", a), ("after", b)), *interface, Fitting(tables, _MIN_NAME_WIDTH))
 
 
 def _narrowing(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], least: int = 1) -> list[Table]:

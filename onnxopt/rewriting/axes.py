@@ -24,7 +24,7 @@ from onnxopt.rewriting.forms import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
 
-_NONE: Final = frozenset[int]()
+_NO_AXES: Final = frozenset[int]()
 
 To = tuple[tuple[int, ...], ...]  # for each axis the axes it becomes, in order
 Made = tuple[int | None, ...]  # for each axis of the results its operand axis, or None for an axis from another operand
@@ -237,7 +237,7 @@ def axes_of(node: Node) -> Axes | None:
             return None
         if op == "Clip" and any(types.shape(v) not in ((), (1,)) for v in others):
             return None
-        return Axes(rank, tuple(dict.fromkeys(data)), _NONE, 0, tuple(range(rank)))
+        return Axes(rank, tuple(dict.fromkeys(data)), _NO_AXES, 0, tuple(range(rank)))
     last, along = 0, _along(node, rank, rule)
     if along is None:
         return None
@@ -250,7 +250,7 @@ def axes_of(node: Node) -> Axes | None:
     elif rule.named == "last":
         last = int(rule.operand)
     elif rule.named == "from" or graph.opset() <= rule.joined_up_to:
-        last, along = rank - min(along), _NONE
+        last, along = rank - min(along), _NO_AXES
         if any(types.rank(v) not in range(last + 1) for v in others):
             return None
     made = _made(node, rank, rule, along) if last <= rank else None

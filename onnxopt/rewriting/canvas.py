@@ -21,8 +21,8 @@ from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import after
 from onnxopt.rewriting.parts import insert_new, of_axes
 
-_MANY: Final = 256  # parts of a tensor, and nodes removed with its scatters
-_STEPS: Final = 8
+_MAX_PARTS: Final = 256  # parts of a tensor, and nodes removed with its scatters
+_MAX_ROUNDS: Final = 8
 _PADDED: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
 
 # (value, start, end along the axis); an end of None is the value's end
@@ -58,7 +58,7 @@ class Canvas:
         assert data is not None and updates is not None
         parts = self.layouts[data]
         front, back = _cut(parts, 0, start), () if end is None else _cut(parts, end, None)
-        if front is None or back is None or len(front) + len(back) > _MANY:
+        if front is None or back is None or len(front) + len(back) > _MAX_PARTS:
             return False
         if missing:
             stands = Value("", self.graph)
@@ -148,7 +148,7 @@ class Canvas:
         padded = _padded(parts)
         if padded is not None:
             return [padded[0]]
-        longest = range(len(parts) - 1, max(1, len(parts) - _STEPS), -1)
+        longest = range(len(parts) - 1, max(1, len(parts) - _MAX_ROUNDS), -1)
         known = next((i for i in longest if (axis, parts[:i]) in self.joined), 0)
         return [*([parts[:known]] if known else []), *((p,) for p in parts[known:])]
 
@@ -241,7 +241,7 @@ def _parts_of(base: Value, axis: int) -> Parts:
     if node is not None and node.op == "Concat" and node.graph is base.graph and not node.has_references:
         inputs = [v for v in node.inputs if v is not None]
         sizes = [_size(v, axis) for v in inputs]
-        if int(node.attr("axis")) % (types.rank(base) or 1) == axis and None not in sizes and len(sizes) < _MANY:
+        if int(node.attr("axis")) % (types.rank(base) or 1) == axis and None not in sizes and len(sizes) < _MAX_PARTS:
             return tuple((v, 0, n) for v, n in zip(inputs, sizes))
     return ((base, 0, size),)
 
@@ -341,7 +341,7 @@ def _length(part: Part) -> int | None:
 
 def _number(v: Value) -> Array | None:
     """Return the number repeated in all elements of a value, or None."""
-    for _ in range(_STEPS):
+    for _ in range(_MAX_ROUNDS):
         if v.constant:
             return one_element(v.glance())
         node = v.producer
@@ -359,7 +359,7 @@ def _number(v: Value) -> Array | None:
 def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:
     """Add the producers used only by these nodes."""
     todo = list(gone)
-    while todo and len(gone) < _MANY + len(todo):
+    while todo and len(gone) < _MAX_PARTS + len(todo):
         for v in todo.pop().inputs:
             node = v.producer if v is not None else None
             if node is None or node in gone or node.op == "Constant":

@@ -13,7 +13,7 @@ from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 from onnxopt.rewriting.forms import listed_axes
 
-_REACH: Final = 10
+_MAX_MASK_DEPTH: Final = 10
 
 
 class Kept(IntEnum):
@@ -25,7 +25,7 @@ class Kept(IntEnum):
     CAUSAL = 3  # query i sees exactly the keys 0 to i
 
 
-def kept_by(value: Value, truth: bool, reach: int = _REACH) -> Kept:
+def kept_by(value: Value, truth: bool, reach: int = _MAX_MASK_DEPTH) -> Kept:
     """Return the keys kept by mask `value` where the mask equals `truth`; the number zero is false."""
     if value.constant:
         return _of_array(value.array.astype(bool) == truth)
@@ -50,7 +50,7 @@ def kept_by(value: Value, truth: bool, reach: int = _REACH) -> Kept:
     return _handed_on(node, kept_by(source, truth, reach - 1))
 
 
-def kept_by_numbers(value: Value, reach: int = _REACH) -> Kept:
+def kept_by_numbers(value: Value, reach: int = _MAX_MASK_DEPTH) -> Kept:
     """Return the keys kept by an additive mask: positions without minus infinity."""
     if value.constant:
         return _of_array(~np.isneginf(value.array.astype(np.float64)))

@@ -21,8 +21,8 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.rule import Declined
 
-_LONGEST: Final = 8  # operators of a chain
-_FEW: Final = 1 << 14  # bytes of indices that may be copied
+_MAX_CHAIN: Final = 8  # operators of a chain
+_MAX_COPIED_BYTES: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
 _BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # the map determines the dims of these results
 _CHAINS: Final = "chains of moves"
@@ -129,7 +129,7 @@ def _chain(anchor: Node) -> tuple[list[Node], bool]:
         nodes.append(node)
         if v.only_user is not nodes[-2] or nodes[-2].inputs.count(v) > 1:
             return nodes, True
-        if len(nodes) == _LONGEST:
+        if len(nodes) == _MAX_CHAIN:
             break
     return nodes, False
 
@@ -444,6 +444,6 @@ def _constant(m: Match, wanted: Any, given: Sequence[Value]) -> Value:
     for v in given:
         if v.array.dtype == np.int64 and np.array_equal(v.array, array):
             return v
-    few = array.nbytes <= _FEW or all(len(v.users) == 1 for v in given)
+    few = array.nbytes <= _MAX_COPIED_BYTES or all(len(v.users) == 1 for v in given)
     m.require(few, "a large index that others read would be copied")
     return m.const(array)

@@ -29,7 +29,7 @@ from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown,
 from onnxopt.rewriting.replace import check_replacement
 from onnxopt.rewriting.rule import Declined, Rule, failure
 
-_NAMED: Final = 4  # operators listed by name
+_MAX_NAMED: Final = 4  # operators listed by name
 
 
 @dataclass
@@ -235,7 +235,7 @@ def _other(value: Value) -> str:
 
 def _called(p: Call) -> str:
     """Return the operators of a call (the first few) and its attributes."""
-    ops = "|".join(p.ops[:_NAMED]) + ("|…" if len(p.ops) > _NAMED else "")
+    ops = "|".join(p.ops[:_MAX_NAMED]) + ("|…" if len(p.ops) > _MAX_NAMED else "")
     given = [f"{k}={shown(v)}" for k, v in p.attributes]
     return ops + (f" {{{', '.join(given)}}}" if given else "")
 

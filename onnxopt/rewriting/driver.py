@@ -17,8 +17,8 @@ from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 from onnxopt.rewriting.rule_set import Candidates, rule_set
 
-_NEAR: Final = 3  # levels, up to which a search over inputs is faster
-_WIDE: Final = 16  # inputs
+_MAX_SEARCH_DEPTH: Final = 3  # levels, up to which a search over inputs is faster
+_MAX_SEARCHED_INPUTS: Final = 16  # inputs
 
 
 @record
@@ -165,14 +165,14 @@ class Driver:
         and scanning their inputs for each would be quadratic.
         """
         depth, marked = self.rules.depth, model.marked
-        if depth > _NEAR or model.clock - clock < anchors:
+        if depth > _MAX_SEARCH_DEPTH or model.clock - clock < anchors:
             return self._reached(model.marked_since(clock)).__contains__
 
         def is_due(node: Node, levels: int = depth - 1) -> bool:
             if marked.get(node, 0) > clock:
                 return True
             if levels:
-                if len(node.inputs) > _WIDE:
+                if len(node.inputs) > _MAX_SEARCHED_INPUTS:
                     return True
                 for v in node.inputs:
                     if v is not None and v.producer is not None and is_due(v.producer, levels - 1):

@@ -32,7 +32,7 @@ FORMS: Final = {
     **dict.fromkeys(REDUCTIONS, Form(1, 18, ("axes",))),
     "ReduceSum": Form(1, 13, ("axes",)),
 }
-_NUMBERS: Final = frozenset({"max", "min", "value"})  # of the data's type; the others are integer lists
+_SCALAR_ATTRIBUTES: Final = frozenset({"max", "min", "value"})  # of the data's type; the others are integer lists
 
 
 def operands(node: Node) -> list[Value | None]:
@@ -50,7 +50,7 @@ def operands(node: Node) -> list[Value | None]:
             continue
         value = Value("", node.graph)
         found.append(value)
-        kind = dtype(x) if x is not None and name in _NUMBERS else TensorProto.INT64
+        kind = dtype(x) if x is not None and name in _SCALAR_ATTRIBUTES else TensorProto.INT64
         readable = kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64)
         if readable and attribute is not UNKNOWN:  # otherwise not known as a constant
             value.constant = True
@@ -75,9 +75,9 @@ def attributes(form: Form, values: list[Value | None]) -> dict[str, object] | st
         if i >= len(form.names) or not v.constant:
             return f"an attribute has to say it before opset {form.since}"
         name, array = form.names[i], v.array
-        if name in _NUMBERS and not _is_single_precision(array):
+        if name in _SCALAR_ATTRIBUTES and not _is_single_precision(array):
             return "the attribute holds single precision only"
-        found[name] = float(array.reshape(())) if name in _NUMBERS else array.reshape(-1).tolist()
+        found[name] = float(array.reshape(())) if name in _SCALAR_ATTRIBUTES else array.reshape(-1).tolist()
     return found
 
 

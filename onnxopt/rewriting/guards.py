@@ -13,7 +13,7 @@ from onnxopt.protos import Array
 from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
 
-_FEW: Final = 4  # readers examined
+_MAX_READERS: Final = 4  # readers examined
 
 
 def quantized(m: Match, x: Value) -> bool:
@@ -142,7 +142,7 @@ def scales_formula(node: Node, factor: Array) -> bool:
     """Whether the product of `node` and `factor` is an operand of the last product of a decomposed normalization or
     Gelu."""
     half = factor.size == 1 and factor.item() == 0.5
-    ends = (u.output for u in islice(node.output.users, _FEW) if u.op in ("Mul", "Div"))
+    ends = (u.output for u in islice(node.output.users, _MAX_READERS) if u.op in ("Mul", "Div"))
     return any(_normalized(v) or (half and _gated(v)) for v in ends)
 
 

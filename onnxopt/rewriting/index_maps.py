@@ -35,8 +35,8 @@ APART: Final = "what a step joins, splits or picks from is not provably side by 
 _RANK: Final = "a rank is unknown"
 _ORDER: Final = "no order of the axes that there are"
 _AXES: Final = "no axes, or computed ones, or such as are not there"
-_FAR: Final = "an index that is not there"
-_MANY: Final = "an index for each element would be large"
+_OUT_OF_RANGE: Final = "an index that is not there"
+_TOO_MANY_INDICES: Final = "an index for each element would be large"
 _NEGATIVE: Final = "negative axes of an unknown rank"
 
 Cut: TypeAlias = tuple[int, int, int]  # start, end, step of a Slice
@@ -112,7 +112,7 @@ class IndexMap:
 
     def apply(self, node: Node) -> None:
         """Append an operator to the map; declines if the result cannot be expressed."""
-        step = _STEPS[node.op]
+        step = _TRANSFERS[node.op]
         if node.op not in SAME_ORDER:
             self.m.require(self.axes is not None, APART if self.source else _RANK)
             step(self, node)
@@ -471,7 +471,7 @@ class IndexMap:
         size = length(axes[axis])
         m.require(0 < index.size <= _COMPUTED, "many indices, or none")
         if isinstance(size, int):
-            m.require(((-size <= index) & (index < size)).all(), _FAR)
+            m.require(((-size <= index) & (index < size)).all(), _OUT_OF_RANGE)
             index = np.where(index < 0, index + size, index)
         if run is None:  # size 1
             m.require(index.size == 1, "one element is picked again and again")
@@ -499,7 +499,7 @@ class IndexMap:
         if n > 1:
             m.require(len(sizes) == n and 0 not in sizes, "a dim is unknown")
             ends = np.array(sizes)
-            m.require(((-ends <= places) & (places < ends)).all(), _FAR)
+            m.require(((-ends <= places) & (places < ends)).all(), _OUT_OF_RANGE)
             strides = [prod(sizes[i + 1 :]) for i in range(n)]
             places = (np.where(places < 0, places + ends, places) * strides).sum(-1, keepdims=True)
             axes[:n] = [[p for a in axes[:n] for p in a]]
@@ -558,7 +558,7 @@ class IndexMap:
         assert run is not None and beside is not None and isinstance(run.size, int) and isinstance(part.size, int)
         m.require(run.pick is None or isinstance(run.pick, np.ndarray), APART)
         flat = np.arange(run.size) if run.pick is None else run.pick
-        m.require(isinstance(flat, np.ndarray) and flat.size * part.size <= _STORED, _MANY)
+        m.require(isinstance(flat, np.ndarray) and flat.size * part.size <= _STORED, _TOO_MANY_INDICES)
         at = run.parts.index(beside) + (beside in before)
         wide = np.expand_dims(flat.reshape([p.size for p in run.parts]), at)
         run.pick = np.repeat(wide, part.size, at).reshape(-1)
@@ -601,7 +601,7 @@ class IndexMap:
             last = flat.index(run.parts[-1]) if run.parts and run.parts[-1] in flat else last
 
 
-_STEPS: Final[dict[str, Callable[[IndexMap, Node], None]]] = {
+_TRANSFERS: Final[dict[str, Callable[[IndexMap, Node], None]]] = {
     "Expand": IndexMap._copy,
     "Flatten": IndexMap._flatten,
     "Gather": IndexMap._gather,
@@ -613,5 +613,5 @@ _STEPS: Final[dict[str, Callable[[IndexMap, Node], None]]] = {
     "Transpose": IndexMap._transpose,
     "Unsqueeze": IndexMap._unsqueeze,
 }
-MOVERS: Final = tuple(_STEPS)
+MOVERS: Final = tuple(_TRANSFERS)
 PICKING: Final = tuple(op for op in MOVERS if op not in VIEWS)

@@ -29,7 +29,7 @@ from onnxopt.rewriting.rule import Declined
 if TYPE_CHECKING:
     from typing import Protocol, overload
 
-_FEW: Final = 1 << 14  # bytes for writing out a constant that is not stored
+_MAX_WRITTEN_BYTES: Final = 1 << 14  # bytes for writing out a constant that is not stored
 
 
 class Match:
@@ -134,7 +134,7 @@ class Match:
             self.require_few_copies(data.nbytes)
         if has_unstored:
             stored = sum(tensor_bytes(*v.constant_type()) for v in bound if v.is_stored)
-            if data.nbytes > stored + _FEW:
+            if data.nbytes > stored + _MAX_WRITTEN_BYTES:
                 return self._fill(data)
         value = Value("", self.graph)
         value.constant = True

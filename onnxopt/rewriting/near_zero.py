@@ -19,9 +19,9 @@ from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
 from onnxopt.protos import Array
 from onnxopt.rewriting.forms import operands
 
-_REACH: Final = 100  # maximum number of reads; beyond, a distinguishing reader is assumed
-_NEAR: Final = 2.0**-20  # thresholds above it see only rounding differences
-_LARGE: Final = 2.0**10  # factors above it make small numbers large
+_MAX_READS: Final = 100  # maximum number of reads; beyond, a distinguishing reader is assumed
+_MIN_THRESHOLD: Final = 2.0**-20  # thresholds above it see only rounding differences
+_MAX_FACTOR: Final = 2.0**10  # factors above it make small numbers large
 
 
 def told_from_zero(value: Value) -> bool:
@@ -34,7 +34,7 @@ def told_from_zero(value: Value) -> bool:
     while waiting:
         v = waiting.pop()
         reads += len(v.users)
-        if reads > _REACH or (v.is_output and v.graph.is_function):
+        if reads > _MAX_READS or (v.is_output and v.graph.is_function):
             return True
         for node in v.users:
             if _tells(node, v):
@@ -50,15 +50,15 @@ def _tells(node: Node, v: Value) -> bool:
     if node.op in TELLS_ZERO or node.has_references or v.graph.model.has_function(node.op):
         return True
     if node.op in COMPARISONS:
-        return _least(node, v) < _NEAR
+        return _least(node, v) < _MIN_THRESHOLD
     if node.op == "Cast":
         return node.attr("to") not in FLOATS
     if node.op == "MaxPool":
         return len(node.outputs) > 1  # indices
     if node.op == "Mul":
-        return _most(node) > _LARGE
+        return _most(node) > _MAX_FACTOR
     if node.op == "Div":
-        return 1 in node.places(v) or _least(node, v) * _LARGE < 1
+        return 1 in node.places(v) or _least(node, v) * _MAX_FACTOR < 1
     return node.op == "Pow" and 0 in node.places(v) and not _keeps_zero(node)
 
 
@@ -86,9 +86,11 @@ def _around(loop: Node) -> Iterator[Value]:
 def _hands_on(node: Node, v: Value) -> bool:
     if node.op in ("Max", "Clip"):
         bounds = operands(node)[1:2] if node.op == "Clip" else node.inputs
-        return not any(b is not None and b is not v and b.constant and (_float(b) >= _NEAR).all() for b in bounds)
+        return not any(
+            b is not None and b is not v and b.constant and (_float(b) >= _MIN_THRESHOLD).all() for b in bounds
+        )
     if node.op in ("Add", "Mean", "Sub", "Sum"):
-        return all(u is v or (u is not None and u.constant) for u in node.inputs) and _least(node, v) < _NEAR
+        return all(u is v or (u is not None and u.constant) for u in node.inputs) and _least(node, v) < _MIN_THRESHOLD
     return node.op in NEAR_ZERO or node.op in ("Cast", "Div", "Mul") or (node.op == "Pow" and 0 in node.places(v))
 
 

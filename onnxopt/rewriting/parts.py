@@ -23,7 +23,7 @@ from onnxopt.rewriting.forms import FORMS
 
 # Bytes up to which a constant shared by all parts may be repeated for each.
 _MAX_REPEATED: Final = 1 << 16
-_MANY: Final = 100  # parts of a tensor; each may query all
+_MAX_PARTS: Final = 100  # parts of a tensor; each may query all
 
 
 @record(frozen=True, eq=False)
@@ -138,11 +138,11 @@ def parts_beside(x: Value) -> Iterator[Value]:
     """Yield all parts of the Split, or products of the tensor (with bias), of which `x` is one."""
     node = x.producer
     if node is not None and node.op == "Split":
-        yield from (v for v in node.outputs[:_MANY] if v is not None)
+        yield from (v for v in node.outputs[:_MAX_PARTS] if v is not None)
     if node is not None and node.op == "Add":
         node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
     if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
-        for other in islice(node.inputs[0].users, _MANY):
+        for other in islice(node.inputs[0].users, _MAX_PARTS):
             if other.op == "MatMul":
                 add = other.output.only_user
                 yield add.output if add is not None and add.op == "Add" else other.output

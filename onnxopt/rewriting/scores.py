@@ -11,7 +11,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.record import record
 
-_REACH: Final = 8
+_MAX_SCORE_DEPTH: Final = 8
 _CAP: Final = "Tanh"
 
 
@@ -36,7 +36,7 @@ class Scores:
     through: tuple[Value, ...]  # values from the product to the result
 
 
-def scores_of(value: Value, reach: int = _REACH) -> Scores | None:
+def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
     """Return the parts of attention scores, or None for any other computation."""
     node = value.producer
     if node is None or not reach or value.index:

@@ -13,10 +13,10 @@ from onnxopt.protos import Array
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.match import Match
 
-_REACH: Final = 8
+_MAX_ROTATION_DEPTH: Final = 8
 
 
-def half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _REACH) -> Value | None:
+def half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _MAX_ROTATION_DEPTH) -> Value | None:
     """Return the second half of [h, h] along the last axis, or of [-h, h] with sign -1; None if the halves may differ.
 
     With `paired` the halves are the elements at even and at odd indices.

@@ -16,7 +16,7 @@ from onnxopt.rewriting.pattern import Call, Either, Pattern
 from onnxopt.rewriting.rule import Rule
 
 _Schemas = Mapping[str, Sequence[onnx.defs.OpSchema]]
-_ELSEWHERE = "other domains are written: com.microsoft.Gelu(x)"
+_DOMAIN_HINT = "other domains are written: com.microsoft.Gelu(x)"
 
 
 def refuse_unknown(patterns: Iterable[Pattern], model: Model) -> None:
@@ -85,7 +85,7 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
         if op not in standard and not nodes[op] and (known := operators_of(op.rpartition("::")[0])):
             who = "neither the standard nor the model has" if model is not None else "the standard does not have"
             every = {*known, *(n.op for n in model.nodes())} if model is not None else known
-            yield f"{who} an operator {op!r}", nearest(op, every, _ELSEWHERE)
+            yield f"{who} an operator {op!r}", nearest(op, every, _DOMAIN_HINT)
     if not all(op in standard for op in call.ops):  # an operator without schema
         return
     versions = [s for op in call.ops for s in standard[op]]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnxopt.rollback.search import Search
     from onnxopt.verification import Verifier
 
-_MOST: Final = 16  # attempts
+_MAX_ATTEMPTS: Final = 16  # attempts
 
 
 def optimize_or_roll_back(
@@ -123,7 +123,7 @@ def _roll_back(
     bisection. A rule (or pass without rules) blamed repeatedly is left out completely. `reproducer`: folder for the
     smallest model with the first failure. Raises DifferentResult, with nothing written, if no attempt succeeds.
     """
-    for _ in range(_MOST):
+    for _ in range(_MAX_ATTEMPTS):
         if not work.next(error):
             break
         try:

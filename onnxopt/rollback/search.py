@@ -26,7 +26,7 @@ _AT_PLACES: Final = 2
 _BY_BISECTION: Final = 1
 _NODE_BY_NODE: Final = 16  # a type conversion wrong at a node may be right at the next
 _RESULTS: Final = 48  # verified intermediate results, before whole rules are left out at the first suspicion
-_NAMED: Final = 4
+_MAX_NAMED: Final = 4
 
 
 @record
@@ -107,8 +107,8 @@ class Search:
         """Return the error with the rewrites left out without success."""
         names = [str(r.record.site or r.name) for r in self.left_out]
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            error.hint = f"{error.hint}; without {', '.join(names[:_NAMED])}{more} it still does"
+            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+            error.hint = f"{error.hint}; without {', '.join(names[:_MAX_NAMED])}{more} it still does"
         return error
 
     def explain(self, error: DifferentResult) -> None:

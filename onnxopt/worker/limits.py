@@ -22,7 +22,7 @@ from onnxopt.arguments import check_number, check_whole
 from onnxopt.errors import UsageError
 from onnxopt.record import record
 
-_LEAST: Final = 128 << 20  # bytes
+_MIN_BYTES: Final = 128 << 20  # bytes
 _EVERY: Final = 0.25  # seconds between two looks
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -40,7 +40,7 @@ class Limits:
         """Raises UsageError for what is of another type, and for memory in which nothing runs."""
         check_whole("memory", self.memory)
         check_number("work", self.work)
-        if 0 < self.memory < _LEAST:
+        if 0 < self.memory < _MIN_BYTES:
             raise UsageError(f"a memory of {self.memory} bytes is not enough", "a runtime alone takes some 128 MiB")
 
     @property

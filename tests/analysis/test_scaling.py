@@ -8,7 +8,7 @@ import pytest
 from onnxopt.analysis.shapes import rounded, scaling
 from onnxopt.analysis.shapes.symbolic import Size, symbol
 
-LONGEST = rounded._LONGEST
+LONGEST = rounded._MAX_DIM
 
 
 @pytest.mark.parametrize("times", [*range(1, 9), 17, 100, 255, 256])

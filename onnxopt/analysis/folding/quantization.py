@@ -20,7 +20,7 @@ _RANGES: Final = {
     TensorProto.UINT4: (0, 15),
     TensorProto.INT4: (-8, 7),
 }
-_LARGEST: Final = {
+_MAX_QUANTIZED: Final = {
     TensorProto.FLOAT8E4M3FN: 448.0,
     TensorProto.FLOAT8E4M3FNUZ: 240.0,
     TensorProto.FLOAT8E5M2: 57344.0,
@@ -42,13 +42,13 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
         return None
     kind = element_type(zero) if zero is not None else node.attr("output_dtype", 0) or TensorProto.UINT8
     steps = _along(node, scale, x.shape)
-    if steps is None or kind not in _RANGES | _LARGEST:
+    if steps is None or kind not in _RANGES | _MAX_QUANTIZED:
         return None
     quotient = x / steps
     if not (np.abs(quotient) < _INT32).all() or not np.isfinite(steps).all():
         return None
-    if kind in _LARGEST:
-        largest = _LARGEST[kind]
+    if kind in _MAX_QUANTIZED:
+        largest = _MAX_QUANTIZED[kind]
         if (zero is not None and zero.astype(np.float32).any()) or (
             not node.attr("saturate", 1) and (np.abs(quotient) > largest).any()
         ):
@@ -87,7 +87,7 @@ def dequantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     if x is None or scale is None or scale.dtype not in (np.float32, np.float16) or node.attr("output_dtype", 0):
         return None
     steps = _along(node, scale.astype(np.float32), x.shape)
-    wide = np.float32 if element_type(x) in _LARGEST else np.int64
+    wide = np.float32 if element_type(x) in _MAX_QUANTIZED else np.int64
     offset = np.zeros((), wide) if zero is None else _along(node, zero.astype(wide), x.shape)
     if steps is None or offset is None:
         return None

@@ -29,7 +29,7 @@ GiveUp = Callable[[Node, str], None]
 
 _HERE: Final = 1 << 30  # operations in a session: about a second, during which signals are not handled
 _ALONE: Final = 1 << 20  # operations finished before threads would have started
-_FEW: Final = 1 << 14  # operations that Python evaluates faster than a process starts
+_MAX_PYTHON_WORK: Final = 1 << 14  # operations that Python evaluates faster than a process starts
 _DEATHS: Final = 4  # crashes after which the remaining nodes are left alone
 _OF_FLOATS: Final = frozenset({"Div", "Pow"})  # on integers they may divide by zero
 
@@ -61,7 +61,7 @@ def run_cone(
             return {v: found[v.name] for v in wanted if v.name in found}
         except Exception:  # find out which node has no kernel, or raises
             pass
-        if operations <= _FEW:
+        if operations <= _MAX_PYTHON_WORK:
             found = Native(threads=1).evaluate_each(data, names, most, ())
             return {v: found[v.name] for v in wanted if v.name in found}
     found = _run_elsewhere(room, data, nodes, names, most, give_up)

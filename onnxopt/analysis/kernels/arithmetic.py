@@ -13,7 +13,7 @@ from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, numpy_dtype
 
-_EXACT: Final = (1 << 53) - 1  # largest integer up to which float64 is exact
+_MAX_EXACT_FLOAT64: Final = (1 << 53) - 1  # largest integer up to which float64 is exact
 
 
 def _elementwise(function: Callable[..., Any], kinds: str = NUMBERS) -> Kernel:
@@ -150,6 +150,6 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     how = {"axis": tuple(axes), "keepdims": node.keeps_dims}
     result = _REDUCE[node.op].reduce(x, **how)
     wide = _REDUCE[node.op].reduce(np.abs(x).view(f"u{x.itemsize}"), dtype=np.float64, **how)
-    if (wide > min(of(x.dtype).high, _EXACT)).any():
+    if (wide > min(of(x.dtype).high, _MAX_EXACT_FLOAT64)).any():
         return None  # on overflow runtimes wrap or saturate; some sum in float64
     return [result.astype(x.dtype)]

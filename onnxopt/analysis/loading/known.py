@@ -39,8 +39,8 @@ _SEEN_THROUGH: Final = {
     **dict.fromkeys(("Add", "Mul", "Sub"), (1, 14)),
     **dict.fromkeys(("Div", "Gather"), (1, _NEVER)),
 }
-_LARGEST: Final = 1 << 11  # largest size at which float16 is exact
-_NUMBERS: Final = "iuf"
+_MAX_EXACT_FLOAT16: Final = 1 << 11  # largest size at which float16 is exact
+_NUMERIC_KINDS: Final = "iuf"
 _BRANCHES_DIFFER: Final = 11  # opset from which on branches of an If may have different shapes
 # Operators through which runtimes may follow sizes.
 _FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
@@ -135,9 +135,9 @@ def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | No
 def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
     """Return the results of `kernels.evaluate`, also for a Cast of sizes to floats, which runtimes follow."""
     found, x = kernels.evaluate(node, arrays, opset), arrays[0] if arrays else None
-    if found is None and node.op == "Cast" and x is not None and element_kind(x) in _NUMBERS and x.size:
+    if found is None and node.op == "Cast" and x is not None and element_kind(x) in _NUMERIC_KINDS and x.size:
         kind, wide = numpy_dtype(node.attr("to")), x.astype(np.float64)
-        if element_kind(kind) in _NUMBERS and (wide == np.clip(np.floor(wide), 0, _LARGEST)).all():
+        if element_kind(kind) in _NUMERIC_KINDS and (wide == np.clip(np.floor(wide), 0, _MAX_EXACT_FLOAT16)).all():
             made = x.astype(kind)
             return [made] if (made.astype(np.float64) == wide).all() else None
     return found

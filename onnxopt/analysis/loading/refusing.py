@@ -26,7 +26,7 @@ from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW
 from onnxopt.protos import Array, tensor_type_proto
 
-_FAR: Final = 40  # nodes outside of bodies, which are many, re-inferred for their effect on bodies
+_MAX_OUTER_NODES: Final = 40  # nodes outside of bodies, which are many, re-inferred for their effect on bodies
 _WARY: Final = 1000  # the same, if a body would be rejected
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
@@ -37,7 +37,7 @@ class Loading:
     def __init__(self, left: int) -> None:
         """`left`: number of nodes that may still be inferred."""
         self.left = left
-        self._far = _FAR  # the same for nodes outside of bodies
+        self._far = _MAX_OUTER_NODES  # the same for nodes outside of bodies
         self._wary = False
         self._known: dict[Value, Known] = {}  # permitted changes
         self.inside: dict[Value, Known] = {}  # what runtimes knew of values in bodies before
@@ -149,7 +149,7 @@ class Loading:
     def _look_before(self, node: Node) -> None:
         """Infer what runtimes know of watched values upstream of a node, on demand."""
         stack, asked = [node], dict[Node, None]()
-        while stack and len(asked) < _FAR:
+        while stack and len(asked) < _MAX_OUTER_NODES:
             last = stack[-1]
             open_values = (v for v in last.inputs if v in self.watched and v not in self.inside)
             makers = [m for v in open_values if v is not None and (m := v.producer) is not None and m not in asked]

@@ -18,7 +18,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import tensor_type_proto
 
-_FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_WATCHED_FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
 def watch(model: Model, loading: Loading) -> None:
@@ -96,4 +96,4 @@ def _tells_more(value: Value) -> bool:
 
     Not from floats of known size, except a list of floats, as sizes may be given.
     """
-    return types.dtype(value) not in _FLOATS or types.is_open(value) or types.rank(value) == 1
+    return types.dtype(value) not in _WATCHED_FLOATS or types.is_open(value) or types.rank(value) == 1

@@ -13,7 +13,7 @@ from onnxopt.analysis.shapes.counting import Count, counts, counts_in, dim_of, n
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 
-_LARGE: Final = 1 << 22  # indices examined
+_MAX_INDICES: Final = 1 << 22  # indices examined
 
 
 class Span(NamedTuple):
@@ -142,7 +142,7 @@ def _parts(indices: Value, given: Sequence[Dim]) -> list[Count | int | None] | N
     """Return for each data axis the count along an index axis, or the single index."""
     if indices.constant:
         dims = indices.constant_type()[1]
-        if not 0 < prod(dims) <= _LARGE:
+        if not 0 < prod(dims) <= _MAX_INDICES:
             return None
         array = indices.glance()
         found: list[Count | int | None] = []

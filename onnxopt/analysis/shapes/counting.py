@@ -17,9 +17,9 @@ from onnxopt.graph.value import Dim, Value
 from onnxopt.operators import SAME_ORDER
 from onnxopt.protos import Array
 
-_REACH: Final = 12
-_LARGE: Final = 1 << 16  # elements of a constant
-_INTEGERS: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
+_MAX_COUNTED_NODES: Final = 12
+_MAX_ELEMENTS: Final = 1 << 16  # elements of a constant
+_INDEX_TYPES: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
 
 
 class Count(NamedTuple):
@@ -30,12 +30,12 @@ class Count(NamedTuple):
     start: int = 0
 
 
-def counts(value: Value | None, reach: int = _REACH) -> Count | None:
+def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None:
     """Return the Count of a value, or None, also for unknown dims."""
-    if value is None or not reach or types.dtype(value) not in _INTEGERS:
+    if value is None or not reach or types.dtype(value) not in _INDEX_TYPES:
         return None
     if value.constant:
-        return counts_in(value.array) if 0 < value.array.size <= _LARGE else None
+        return counts_in(value.array) if 0 < value.array.size <= _MAX_ELEMENTS else None
     node, shape = value.producer, types.shape(value)
     if node is None or node.has_references or not shape:
         return None
@@ -88,9 +88,9 @@ def _sliced(node: Node, rank: int, reach: int) -> Count | None:
     return found
 
 
-def number(value: Value | None, reach: int = _REACH) -> int | None:
+def number(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> int | None:
     """Return the integer that all elements of `value` equal, or None."""
-    if value is None or not reach or types.dtype(value) not in _INTEGERS:
+    if value is None or not reach or types.dtype(value) not in _INDEX_TYPES:
         return None
     if value.constant:
         one = one_element(value.glance())
@@ -107,7 +107,7 @@ def _places(node: Node, rank: int) -> set[int] | None:
     return {int(a) % rank for a in given} if given is not None else None
 
 
-def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
+def dim_of(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Dim:
     """Return the dim read by `value`, a single integer; None if it is not a dim."""
     if value is None or not reach:
         return None
@@ -116,7 +116,7 @@ def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
     node = value.producer
     if node is None or node.has_references:
         return None
-    if node.op in (*SAME_ORDER, "Cast", "Identity") and types.dtype(value) in _INTEGERS:
+    if node.op in (*SAME_ORDER, "Cast", "Identity") and types.dtype(value) in _INDEX_TYPES:
         return dim_of(node.inputs[0], reach - 1)
     source = node.inputs[0]
     if node.op == "Gather" and source is not None and source.producer is not None and source.producer.op == "Shape":
@@ -135,7 +135,7 @@ def _listed(node: Node) -> tuple[Dim, ...] | None:
     return None if dims is None else dims[listed_by(node)]
 
 
-def is_size(value: Value | None, reach: int = _REACH) -> bool:
+def is_size(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> bool:
     """Whether `value`, a single integer, is surely not negative: a size, or a sum of sizes."""
     node = value.producer if value is not None else None
     if node is not None and reach and not node.has_references:

@@ -14,7 +14,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import LIKE_FIRST, MULTIDIRECTIONAL, POOLS, RECURRENT
 
-_FAR: Final = 32  # readers examined (in depth and in breadth), and axes
+_MAX_EXAMINED: Final = 32  # readers examined (in depth and in breadth), and axes
 _STATES: Final = (5, 6)  # state inputs of recurrent operators
 
 
@@ -42,12 +42,12 @@ class Running:
 def demanded_rank(value: Value, among: Running) -> int | None:
     """Return the rank of `value` required by readers in nodes that run, or None."""
     stack = [(value, 0, -1)]  # (value read, its additional axes, lower bound of the rank of `value`)
-    for _ in range(_FAR):
+    for _ in range(_MAX_EXAMINED):
         if not stack:
             break
         asked, more, above = stack.pop()
         for node in asked.users:
-            if node.has_references or len(stack) > _FAR:
+            if node.has_references or len(stack) > _MAX_EXAMINED:
                 continue
             rank = _read_by(node, asked)
             if rank is not None and rank - more > above and node in among:
@@ -106,4 +106,4 @@ def _axes(node: Node) -> int | None:
 def _is_list(axes: Value) -> bool:
     """Whether a constant is a short list of int64, as axes are."""
     data_type, dims = axes.constant_type()
-    return data_type == TensorProto.INT64 and prod(dims) <= _FAR
+    return data_type == TensorProto.INT64 and prod(dims) <= _MAX_EXAMINED

@@ -23,12 +23,12 @@ from onnxopt.protos import Array
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_LONGEST: Final = 1 << 23  # assumed largest dim
-_LONG: Final = 1 << 22  # the same, if the division rounds
+_MAX_DIM: Final = 1 << 23  # assumed largest dim
+_MAX_DIM_IF_ROUNDED: Final = 1 << 22  # the same, if the division rounds
 _COUNTED: Final = 1 << 24  # up to here float32 holds all integers; its reciprocal bounds the relative rounding error
-_FLOATS: Final = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE))
-_STEPS: Final = 12  # nodes in a chain
-_SMALL: Final = 1 << 16  # largest number added, or divisor
+_WIDE_FLOATS: Final = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE))
+_MAX_CHAIN: Final = 12  # nodes in a chain
+_MAX_ADDEND: Final = 1 << 16  # largest number added, or divisor
 
 
 class _Ratio(NamedTuple):
@@ -58,7 +58,7 @@ def rounded(s: ShapeData, cast: Node) -> Array | None:
     """
     if s.is_beside_bodies(cast):
         return None
-    found = _ratio(s, cast.inputs[0], _STEPS)
+    found = _ratio(s, cast.inputs[0], _MAX_CHAIN)
     if found is None:
         return None
     if found.over == 1:
@@ -74,7 +74,7 @@ def _is_no_less(size: Any, least: Mapping[str, int]) -> bool:
 
 def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
     node = v.producer if v is not None else None
-    if v is None or node is None or not steps or node.has_references or types.dtype(v) not in _FLOATS:
+    if v is None or node is None or not steps or node.has_references or types.dtype(v) not in _WIDE_FLOATS:
         return None
     if node.op == "Cast":
         return _counted(s, node.inputs[0])
@@ -98,17 +98,17 @@ def _counted(s: ShapeData, v: Value | None) -> _Ratio | None:
     if v is None or sizes is None:
         return None
     base, far = v, 0
-    for _ in range(_STEPS):
+    for _ in range(_MAX_CHAIN):
         nearer = _nearer(base)
         if nearer is None:
             break
         base, more = nearer
         far += more
-    if far > _SMALL or not s.is_picked(base):
+    if far > _MAX_ADDEND or not s.is_picked(base):
         return None
-    if any(isinstance(e, int) and abs(e) > _LONGEST for e in sizes.reshape(-1).tolist()):
+    if any(isinstance(e, int) and abs(e) > _MAX_DIM for e in sizes.reshape(-1).tolist()):
         return None
-    return _Ratio(sizes, 1, _LONGEST + far).checked()
+    return _Ratio(sizes, 1, _MAX_DIM + far).checked()
 
 
 def _nearer(v: Value) -> tuple[Value, int] | None:
@@ -119,7 +119,7 @@ def _nearer(v: Value) -> tuple[Value, int] | None:
     a, b = node.inputs[:2]
     if node.op == "Add" and a is not None and a.constant:
         a, b = b, a
-    if a is None or b is None or not b.constant or not 0 < b.array.size <= _STEPS:
+    if a is None or b is None or not b.constant or not 0 < b.array.size <= _MAX_CHAIN:
         return None
     numbers = [int(e) for e in b.array.reshape(-1)]
     if node.op == "Div":
@@ -138,7 +138,7 @@ def _computed(op: str, ratio: _Ratio, number: int) -> _Ratio | None:
         return _Ratio(_each(sizes, lambda e: e * number), 1, reach * number).checked()
     if number & (number - 1) == 0:
         return _Ratio(sizes, number, reach / number).checked()
-    return _Ratio(sizes, number, min(reach, _LONG + _SMALL) / number, 1 / number).checked()
+    return _Ratio(sizes, number, min(reach, _MAX_DIM_IF_ROUNDED + _MAX_ADDEND) / number, 1 / number).checked()
 
 
 def _rounded(ratio: _Ratio, up: bool) -> _Ratio:
@@ -159,4 +159,4 @@ def _number(v: Value | None) -> Array | None:
     if v is None or not v.constant or v.constant_type()[1] not in ((), (1,)) or not is_float(v.array):
         return None
     number = float(v.array.item())
-    return v.array if number.is_integer() and abs(number) <= _SMALL else None
+    return v.array if number.is_integer() and abs(number) <= _MAX_ADDEND else None

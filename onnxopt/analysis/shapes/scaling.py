@@ -20,9 +20,9 @@ from onnxopt.graph.value import Value
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_MOST: Final = 1 << 8  # largest factor
+_MAX_FACTOR: Final = 1 << 8  # largest factor
 _COUNTED: Final = 4  # largest factor, other than powers of two, for which products with a dim are exact
-_FEW: Final = 16  # numbers in a list of scales
+_MAX_SCALES: Final = 16  # numbers in a list of scales
 
 
 def factors(s: ShapeData, resize: Node) -> list[float] | None:
@@ -51,9 +51,9 @@ def _factor(size: Size | None, dim: Size | None) -> float | None:
     if size is None or dim is None:
         return None
     whole, part = divide(size, dim), divide(dim, size)
-    if isinstance(whole, int) and 1 <= whole <= _MOST:
+    if isinstance(whole, int) and 1 <= whole <= _MAX_FACTOR:
         return float(whole)
-    return 1 / part if isinstance(part, int) and 1 <= part <= _MOST and _is_power(part) else None
+    return 1 / part if isinstance(part, int) and 1 <= part <= _MAX_FACTOR and _is_power(part) else None
 
 
 def _is_power(number: int) -> bool:
@@ -66,8 +66,8 @@ def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
     if v is None or types.dtype(v) != TensorProto.FLOAT or (node is not None and node.has_references):
         return [None]
     if v.constant:
-        return v.array.tolist() if v.array.ndim == 1 and v.array.size <= _FEW else [None]
-    if node is not None and node.op == "Concat" and len(node.inputs) <= _FEW:
+        return v.array.tolist() if v.array.ndim == 1 and v.array.size <= _MAX_SCALES else [None]
+    if node is not None and node.op == "Concat" and len(node.inputs) <= _MAX_SCALES:
         return [f for part in node.inputs for f in _quotients(s, part)]
     if node is None or node.op != "Div":
         return [None]

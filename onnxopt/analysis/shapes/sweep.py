@@ -40,10 +40,10 @@ Facts: TypeAlias = "list[Shape | None]"  # shapes of a node's inputs and outputs
 
 _unnamed = itertools.count()
 _SHAPE: Final[Callable[[Value | None], Shape | None]] = attrgetter("shape")
-_FEW: Final = 2  # products of at most this number of symbols always fit;
-_MANY: Final = 64  # above this number symbols are not recorded, at quadratic cost
+_MAX_SAFE_FACTORS: Final = 2  # products of at most this number of symbols always fit;
+_MAX_SYMBOLS: Final = 64  # above this number symbols are not recorded, at quadratic cost
 # A size is too complex, or the operands are a run-time error: missing attributes, axes out of range.
-_UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
+_UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
 @record(eq=False)
@@ -125,7 +125,7 @@ class ShapeData:
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims
         symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
-        if _FEW < len(symbols) <= _MANY:
+        if _MAX_SAFE_FACTORS < len(symbols) <= _MAX_SYMBOLS:
             found = tuple(sorted(symbols))
             for name in found:
                 self._tensors.setdefault(name, set()).add(found)
@@ -194,7 +194,7 @@ class ShapeData:
     def _ask(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
         try:
             return rule(self, node)
-        except _UNKNOWN:
+        except _UNCOMPUTABLE:
             return None
 
     def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 _TERMS: Final = 128
 _DEGREE: Final = 32
-_LONGEST: Final = 200  # characters of a computed symbol
+_MAX_SYMBOL: Final = 200  # characters of a computed symbol
 LARGEST: Final = 1 << 63  # bound of all sizes
 
 
@@ -169,7 +169,7 @@ def quotient(a: Size, b: int) -> Size | None:
         rest = quotient(_normal([(m, c // common) for m, c in left.terms]), b // common)
     else:
         made = Floor(left, b)
-        rest = symbol(made) if len(made) <= _LONGEST else None
+        rest = symbol(made) if len(made) <= _MAX_SYMBOL else None
     return None if rest is None else whole + rest
 
 
@@ -190,7 +190,7 @@ def least(a: Size, b: int) -> Size | None:
     if isinstance(a, int):
         return min(a, b)
     name = f"{{min({a}, {b})}}"
-    return symbol(name) if len(name) <= _LONGEST else None
+    return symbol(name) if len(name) <= _MAX_SYMBOL else None
 
 
 def is_least(a: Size, of: Size) -> bool:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 26
 _SAMPLED: Final = 16
-_FEW: Final = 256  # bytes
+_SMALL_BYTES: Final = 256  # bytes
 _SOME: Final = 1 << 14  # bytes; above, hashing is faster than comparing
 
 
@@ -87,7 +87,7 @@ def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence
 def _sample(value: Value) -> bytes:
     """Return all bytes if few, else some at an odd stride, to sample different bytes of the elements."""
     array = value.glance()
-    if array.nbytes <= _FEW:
+    if array.nbytes <= _SMALL_BYTES:
         return array.tobytes()
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat[:: flat.size // _SAMPLED | 1].tobytes()
@@ -95,6 +95,6 @@ def _sample(value: Value) -> bytes:
 
 def _digest(value: Value) -> bytes:
     size = tensor_bytes(*value.constant_type())
-    if size <= _FEW:
+    if size <= _SMALL_BYTES:
         return b""  # the sample is complete
     return value.glance().tobytes() if size <= _SOME else value.digest()

@@ -11,7 +11,7 @@ from onnxopt.protos import tensor_bytes
 READ_BY_MANY: Final = "many others read the constant, and each would get its own"
 READERS: Final = 8  # readers that may each have a copy of any size
 _COPIES: Final = 1 << 22  # bytes of all copies for more readers
-_NEAR: Final = 3  # nodes from a constant to the replaced node
+_MAX_DISTANCE: Final = 3  # nodes from a constant to the replaced node
 
 
 def is_read_by_many(constant: Value, copy: int) -> bool:
@@ -27,7 +27,7 @@ def gives_way(constant: Value, copy: int, anchor: Node) -> bool:
     if not constant.is_stored or tensor_bytes(*constant.constant_type()) < copy:
         return False
     reader = constant.only_user
-    for _ in range(_NEAR):
+    for _ in range(_MAX_DISTANCE):
         if reader is None or reader is anchor:
             break
         reader = reader.output.only_user if len(reader.outputs) == 1 else None

@@ -15,12 +15,12 @@ from onnxopt.analysis.weights.underflow import is_small
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
-_FEW: Final = 1 << 12
+_MAX_COMPARED: Final = 1 << 12
 
 
 def holds(condition: Array) -> bool:
     """Whether a condition is true for all elements; faster than `numpy.all`, and for few elements than counting."""
-    if condition.size <= _FEW:
+    if condition.size <= _MAX_COMPARED:
         return 0 not in condition.tobytes()  # the number 0 is found faster than the bytes b"\0"
     return int(np.count_nonzero(condition)) == condition.size
 

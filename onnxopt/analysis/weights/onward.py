@@ -29,8 +29,8 @@ from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR, of_form
 from onnxopt.protos import Array
 
-_LEAST: Final = 2.0**-10  # bounds of a factor passing a product: within them overflow stays about the same
-_MOST: Final = 2.0**10
+_MIN_FACTOR: Final = 2.0**-10  # bounds of a factor passing a product: within them overflow stays about the same
+_MAX_FACTOR: Final = 2.0**10
 # Reductions: a gate may cancel their sums, and amplify rounding differences.
 _SUMS: Final = LINEAR & of_form("axis", "pool", "reduce", "whole")
 
@@ -116,7 +116,7 @@ def _hands_on(reader: Node, place: int, number: Array) -> bool:
 def _is_near_one(reader: Node, number: Array) -> bool:
     """Whether the number is close enough to 1 not to move overflow; never for types with few exponent bits."""
     wide = types.dtype(reader.output) in (TensorProto.FLOAT, TensorProto.DOUBLE)
-    return wide and _LEAST <= abs(number.item()) <= _MOST
+    return wide and _MIN_FACTOR <= abs(number.item()) <= _MAX_FACTOR
 
 
 # -- a number for each channel: to one reader -----------------------------------------------------------------

@@ -20,12 +20,12 @@ from onnxopt.graph.value import Value
 from onnxopt.operators import of_form
 from onnxopt.protos import Array
 
-_REACH: Final = 8  # nodes examined for a term
+_MAX_NODES: Final = 8  # nodes examined for a term
 MOVES: Final = of_form("same", "order", "permute") | {"Split"}
 
 _READ: Final = "something else reads what it is added to"
 _NOWHERE: Final = "no bias to go to"
-_SIZES: Final = "sizes that it depends on are unknown"
+_UNKNOWN_SIZES: Final = "sizes that it depends on are unknown"
 
 
 class Bias(NamedTuple):
@@ -38,7 +38,7 @@ class Bias(NamedTuple):
 
 def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
     """Return the edit that adds `term` to `value`, read by `reader`; or the reason for none."""
-    for _ in range(_REACH):
+    for _ in range(_MAX_NODES):
         node = value.producer
         if node is None or node.graph is not reader.graph or node.has_references:
             return _NOWHERE
@@ -46,7 +46,7 @@ def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
             return _READ
         term, shape = narrowed(term), types.shape(value)
         if shape is None or not fits(term, shape):
-            return _SIZES
+            return _UNKNOWN_SIZES
         if node.op not in MOVES:
             return _into(node, value, term)
         source = node.inputs[0]
@@ -54,7 +54,7 @@ def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
             return _NOWHERE
         before = _of_whole(node, value, term) if node.op == "Split" else _before(node, source, term)
         if before is None:
-            return _SIZES
+            return _UNKNOWN_SIZES
         value, reader, term = source, node, before
     return _NOWHERE
 
@@ -94,7 +94,7 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
     axis = 1 if node.op != "Gemm" else len(shape) - 1
     channels = shape[axis] if len(shape) > axis else None
     if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
-        return _SIZES
+        return _UNKNOWN_SIZES
     if b is not None and (not b.is_stored or not is_float(b.array)):
         return _NOWHERE
     if node.op == "Gemm":

@@ -9,7 +9,7 @@ import numpy as np
 from onnxopt.element_types import of
 from onnxopt.protos import Array
 
-_FEW: Final = 4
+_MAX_ROUNDINGS: Final = 4
 _FIRST: Final = 1024  # elements checked first; mostly enough to exclude underflow
 
 
@@ -29,7 +29,7 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
     small = np.abs(narrow) < tiny
     exact = np.abs(np.asarray(wide, np.float64)[small])
     off = np.abs(exact - np.abs(narrow[small]).astype(np.float64))
-    return bool((off > _FEW * eps * (exact if each else exact.max(initial=0))).any())
+    return bool((off > _MAX_ROUNDINGS * eps * (exact if each else exact.max(initial=0))).any())
 
 
 def is_small(array: Array) -> bool:

@@ -12,7 +12,7 @@ from onnxopt.reporting.plain import pass_hits
 
 Row = tuple[str, int] | tuple[str, int, int]  # an operator, and how often each model has it
 
-_MOST: Final = 14  # operators that changed, before the rest is folded
+_MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
 
 
 def operators(data: dict[str, Any]) -> Markup:
@@ -32,8 +32,10 @@ def operators(data: dict[str, Any]) -> Markup:
             tag("h2", "Operators"),
             tag("p", tag("span", "before", class_="key was"), tag("span", "after", class_="key")),
         ),
-        _bars(changed[:_MOST], widest) if changed else tag("p", "No operator changed its count.", class_="none"),
-        _folded(f"{len(changed) - _MOST} more that changed", changed[_MOST:], widest),
+        _bars(changed[:_MAX_OPERATORS], widest)
+        if changed
+        else tag("p", "No operator changed its count.", class_="none"),
+        _folded(f"{len(changed) - _MAX_OPERATORS} more that changed", changed[_MAX_OPERATORS:], widest),
         _folded(f"{len(same)} unchanged", same, widest),
         id="operators",
         class_="panel",
@@ -46,8 +48,8 @@ def _counts(operators: dict[str, int]) -> Markup:
     return tag(
         "section",
         tag("header", tag("h2", "Operators")),
-        _bars(rows[:_MOST], widest) if rows else tag("p", "None.", class_="none"),
-        _folded(f"{len(rows) - _MOST} more", rows[_MOST:], widest),
+        _bars(rows[:_MAX_OPERATORS], widest) if rows else tag("p", "None.", class_="none"),
+        _folded(f"{len(rows) - _MAX_OPERATORS} more", rows[_MAX_OPERATORS:], widest),
         id="operators",
         class_="panel",
     )

@@ -9,7 +9,7 @@ from onnxopt.reporting.html.markup import Markup, tag
 from onnxopt.reporting.plain import size
 from onnxopt.reporting.stats_text import exact
 
-_MOST: Final = 12  # rows before the rest is folded
+_MAX_ROWS: Final = 12  # rows before the rest is folded
 
 
 def interface(data: dict[str, Any]) -> Markup:
@@ -30,7 +30,7 @@ def interface(data: dict[str, Any]) -> Markup:
                     class_="differing" if len(set(types)) > 1 else None,
                 )
             )
-    dynamic = [f"{symbol} ({', '.join(places[:_MOST])})" for symbol, places in stats[-1]["dynamic"].items()]
+    dynamic = [f"{symbol} ({', '.join(places[:_MAX_ROWS])})" for symbol, places in stats[-1]["dynamic"].items()]
     return tag(
         "section",
         tag("header", tag("h2", "Inputs and outputs")),
@@ -87,6 +87,6 @@ def _folded(headings: list[str], rows: list[Markup]) -> Markup:
     def table(some: list[Markup]) -> Markup:
         return tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *some)), class_="scroll")
 
-    rest = rows[_MOST:]
+    rest = rows[_MAX_ROWS:]
     more = tag("details", tag("summary", f"{exact(len(rest))} more"), table(rest)) if rest else None
-    return tag("div", table(rows[:_MOST]), more)
+    return tag("div", table(rows[:_MAX_ROWS]), more)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from onnxopt.reporting import places as told
 from onnxopt.reporting.html.markup import Markup, join, link, tag
 
-_MOST: Final = 6  # nodes of a side, and rewrites, before the rest is folded
+_MAX_ROWS: Final = 6  # nodes of a side, and rewrites, before the rest is folded
 _MARKED: Final = "marked in both graphs; d goes from one to the next"
 
 
@@ -44,9 +44,9 @@ def _place(k: int, place: dict[str, Any], where: dict[str, Any]) -> Markup:
 
 
 def _folded(items: list[Markup]) -> list[Markup]:
-    rest = items[_MOST:]
+    rest = items[_MAX_ROWS:]
     more = tag("details", tag("summary", f"and {len(rest)} more"), _list(rest)) if rest else None
-    return [_list(items[:_MOST]), *([more] if more is not None else [])]
+    return [_list(items[:_MAX_ROWS]), *([more] if more is not None else [])]
 
 
 def _list(items: list[Markup]) -> Markup:
