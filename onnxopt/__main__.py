@@ -4,10 +4,7 @@ import gc
 import sys
 from typing import NoReturn
 
-from onnxopt.first_frame import with_room
 
-
-@with_room
 def run() -> NoReturn:
     """Entry point of the console script."""
     import signal  # not before: a file of that name in the current folder would be run
@@ -15,9 +12,6 @@ def run() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main` hears it: nothing has begun that needs an end
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
-    from onnxopt.byte_code import import_from_byte_code
-
-    import_from_byte_code()
     from onnxopt.lazy_modules import postpone_modules
 
     postpone_modules()

@@ -20,7 +20,6 @@ from typing import IO, Final
 
 from onnxopt.batch.job import Done, Job
 from onnxopt.batch.run import run
-from onnxopt.first_frame import with_room
 from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.service import LARGE, Spare
 
@@ -28,7 +27,6 @@ _MOST_JOBS: Final = 1000  # what leaks, in us or in a runtime, ends with the pro
 _LEGIBLE: Final = 0.05  # seconds
 
 
-@with_room
 def main() -> None:
     """Serve jobs. An interruption leaves nothing behind, and says nothing: the parent does."""
     gc.disable()  # as in the command: a graph lives as long as its job

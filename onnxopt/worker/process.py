@@ -38,11 +38,10 @@ def child(program: str) -> list[str]:
     -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
     """
     home = f"import sys; sys.path.append({str(_HOME)!r})"
-    modules = "from onnxopt.byte_code import import_from_byte_code; import_from_byte_code()"
     threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
     others = "from onnxopt.lazy_modules import postpone_modules; postpone_modules()"
     onnx = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
-    return [sys.executable, "-P", "-c", f"{home}; {modules}; {threads}; {others}; {onnx}; {program}"]
+    return [sys.executable, "-P", "-c", f"{home}; {threads}; {others}; {onnx}; {program}"]
 
 
 def start(program: str, **given: Any) -> subprocess.Popen[bytes]:

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from onnxopt.first_frame import with_room
 from onnxopt.ort import onnxruntime
 from onnxopt.worker.frames import receive, send
 from onnxopt.worker.limits import peak_memory
@@ -42,7 +41,6 @@ class Died(Exception):
         return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
-@with_room
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
     """Answer calls of the methods of one object until the parent is gone. `early`: load onnxruntime at once."""
     source = sys.stdin.buffer

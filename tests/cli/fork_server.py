@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # The command's own beginning comes before anything else is imported: it postpones what it can.
 SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Neg (a) }'
 PROGRAM = f"""
-from onnxopt.byte_code import import_from_byte_code; import_from_byte_code()
 from onnxopt.lazy_modules import postpone_modules; postpone_modules()
 from onnxopt.threads import let_threads_sleep; let_threads_sleep()
 from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()
