@@ -19,8 +19,7 @@ def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> No
 
     A dim name in a body holds for a single execution: outside, and in the next iteration, the size may differ. Declared
     shapes of body inputs and of known operators' results may be wrong. Runtimes check only a Loop's counter and
-    condition,
-    and collected outputs of a Scan.
+    condition, and collected outputs of a Scan.
     """
     for _, body in body_graphs(owner):
         kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}

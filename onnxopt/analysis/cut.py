@@ -30,8 +30,7 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     """Return the nodes between values of the main graph.
 
     Without `inputs` the cut starts at the model's inputs, as far as needed; without `outputs` it ends at the model
-    outputs
-    computable from the inputs. Raises UsageError for unknown names, and for outputs that need further inputs.
+    outputs computable from the inputs. Raises UsageError for unknown names, and for outputs that need further inputs.
     """
     if not inputs and not outputs:
         raise UsageError("neither inputs nor outputs are named", "name the values to cut at: one of both is enough")

@@ -29,8 +29,7 @@ def learn(value: Value, dims: Shape, asked: bool = False, renamed: bool = False)
     """Set the shape of `value` to `dims`, which must be true and at least as precise as the known shape.
 
     Readers are marked if `dims` is more precise; for an unknown shape only if it was `asked` for before; also if a size
-    is
-    `renamed` to a symbol not known to be equal before.
+    is `renamed` to a symbol not known to be equal before.
     """
     known, value.shape = value.shape, dims
     if asked if known is None else renamed or any(map(_says_more, dims, known)):
@@ -142,8 +141,7 @@ class _Facts:
     """The results of an inference run, merged with known facts.
 
     Both are true, so two dims of the same axis are equal: `same` maps a symbol to a more precise symbol or number.
-    Facts of
-    a body hold for its own values only, since the body may not run.
+    Facts of a body hold for its own values only, since the body may not run.
     """
 
     def __init__(self, own: set[str], suffix: str, like: Mapping[Value, Value]) -> None:

@@ -56,8 +56,7 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
     """Return the inferred skeleton of these nodes; results in `like` are replaced by values of the same type.
 
     Contents of shape tensors are left to `analysis.shapes`: onnx propagates them wrongly through Casts, takes a matrix
-    for a
-    vector, and crashes on steps of extreme integers. None if inference fails.
+    for a vector, and crashes on steps of extreme integers. None if inference fails.
     """
     proto = skeleton(model, nodes, like)
     wrong: set[str] = set()

@@ -123,9 +123,7 @@ def slots(op: str, opset: int, dtype: str) -> Slots:
 @dataclass(frozen=True)
 class Narrowed:
     """A weight in the narrow type; `why`: reason to leave it wide. `masks`: holds a number for infinity beyond the
-    type's
-    range.
-    """
+    type's range."""
 
     array: Array | None
     why: str = ""

@@ -33,9 +33,8 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     """Whether a runtime would reject the model with `given` for `value`, and does not now.
 
     `given` is a constant or another value; `readers` are checked (default: all), then downstream nodes while their
-    inputs
-    become more precise. Types are inferred on the way to a body. Computations on constants only are checked everywhere,
-    since runtimes fold them on loading.
+    inputs become more precise. Types are inferred on the way to a body. Computations on constants only are checked
+    everywhere, since runtimes fold them on loading.
     """
     graph = value.graph
     loading = _loading(graph.model)

@@ -82,9 +82,8 @@ def submodel(
     """Return a model of `nodes`, all of the scope `graph` and in its order, that computes `outputs` from `inputs`.
 
     By default inputs and outputs are the nodes' boundary. Stored values outside the inputs are copied, external tensors
-    as
-    references; so are called functions and declarations of the model and of these values. If a node needed for another
-    result also produces an input, that output is renamed. Raises ModelError if the type of an input is unknown.
+    as references; so are called functions and declarations of the model and of these values. If a node needed for
+    another result also produces an input, that output is renamed. Raises ModelError if the type of an input is unknown.
     """
     model = graph.model
     read, constants, results = boundary(nodes)

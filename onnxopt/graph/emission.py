@@ -36,10 +36,8 @@ def make_call(
     """Return the NodeProto of a new call; fields of `like` other than value names and `attributes` are copied.
 
     Sets the element types of `outputs`. `place`: the node for which the call is made, for messages. An attribute of
-    value
-    None is left out. Raises EmissionError if the call violates the operator's schema, and DomainError if the domain is
-    not
-    allowed.
+    value None is left out. Raises EmissionError if the call violates the operator's schema, and DomainError if the
+    domain is not allowed.
     """
     op = qualified(op_type, domain)
     opset = opset_for(graph, op, place)

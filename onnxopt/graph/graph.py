@@ -96,17 +96,13 @@ class Graph(Order):
     @property
     def holds_initializers(self) -> bool:
         """Whether the scope can hold initializers. Functions cannot; before IR 4 each initializer must also be an
-        input, and a
-        body cannot add inputs.
-        """
+        input, and a body cannot add inputs."""
         return not self.is_function and (self.owner is None or self.model.ir_version >= 4)
 
     @property
     def is_bound_by_name(self) -> bool:
         """Whether inputs and outputs are bound by name outside: in the main graph, in functions, and in bodies of
-        operators
-        outside the standard. BeamSearch of com.microsoft, for example, looks for `input_ids`.
-        """
+        operators outside the standard. BeamSearch of com.microsoft, for example, looks for `input_ids`."""
         return self.owner is None or self.owner.graph is None or not self.owner.graph.knows(self.owner.op)
 
     def walk(self) -> Iterator[Node]:
@@ -171,8 +167,7 @@ class Graph(Order):
         """Insert a new call of `op` (`Conv`, `com.microsoft::Gelu`) before a node, or at the end of the scope.
 
         Returns the output value, or a tuple of them if `outputs` > 1. Raises EmissionError if the call violates the
-        operator's
-        schema, and DomainError if the domain is not allowed.
+        operator's schema, and DomainError if the domain is not allowed.
         """
         operands = list(inputs)
         while operands and operands[-1] is None:
@@ -297,8 +292,7 @@ class Graph(Order):
         outputs.
 
         `given`: values to replace the body's inputs. All moved values get fresh names, since bodies must not redefine a
-        name
-        visible around them.
+        name visible around them.
         """
         owner, fresh = body.owner, self.model.names.fresh
         assert owner is not None and owner.graph is self
@@ -336,8 +330,7 @@ class Graph(Order):
         """Make `node` the producer of `value`; name, users and role as graph output stay.
 
         O(1): readers do not change. The old producer gets a new, unread output if the operator requires it, unless the
-        caller
-        removes the producer next (`removed`).
+        caller removes the producer next (`removed`).
         """
         self._vacate(value, removed)
         while len(node.outputs) <= index:
@@ -357,9 +350,7 @@ class Graph(Order):
 
     def _vacate(self, value: Value, removed: bool) -> None:
         """Replace output `value` of its producer by a new, unread value, or by None if the output is optional or the
-        producer is
-        to be `removed`.
-        """
+        producer is to be `removed`."""
         node = value.producer
         if node is None or node.outputs[value.index] is not value:
             return

@@ -45,8 +45,7 @@ class Model:
     `version` counts mutations: unchanged after a pass that did nothing. `learnt` counts improvements of types and
     shapes.
     `watch`, if set, is called with every marked and every removed node. `read_external` decodes tensors stored in
-    external
-    files. In `debug` mode the use of a removed value raises InvariantError.
+    external files. In `debug` mode the use of a removed value raises InvariantError.
     """
 
     debug = bool(os.environ.get("ONNXOPT_DEBUG"))

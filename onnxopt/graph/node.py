@@ -69,8 +69,7 @@ class Node:
     None.
 
     Attributes are decoded on first use. `bodies` are the graphs in its attributes. `graph` is None for a removed node
-    and
-    before insertion.
+    and before insertion.
     """
 
     __slots__ = (

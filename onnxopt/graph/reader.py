@@ -30,8 +30,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
 
     `freeze_initializers` treats initializers also listed as graph inputs as constants: the caller promises never to
     override them. Raises ModelError for a name read but not defined, or defined twice, and for functions whose
-    expansion is
-    too large.
+    expansion is too large.
     """
     if not isinstance(proto, ModelProto):
         raise UsageError(f"a ModelProto is read, not a {type(proto).__name__}", "onnxopt.load reads a file")

@@ -56,8 +56,7 @@ class Signature:
     """The signature of an operator in plain Python, ten times as fast to query as onnx's schema.
 
     `inputs`, `outputs`: (minimum, maximum) count. `needed`: indices of inputs that must be present. `attributes`: types
-    by
-    name; the names in `required` must be set.
+    by name; the names in `required` must be set.
     """
 
     name: str

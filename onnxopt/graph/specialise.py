@@ -16,9 +16,8 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
     """Fix dims by symbol (`dims`) and whole input shapes (`shapes`) wherever the symbols occur in the main graph.
 
     Bodies are left alone, where the same name may denote another size. Returns the size of each symbol fixed; a dim
-    without
-    a name is called `input[axis]`. Raises UsageError for unknown names, and for sizes that contradict the model or each
-    other.
+    without a name is called `input[axis]`. Raises UsageError for unknown names, and for sizes that contradict the model
+    or each other.
     """
     if not (dims or shapes):
         return {}

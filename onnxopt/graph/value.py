@@ -32,8 +32,7 @@ class Value:
     """A named value of a scope.
 
     `users` maps each reading node, nested graphs included, to the number of inputs reading this value. `output_count`
-    is
-    the number of times a graph lists the value as output. `dtype` (0: unknown) and `shape` (None: unknown rank) are
+    is the number of times a graph lists the value as output. `dtype` (0: unknown) and `shape` (None: unknown rank) are
     *facts*: a rewrite never changes the contents of a surviving value, so a known fact stays true.
     """
 
@@ -207,10 +206,8 @@ class Value:
         afterwards.
 
         The result is `other`, or this value if a scope outputs it under its name. In the latter case the producer of
-        `other`
-        now produces this value, and `other` no longer exists. Raises InvariantError if the producer of `other` reads
-        this
-        value.
+        `other` now produces this value, and `other` no longer exists. Raises InvariantError if the producer of `other`
+        reads this value.
         """
         if other is self:
             return self

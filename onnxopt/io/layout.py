@@ -216,8 +216,7 @@ def plan(
 
     `external`: `auto` and `copy` put external data into a data file, with large new data; `inline` into the model file;
     `reuse` leaves and references it. Models beyond protobuf's limit get a data file in any case. `stands_alone`: no
-    tensor
-    is external. Raises UsageError for impossible requests, ModelError for missing data.
+    tensor is external. Raises UsageError for impossible requests, ModelError for missing data.
     """
     layout = Layout(home)
     if stands_alone and proto.ByteSize() + sum(map(_size, new.values())) <= INLINE_LIMIT:

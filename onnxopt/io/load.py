@@ -39,10 +39,8 @@ def load(
     """Load a model. External data stays on disk until read.
 
     `freeze_initializers`: see `read_model`. `inline_functions` inlines calls of model-local functions. `convert` may
-    change
-    the proto before indexing, and returns whether it did. `stored`: large weights stay in the file, outside the proto
-    until
-    it is written, unless functions are inlined.
+    change the proto before indexing, and returns whether it did. `stored`: large weights stay in the file, outside the
+    proto until it is written, unless functions are inlined.
 
     Small external tensors (see `belongs_inside`) are moved into the model. Raises ModelError for a missing, empty,
     truncated or non-ONNX file, and for unresolved names.

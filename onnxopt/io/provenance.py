@@ -16,8 +16,7 @@ def write_provenance(model: Model, source: Path, pipeline: str) -> None:
     """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` in the model's metadata_props.
 
     The hash covers the file `source` without external data. An unchanged model keeps existing entries. Raises
-    ModelError if
-    the source no longer exists.
+    ModelError if the source no longer exists.
     """
     from onnxopt import __version__
 

@@ -34,8 +34,7 @@ class Staged:
 
     The staging folder is beside the destination (same file system), and its data file already has the final name: the
     staged model can be loaded and verified in its final form. `home`: the folder where the model will be read, if moved
-    from
-    `destination` later. A device or pipe is written by `commit`.
+    from `destination` later. A device or pipe is written by `commit`.
     """
 
     def __init__(self, destination: Path, home: Path | None = None) -> None:

@@ -31,8 +31,7 @@ class StagingFolder:
     """The folder `.NAME.XXXXXXXX.tmp` in `parent`, with `NAME` the file to be written. Raises OSError.
 
     Owned through a lock that ends with the process. The next staging folder for the same name removes unlocked ones,
-    and
-    data files put in place for a model that never followed.
+    and data files put in place for a model that never followed.
     """
 
     def __init__(self, parent: Path, name: str, *others: str) -> None:

@@ -1,5 +1,7 @@
-"""The passes, one file each, called as they are, in rooms. Importing this package makes their names known; a file is
-imported when somebody asks for its pass."""
+"""The passes, a file each, named like the pass, in rooms by topic.
+
+Importing this package registers the names; a file is imported when its pass is requested.
+"""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What -O0 to -O3 run, as pipeline text."""
+"""Pipelines of -O0 to -O3, as text."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _CLEAN: Final = "dead-code,deduplicate-constants"
 
 
 def _level(folds: str, forms: str) -> str:
-    """First all that shrinks; then what weighs one form against another, which has to see the settled graph.
+    """Return a pipeline: first passes that shrink the graph, then passes comparing forms, which need the settled graph.
 
-    The lists keep the order that passes declare (`after`, `before`). Any other that does ends in as many nodes.
+    The lists respect the passes' `after` and `before`. Any other valid order gives the same number of nodes.
     """
     return f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({_EXACT},{folds},{forms},{_CLEAN})"
 
 
 LEVELS: Final = (
-    "",  # writes back the bytes it read
+    "",  # copies the input bytes
     f"fixpoint({_EXACT},{_CLEAN})",
     _level(f"{_ARITHMETIC},{_FOLDS}", f"{_FORMS},group-heads"),
     _level(
@@ -51,19 +51,21 @@ LEVELS: Final = (
     ),
 )
 
-_OWN: Final = {"convert-dtype": "--dtype float16"}  # the judge has to know it, too
+_OWN: Final = {"convert-dtype": "--dtype float16"}  # verification has to know this conversion, too
 
 
 def converting(pipeline: Sequential, dtype: str, keep_io: bool) -> Sequential:
-    """The pipeline, then the conversion to a narrower type, and the pipeline again: weights are folded before they are
-    rounded, and what the Casts leave to do is done."""
+    """Return the pipeline, the conversion to a narrower type, and the pipeline again.
+
+    Weights are folded before rounding, and passes simplify around the new Casts.
+    """
     convert = get_pass("convert-dtype")(dtype=dtype, keep_io=keep_io)  # type: ignore[call-arg]
     clean = pipeline.passes or parse_pipeline("elim-identity,dead-code").passes
     return Sequential((*pipeline.passes, convert, *clean))
 
 
 def option_for(info: PassInfo) -> str:
-    """What has a run include the pass: `-O2`, an option of its own, or `--with NAME` where no level has it."""
+    """Return the option to run the pass: `-O2`, an option of its own, or `--with NAME` outside of all levels."""
     if info.name in re.split("[(),]", LEVELS[-1]):
         return f"-O{info.opt_level}"
     return _OWN.get(info.name, f"--with {info.name}")
@@ -76,13 +78,16 @@ def _later() -> dict[str, Later]:
 
 @cache
 def _alone(level: int) -> Sequential:
-    """Nothing in it changes: whoever optimizes a thousand small models need not read it a thousand times."""
+    """Return the immutable pipeline of a level, cached for runs over many small models."""
     return parse_pipeline(LEVELS[level], _later())
 
 
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
-    """The pipeline of a level, 0 to 3. The passes named in `extra` join its last fixed point, placed by their own
-    `after` and `before`, else at the end. Raises UsageError for a name that does not exist, or has its own option."""
+    """Return the pipeline of a level, 0 to 3, with the passes `extra` added to its last fixed point.
+
+    They are placed by their own `after` and `before`, else at the end. Raises UsageError for an unknown name, or a pass
+    with an option of its own.
+    """
     if not extra:
         return _alone(level)
     pipeline = parse_pipeline(LEVELS[level])

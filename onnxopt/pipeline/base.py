@@ -26,15 +26,12 @@ class PassInfo:
     """Static description of a pass for the manager (TVM Relay's PassInfo, Paddle Lite's BindTargets).
 
     `name`: kebab-case, unique in the registry. `opt_level`: lowest level at which the pass runs. `required`: passes to
-    run
-    before, unless they ran since the last change of the model. `after`, `before`: ordering constraints for a manager.
-    `targets`: intended targets, "any" for all. `ops`: the pass runs only if the model has an operator of these
-    (qualified
-    names); empty for always. `preserves`: analyses (functions given to `ctx.analysis`) with results unaffected by the
-    pass.
+    run before, unless they ran since the last change of the model. `after`, `before`: ordering constraints for a
+    manager. `targets`: intended targets, "any" for all. `ops`: the pass runs only if the model has an operator of these
+    (qualified names); empty for always. `preserves`: analyses (functions given to `ctx.analysis`) with results
+    unaffected by the pass.
     `tolerance`: deliberate change of numbers, as by a quantizer, as a fraction of each output's range; verification
-    allows
-    for it. Raises UsageError for invalid values.
+    allows for it. Raises UsageError for invalid values.
     """
 
     name: str

@@ -34,8 +34,7 @@ def convex_groups(predecessors: Sequence[Sequence[int]], supported: Sequence[boo
     """Return the group of each node, named by its smallest member; unsupported nodes are groups by themselves.
 
     `predecessors[n]` are smaller than `n`. Groups and unsupported nodes form no cycle, and merging any two groups
-    joined by
-    an edge would create a cycle. Near-linear time.
+    joined by an edge would create a cycle. Near-linear time.
     """
     groups = Sets(len(supported))
     stage = stages(predecessors, supported)
@@ -78,12 +77,9 @@ class _Merger:
     """Merges groups joined by an edge P -> Q and by no other path.
 
     A sweep for each P visits downstream groups in topological order. A direct successor reached before any other path
-    leads
-    to it ("clean") is merged into P. Successors reached through an unsupported node or a refused group are tainted, and
-    stay
-    so after later merges: every edge is judged once. The sweep ends with the last clean candidate. Then P takes the
-    position
-    of the last merged group, and tainted ones met before move behind it.
+    leads to it ("clean") is merged into P. Successors reached through an unsupported node or a refused group are
+    tainted, and stay so after later merges: every edge is judged once. The sweep ends with the last clean candidate.
+    Then P takes the position of the last merged group, and tainted ones met before move behind it.
     """
 
     def __init__(self, groups: Sets, successors: dict[int, dict[int, None]], supported: Sequence[bool]) -> None:

@@ -45,9 +45,8 @@ def model_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
     """Make `f(model, ctx, *, option=default)` a ModelPass. `info`: further fields of PassInfo.
 
     The decorated name is the pass: `f(model)` runs it, `f(option=…)` returns it with other options. For an option with
-    help
-    the default is `option(default, help)`. Raises TypeError for a function of another form, or without a docstring, the
-    pass's manual page.
+    help the default is `option(default, help)`. Raises TypeError for a function of another form, or without a
+    docstring, the pass's manual page.
     """
     return _decorated(FunctionModelPass, opt_level, name, info)
 

@@ -26,8 +26,7 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     The function is called `name`, or `name_1`, … if taken. Values read by the nodes, constants included, become inputs;
     values read by others keep object, name and users. Raises UsageError, with nothing changed, for a partition that is
     empty, no longer in the graph or not convex, for bodies with reads of outer values, and inside a function for
-    attributes
-    set by the caller. The function's metadata names the running pass: a GraphPass skips its own functions.
+    attributes set by the caller. The function's metadata names the running pass: a GraphPass skips its own functions.
     """
     if not isinstance(partition, Partition):
         hint = "for each that CapabilityPartitioner(…).propose() gives: fuse_partition(partition, name)"

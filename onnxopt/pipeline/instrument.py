@@ -28,10 +28,8 @@ class Instrument:
     """Base class of instruments: pass instances to `PassContext(instruments=[...])`, and override hooks.
 
     `before` and `after` are called around every pass, composites (with `children`) included. An `after` that judges the
-    pass
-    raises PassError, InvariantError or VerificationError: a failure of the pass. Any other exception in a hook becomes
-    an
-    InstrumentError with the names of instrument and hook.
+    pass raises PassError, InvariantError or VerificationError: a failure of the pass. Any other exception in a hook
+    becomes an InstrumentError with the names of instrument and hook.
     """
 
     watches_rewrites: ClassVar[bool] = False  # set to True for calls of `rewriting` and `spending`

@@ -27,16 +27,12 @@ class GraphInterpreter(GraphPass):
     """Visits every scope in order, bodies first, and emits the results of `call_operator`.
 
     Override `call_operator`: `return super().call_operator(node, args)` emits the node again, `self.op.Add(a, b)` a new
-    node
-    (with the name and metadata of the old), `args[0]` none at all. The result replaces the node's outputs; names, types
-    and
-    readers stay. Nodes emitted unchanged are not touched, as after `return self.unchanged`. No result, or a wrong
-    number of
-    results, is an error.
+    node (with the name and metadata of the old), `args[0]` none at all. The result replaces the node's outputs; names,
+    types and readers stay. Nodes emitted unchanged are not touched, as after `return self.unchanged`. No result, or a
+    wrong number of results, is an error.
 
     `placeholder` is called for each input of a scope before its nodes, `output` for its outputs afterwards; nodes
-    emitted
-    there are not passed to `call_operator`.
+    emitted there are not passed to `call_operator`.
     """
 
     kind: ClassVar[str] = "interpreter"

@@ -70,8 +70,7 @@ class PassManager:
     """Runs passes in the order of their constraints, each followed by checks (ExecuTorch's PassManager).
 
     Plain functions `f(model)` or `f(model, ctx)` are passes, too. `run_checks_after_each_pass` adds the graph's
-    invariants
-    to the checks. With `suppress_check_failures` failed checks become warnings of the report.
+    invariants to the checks. With `suppress_check_failures` failed checks become warnings of the report.
     """
 
     def __init__(

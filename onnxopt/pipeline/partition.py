@@ -54,8 +54,7 @@ class CapabilityPartitioner:
     """Finds the largest convex parts of `graph` whose nodes `support` accepts.
 
     `support` is an `OperatorSupport`, a combination, or a function of a node. A node with bodies (If, Loop, Scan) also
-    needs
-    support for every node inside. With `allow_single_node=False` a part needs two compute nodes, or a node in
+    needs support for every node inside. With `allow_single_node=False` a part needs two compute nodes, or a node in
     `allowed_single_node_partition_ops`; otherwise a single compute node. `non_compute_ops` do not count as compute
     nodes.
     Constants belong to no part: each reader gets a copy.

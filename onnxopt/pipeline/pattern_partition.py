@@ -21,12 +21,9 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
     """Return a partition for each match of a pattern, in graph order, without overlaps.
 
     A pattern is any argument of SubgraphMatcher. Omitted attributes may have any value in text, as for `onnxopt find`;
-    in
-    other examples they have their defaults; `exact` decides for both. Rules, and patterns over `op`, treat attributes
-    as
-    rules do. Of matches competing for a node, the earlier pattern wins, then the earlier position. Matches whose fusion
-    would
-    create a cycle are left out. Raises UsageError for invalid patterns.
+    in other examples they have their defaults; `exact` decides for both. Rules, and patterns over `op`, treat
+    attributes as rules do. Of matches competing for a node, the earlier pattern wins, then the earlier position.
+    Matches whose fusion would create a cycle are left out. Raises UsageError for invalid patterns.
     """
     check_graph(graph, "pattern_partitions")
     taken: dict[Node, list[Node]] = {}

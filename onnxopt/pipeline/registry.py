@@ -45,8 +45,7 @@ def register(p: type[P] | P) -> type[P] | P:
     composites.
 
     Raises ValueError if the name is taken, TypeError for options without @dataclass. Warns of operators and attributes
-    in
-    rules' patterns unknown to the standard.
+    in rules' patterns unknown to the standard.
     """
     if not isinstance(p, type | Pass):
         raise TypeError(

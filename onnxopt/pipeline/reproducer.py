@@ -71,10 +71,8 @@ def keep_reproducer(
     """Repeat the failed run of `pipeline` up to the pass that raised `error`, and write a reproducer into `folder`.
 
     Writes `model.onnx`, `pipeline.txt`, `settings.json`, `environment.json`, `error.txt` and the plugins' files.
-    `model` is
-    in its state before the run, and is changed. `zero_weights` writes large tensors as zeros, for confidential models;
-    the
-    failure may depend on them. The error's hint names the folder. Raises WriteError.
+    `model` is in its state before the run, and is changed. `zero_weights` writes large tensors as zeros, for
+    confidential models; the failure may depend on them. The error's hint names the folder. Raises WriteError.
     """
     assert error.failed is not None
     stop = _StopBefore(error.failed[0])

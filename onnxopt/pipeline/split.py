@@ -45,9 +45,9 @@ def split(model: Model, partitions: Sequence[Partition]) -> list[Part]:
     """Return the main graph as an ordered list of parts, each a model.
 
     Run in order, each fed by name from the model's inputs and earlier outputs, the parts compute the model's results.
-    Nodes
-    outside the partitions form as few parts as possible; dead nodes are left out. Raises UsageError for partitions that
-    overlap, form a cycle or are not in the main graph, and ModelError if the type of a value between parts is unknown.
+    Nodes outside the partitions form as few parts as possible; dead nodes are left out. Raises UsageError for
+    partitions that overlap, form a cycle or are not in the main graph, and ModelError if the type of a value between
+    parts is unknown.
     """
     data = data_of(model)
     return [_part(model.graph, found, data) for found in outline(model, partitions)]

@@ -34,8 +34,7 @@ class Canvas:
     """Scatters along one axis of a tensor, each writing on the result of another.
 
     `layouts`: the parts of each result. `made`: number of nodes to make in place of those `gone`. `now`: replacements
-    of
-    removed values.
+    of removed values.
     """
 
     def __init__(self, graph: Graph, base: Value, axis: int, now: dict[Value, Value]) -> None:

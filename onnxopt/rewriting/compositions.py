@@ -248,9 +248,7 @@ def _is_beside_alike(nodes: Sequence[Node]) -> bool:
 
 def _written(m: Match, found: IndexMap) -> list[Step]:
     """Return the fewest operators for a map. A Reshape comes first where it merges with a Reshape to rows, or a product
-    reads
-    the Transpose behind it.
-    """
+    reads the Transpose behind it."""
     if found.axes is not None:
         in_order = found.is_in_order()
         found.settle()

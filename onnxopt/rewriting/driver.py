@@ -70,9 +70,8 @@ class Driver:
         leaves_out: Callable[[Node, str], str] | None = None,
     ) -> None:
         """`options`: the pass of the rules. `observer(rule, match, done)` is called before and after each rewrite; a
-        rewrite
-        declined at the last moment is reported only before. `leaves_out(anchor, rule)`: reason to skip a match, or
-        empty.
+        rewrite declined at the last moment is reported only before. `leaves_out(anchor, rule)`: reason to skip a match,
+        or empty.
         """
         self.rules = rule_set(tuple(rules))
         self.fuel = fuel or Fuel()
@@ -161,8 +160,7 @@ class Driver:
         """Return a predicate: may a pattern match at this anchor since `clock`?
 
         Computed from marked nodes or from anchors, whichever is cheaper. Wide nodes count as due: many anchors may read
-        them,
-        and scanning their inputs for each would be quadratic.
+        them, and scanning their inputs for each would be quadratic.
         """
         depth, marked = self.rules.depth, model.marked
         if depth > _MAX_SEARCH_DEPTH or model.clock - clock < anchors:

@@ -132,8 +132,7 @@ def ends_formula(x: Value, factor: Array) -> bool:
     """Whether `x` times `factor` ends a decomposed normalization or Gelu.
 
     Runtimes fuse these formulas. Folding the factor into the next weights would save one node in the model and cost
-    several
-    in the runtime.
+    several in the runtime.
     """
     return _normalized(x) or (factor.size == 1 and factor.item() == 0.5 and _gated(x))
 

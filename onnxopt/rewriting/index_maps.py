@@ -56,8 +56,7 @@ class Run:
     """Neighbouring elements of the source.
 
     `pick`: the elements in the result: all (None), a Slice's range, or indices (a flat array or a value). `parts`: the
-    axes
-    of the picked elements, in order.
+    axes of the picked elements, in order.
     """
 
     size: Any  # a Size
@@ -93,8 +92,7 @@ class IndexMap:
 
     `source`: the runs of each source axis. `axes`: the parts of each result axis, or None if only the element order is
     known, equal to the source's. `written`: target of a Reshape from source to result, if known; its zeros copy dims
-    unless
-    `literal`.
+    unless `literal`.
     """
 
     def __init__(self, m: Match, x: Value) -> None:

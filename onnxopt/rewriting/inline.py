@@ -36,8 +36,7 @@ def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -
     """Make readers of the outputs of `node` read `results`, and remove `node`.
 
     Results made in this scope take the outputs' names. An Identity is inserted for outer values, initializers and
-    repeated
-    results.
+    repeated results.
     """
     now: dict[Value, Value] = {}  # result: value to read instead
     for value, result in zip(list(node.outputs), results):

@@ -121,8 +121,7 @@ class Match:
         """Return a new constant, cast once to the type of `like` (an array or value); pass float64 for floats.
 
         Declines if finite numbers overflow to infinity or underflow to zero (`underflows`), if elements of an unstored
-        constant
-        would be written out, and if a large constant with many readers would be copied.
+        constant would be written out, and if a large constant with many readers would be copied.
         """
         data = np.asarray(array)
         if like is not None:

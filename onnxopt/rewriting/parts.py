@@ -31,8 +31,7 @@ class Plan:
     """A single operator to replace `followers`, the nodes behind the parts.
 
     `operands`: constants beside x; `axis`, `sizes`: split of the result; `shape`: of the result. `after`: for each part
-    the
-    permutation still needed, or None.
+    the permutation still needed, or None.
     """
 
     followers: tuple[Node, ...]

@@ -2,8 +2,8 @@
 
   op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), const("z"))
 
-Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is first tried, so
-the matcher never backtracks.
+Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is first tried, so the
+matcher never backtracks.
 """
 
 from __future__ import annotations
@@ -90,11 +90,9 @@ class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
     An inner call must not be used outside the match, unless `shared`. With `variadic`, more inputs may follow. `reads`:
-    some
-    input is a result of one of these operators. Attribute predicates see the schema's defaults; a plain value means
-    equality, floats as float32. `exact`: omitted attributes have their defaults. Calls of the same name in a pattern
-    mean
-    the same node.
+    some input is a result of one of these operators. Attribute predicates see the schema's defaults; a plain value
+    means equality, floats as float32. `exact`: omitted attributes have their defaults. Calls of the same name in a
+    pattern mean the same node.
     """
 
     ops: tuple[str, ...]

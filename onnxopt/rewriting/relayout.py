@@ -110,11 +110,9 @@ class End(Generic[T]):
     """An end of a region: an outside value, an outside reader, or a result needed in its original form.
 
     saved: nodes saved. moved: additional elements moved at run time. write: for an outside value, inserts its
-    computation
-    in the view before the given node; for a reader or result, connects the given value. Both return the value in the
-    view,
-    perhaps renamed to a graph output. node: the node removed or replaced at the end. source: the value read afterwards.
-    target: sizes of the Reshape there.
+    computation in the view before the given node; for a reader or result, connects the given value. Both return the
+    value in the view, perhaps renamed to a graph output. node: the node removed or replaced at the end. source: the
+    value read afterwards. target: sizes of the Reshape there.
     """
 
     saved: int

@@ -30,8 +30,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     """Replace the anchor by `result`, a value for each output, and remove dead nodes.
 
     A new node takes over the output's value: object, name, users and graph-output role. Raises Declined, before any
-    change,
-    if the interface would break or a runtime would reject the model.
+    change, if the interface would break or a runtime would reject the model.
     """
     carry_out(m, check(m, result))
 

@@ -19,8 +19,7 @@ class _Question:
     """A decision on input `index` of the anchor: a result of one of `ops`, or a constant?
 
     Most patterns fail here, and most anchors give equal answers, so the remaining rules are cached by answer. Until
-    then
-    forms suffice, and patterns need not be expanded.
+    then forms suffice, and patterns need not be expanded.
     """
 
     __slots__ = ("answers", "index", "left", "ops")
@@ -44,9 +43,7 @@ class _Question:
 
 def _ask(left: Sequence[tuple[Rule, Sequence[Form]]], first: int, node: Node) -> _Question | Candidates:
     """Return the next question that separates these rules, on input `first` or later; if none, the rules with the
-    patterns
-    whose form matches at `node`.
-    """
+    patterns whose form matches at `node`."""
     asked = [i for _, forms in left for form in forms for i, _ in form if i >= first]
     if asked:
         return _Question(min(asked), left)

@@ -48,16 +48,14 @@ class Replaced:
 
 class SubgraphMatcher:
     """Searches for a pattern: ONNX text, an expression, a function over `op`, a call pattern, a FunctionProto,
-    ModelProto,
-    GraphProto or Graph.
+    ModelProto, GraphProto or Graph.
 
     `match_outputs`: every result is a graph output. `match_placeholder`: every variable is a graph input.
     `overlapping`:
     matches may share nodes with earlier ones. `ignore_literals`: attributes and constants are not compared;
     `tolerance`:
     their relative tolerance for floats. `exact`: omitted attributes have their defaults. `shared`: inner results may
-    have
-    other readers. Raises UsageError for an invalid pattern.
+    have other readers. Raises UsageError for an invalid pattern.
     """
 
     def __init__(

@@ -42,8 +42,7 @@ def optimize_or_roll_back(
     """Optimize a file as `attempt` does, again without guilty rewrites if the result differs, unless `strict`.
 
     `again`: the instruments of later runs. The report's seconds include all attempts and the search between them.
-    Raises
-    the errors of `attempt`.
+    Raises the errors of `attempt`.
     """
     start = time.perf_counter()
     once = partial(
@@ -119,8 +118,7 @@ def _roll_back(
     """Leave out guilty rewrites and repeat, until the result is verified; `rolled_back` in the report lists them.
 
     If verification names places: for each the first rewrite that makes the result wrong there; else the rewrite found
-    by
-    bisection. A rule (or pass without rules) blamed repeatedly is left out completely. `reproducer`: folder for the
+    by bisection. A rule (or pass without rules) blamed repeatedly is left out completely. `reproducer`: folder for the
     smallest model with the first failure. Raises DifferentResult, with nothing written, if no attempt succeeds.
     """
     for _ in range(_MAX_ATTEMPTS):

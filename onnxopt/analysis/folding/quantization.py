@@ -33,8 +33,7 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     """Return the result of a QuantizeLinear of float32 data; None where runtimes may differ.
 
     Runtimes differ for NaN, infinities, scale 0 and quotients outside int32. The quotient is rounded to float32, then
-    to the
-    nearest integer or float8, ties to even, and saturates at the range's ends.
+    to the nearest integer or float8, ties to even, and saturates at the range's ends.
     """
     x, scale = inputs[0], inputs[1]
     zero = inputs[2] if len(inputs) > 2 else None

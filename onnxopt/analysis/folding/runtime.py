@@ -46,8 +46,7 @@ def run_cone(
     """Return the arrays of `wanted` outputs of `nodes` (in topological order), as far as computable.
 
     Results of unknown size are limited to `most` bytes each. `give_up` is called with nodes that crash the runtime or
-    run
-    too long.
+    run too long.
     """
     if not nodes:
         return {}

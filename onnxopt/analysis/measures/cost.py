@@ -92,9 +92,8 @@ class ModelStats:
 
     `parameters`: elements of initializers and Constant nodes, integers included, and stored elements of sparse tensors.
     `bytes_by_type`: their size in memory (8 bytes for a string). `file_bytes`: the model file and its data files,
-    without
-    `missing_files`. `inputs`: inputs without a default. `dynamic`: positions of each symbolic dim in inputs, such as
-    `x[0]`. `work`: None unless requested.
+    without `missing_files`. `inputs`: inputs without a default. `dynamic`: positions of each symbolic dim in inputs,
+    such as `x[0]`. `work`: None unless requested.
     """
 
     path: str

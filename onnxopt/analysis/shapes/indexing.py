@@ -120,8 +120,7 @@ def _extent(x: Dims, axis: int, start: Size | None, end: Size | None, step: int)
     """Return the number of elements of [start:end:step] along an axis.
 
     None if an unknown comparison decides, or if runtimes infer another number than they compute (backwards to the
-    largest
-    integer).
+    largest integer).
     """
     size = x[axis]
     if step < 0 and isinstance(end, int) and end >= LARGEST[0]:
@@ -173,8 +172,7 @@ def _or_copied(t: Size | None, i: int, x: Dims | None) -> Size | None:
     """Return the dim made by a Reshape from element `t` of its target; 0 copies the input's dim.
 
     Two assumptions: an empty tensor keeps its 0 ([N, S, -1] with S = 0 is taken as [N, 0, 5], runtimes give [N, 5, 0]),
-    and
-    a tensor of unknown size fits the target.
+    and a tensor of unknown size fits the target.
     """
     if t is None or t == -1 or is_positive(t) or (x is not None and i >= len(x)):
         return t

@@ -35,8 +35,7 @@ def _common(sizes: list[Size]) -> Size | None:
     """Return the broadcast of sizes along an axis, or None.
 
     A symbol next to a number n > 1 is 1 or n. Two different numbers never run; they give None, so that the result does
-    not
-    depend on the order of discovery.
+    not depend on the order of discovery.
     """
     numbers = {d for d in sizes if isinstance(d, int) and d != 1}
     if numbers:

@@ -48,8 +48,7 @@ def is_behind(end: int, axis: int, dims: Sequence[object]) -> bool:
     """Whether the end of a Slice is behind all elements along an axis of a tensor of these dims.
 
     INT_MAX means the end of an axis of unknown size (Slice-13). TensorFlow's exporter writes 1,000,000,000: larger than
-    any
-    axis if the tensor would otherwise exceed all memory, with no empty axis.
+    any axis if the tensor would otherwise exceed all memory, with no empty axis.
     """
     size = dims[axis]
     if isinstance(size, int):
@@ -65,8 +64,7 @@ def indices(start: int, end: int, step: int, size: int) -> slice | None:
     """Return [start:end:step] of `size` elements as a Python slice; None where readers differ.
 
     With a negative step, a start before the front is the first element in the standard, and nothing in Python. An end
-    at
-    the largest integer gives nothing in the standard, everything in onnxruntime.
+    at the largest integer gives nothing in the standard, everything in onnxruntime.
     """
     if step < 0 and end in LARGEST:
         return None

@@ -49,12 +49,10 @@ _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 @record(eq=False)
 class ShapeData:
     """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int, Expr,
-    bool,
-    or None for unknown elements.
+    bool, or None for unknown elements.
 
     For a graph without bodies the data may be `kept` between sweeps: only changed nodes, and readers of changed facts,
-    are
-    visited again.
+    are visited again.
     """
 
     dims: MutableMapping[Value, Dims] = field(default_factory=dict)

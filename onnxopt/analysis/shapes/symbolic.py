@@ -151,8 +151,7 @@ def quotient(a: Size, b: int) -> Size | None:
     """Return the floor of a / b, for positive b, in canonical form.
 
     Nested floors merge, (p//c + q)//b = (p + c q)//(b c); multiples of b and common factors are taken out; the rest is
-    a
-    symbol, equal for equal arguments.
+    a symbol, equal for equal arguments.
     """
     if isinstance(a, int):
         return a // b

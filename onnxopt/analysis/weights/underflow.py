@@ -18,9 +18,8 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
     element.
 
     Normal numbers have an error of half an eps at most, so only tensors that are small throughout underflow. In others,
-    zero
-    or subnormal elements are negligible in sums of products, and common in half precision, whose normal numbers end at
-    6e-5. Elementwise factors and divisors are not summed: there each element counts.
+    zero or subnormal elements are negligible in sums of products, and common in half precision, whose normal numbers
+    end at 6e-5. Elementwise factors and divisors are not summed: there each element counts.
     """
     if not each and not is_small(narrow):
         return False

@@ -80,8 +80,7 @@ class Reach(NamedTuple):
     """Limits of a search: `nodes` left, and whether weights `shared` by several products may be edited.
 
     `met` holds values on the way with several readers: all must require the same factor (`all_ask`). If None, no value
-    may
-    have two readers.
+    may have two readers.
     """
 
     nodes: int = REACH

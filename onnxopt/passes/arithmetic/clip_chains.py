@@ -10,18 +10,18 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, only_read_by, op, rewrite, var
 
-# min(max(x, a), b) is monotone, so that g(f(x)) = min(max(x, g(a)), g(b)), whether the ranges overlap or not, and also
-# where a > b, which gives b for every x. NaN stays NaN in all of them.
+# min(max(x, a), b) is monotone, hence g(f(x)) = min(max(x, g(a)), g(b)), for overlapping ranges or not, and also where
+# a > b, with the result b for every x. NaN stays NaN.
 
 
 def limits(like: Array) -> tuple[Array, Array]:
-    """The least and the largest finite number of a type."""
+    """Return the smallest and largest finite number of a type."""
     found = of(like.dtype)
     return np.array(found.low, like.dtype), np.array(found.high, like.dtype)
 
 
 def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) -> tuple[Array, Array]:
-    """Both bounds of a Clip; one that is absent is the largest finite number (Clip-11)."""
+    """Return both bounds of a Clip; an absent bound is the largest finite number (Clip-11)."""
     known = next((b for b in (low, high, like) if b is not None), None)
     m.require(known is not None, "no bound is known")
     assert known is not None
@@ -80,9 +80,9 @@ def relu_of_clip(m: Match, x: Value, a: Array | None, b: Array | None) -> Value:
 class ClipChains(RewritePass):
     """Clip(Clip(x, a, b), c, d) = Clip(x, a', b'); Relu is a Clip from zero.
 
-    Applies when: the bounds are constant, and nobody reads the value in between.
-    Keeps: NaN, which no bound holds; infinities where one bound is absent, which a Clip makes the largest number.
-    Not done: Max and Min, which in runtimes may turn -0.0 into 0.0 (`simplify-arithmetic` does it).
+    Applies when: the bounds are constant, and the inner value has no other readers.
+    Keeps: NaN, which no bound stops; infinities if a bound is absent: a Clip turns them into the largest number.
+    Not done: Max and Min, which in runtimes may turn -0.0 into 0.0 (see `simplify-arithmetic`).
     """
 
     info = PassInfo("clip-chains", opt_level=1, ops=("Clip",))

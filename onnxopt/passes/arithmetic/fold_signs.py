@@ -15,9 +15,9 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 
-_MANY: Final = 100  # readers that are looked at
-_LONG: Final = 1 << 12  # signs that are stored
-_TABLE: Final = 1 << 16  # sines that are stored twice
+_MANY: Final = 100  # readers examined
+_LONG: Final = 1 << 12  # signs stored
+_TABLE: Final = 1 << 16  # elements of a sine table stored twice
 
 Turning = tuple[Value, tuple[Value, Value], tuple[Value, Value]]  # x, (c, d), (s, t)
 
@@ -43,7 +43,7 @@ def sub_of_neg(m: Match, x: Value, y: Value) -> Value:
 
 
 def goes(m: Match) -> None:
-    """Decline unless all that reads the Neg are sums and differences, of which each takes the sign for itself."""
+    """Decline unless all readers of the Neg are sums and differences, each able to absorb the sign."""
 
     def takes(user: Node) -> bool:
         return user.op == "Add" or (user.op == "Sub" and user.inputs[0] is not m.inner.output)
@@ -103,7 +103,7 @@ def sign_of_term(m: Match, x: Value, c: Array) -> Value:
 
 
 def turned(m: Match, c: Array) -> Value:
-    """The constant -c, which takes no more room than c."""
+    """Return the constant -c, which takes no more memory than c."""
     m.require(is_float(c), "not floating point")
     m.require(c.size == 1 or m.value("c").only_user is not None, "the constant is used elsewhere")
     return m.const(-c, like=c)
@@ -146,7 +146,7 @@ def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None)
 
 
 def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
-    """The signs along the axis of a Concat, and what it joins without them; None where no part is a Neg of its own."""
+    """Return (signs along the axis of a Concat, parts without Neg); None if no part is a Neg of its own."""
     own = [v.producer if v is not None and v.only_user is concat else None for v in concat.inputs]
     negative = [n is not None and n.op == "Neg" for n in own]
     if not any(negative):
@@ -163,7 +163,7 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
 
 
 def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
-    """The signs along the last axis of what a Reshape makes of columns, whose last axis has them again and again."""
+    """Return the signs along the last axis of a Reshape of columns, repeated for each column block."""
     shape = types.shape(reshape.output)
     length = shape[-1] if shape else None
     if signs is None or signs.ndim > 1 or not isinstance(length, int):
@@ -174,7 +174,7 @@ def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
 
 
 def _signs_beside(user: Node, y: Value) -> Array | None:
-    """By which signs `user` multiplies y: those of the parts of a Concat, or that are there already."""
+    """Return the signs by which `user` multiplies y: from parts of a Concat, or an existing constant."""
     if user.op != "Mul" or user.graph is not y.graph:
         return None
     other = next((v for v in user.inputs if v is not None and v is not y), None)
@@ -203,7 +203,8 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
     width = dims[-1] if dims else None
     m.require(isinstance(width, int) and m.dtype(x) in FLOATS, "no floats, or nobody knows how many")
     shapes = [m.shape(v) for v in (c, d, s, t)]
-    widened = any(r is not None and len(r) > len(dims or ()) for r in shapes)  # then the Concat's axes are others
+    # higher rank shifts the axes of the Concat
+    widened = any(r is not None and len(r) > len(dims or ()) for r in shapes)
     last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
     m.require(all(last) and not widened, "not along the last axis")
     half = all(r and None not in r and isinstance(r[-1], int) and 2 * r[-1] == width for r in shapes)
@@ -220,7 +221,7 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
 
 
 def _turning(concat: Node) -> Turning | None:
-    """(x, (c, d), (s, t)) of [x₁ c - x₂ s, x₂ d + x₁ t]; None where it is something else."""
+    """Return (x, (c, d), (s, t)) of [x₁ c - x₂ s, x₂ d + x₁ t], or None."""
     if len(concat.inputs) != 2:
         return None
     minus, plus = (v.producer if v is not None and v.only_user is concat else None for v in concat.inputs)
@@ -238,7 +239,7 @@ def _turning(concat: Node) -> Turning | None:
 
 
 def _is_shared(m: Match, c: Value, turning: Turning) -> bool:
-    """Are others turned by the same, or were?"""
+    """Whether further values are rotated by the same factors."""
     users = [u for u in islice(c.users, _MANY) if u.graph is m.graph]
     if any(u.op == "Concat" and u.inputs == [c, c] for u in users):
         return True
@@ -248,7 +249,7 @@ def _is_shared(m: Match, c: Value, turning: Turning) -> bool:
 
 
 def _makers(concat: Node) -> list[Node]:
-    """The Split in two of which a product in the first part of a Concat is one."""
+    """Return the Split into two whose part is a factor in the first part of a Concat."""
     part = concat.inputs[0].producer if concat.inputs[0] is not None else None
     product = part.inputs[0].producer if part is not None and part.inputs[0] is not None else None
     makers = [v.producer for v in product.inputs if v is not None] if product is not None else []
@@ -257,7 +258,7 @@ def _makers(concat: Node) -> list[Node]:
 
 
 def _factor(reader: Node, i: int, half: Value | None) -> Value | None:
-    """By what a `half` is multiplied in operand i of `reader`, which nobody else reads."""
+    """Return the factor of `half` in operand i of `reader`, if the product has no other reader."""
     value = reader.inputs[i]
     product = value.producer if value is not None and value.only_user is reader else None
     if product is None or product.op != "Mul" or half is None or half not in product.inputs:
@@ -266,7 +267,7 @@ def _factor(reader: Node, i: int, half: Value | None) -> Value | None:
 
 
 def _joins(product: Node) -> Node | None:
-    """The Concat behind the sum behind a product."""
+    """Return the Concat behind the sum behind a product."""
     term = product.output.only_user if product.op == "Mul" else None
     return term.output.only_user if term is not None and term.op in ("Add", "Sub") else None
 
@@ -276,9 +277,9 @@ class FoldSigns(RewritePass):
     """-(-x) = x, x - (-y) z = x + y z, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|;
     [x₁ c - x₂ s, x₂ c + x₁ s] = x [c, c] + [x₂, x₁] [-s, s].
 
-    Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored. Rotary
-    positions turn one half of each query and key: the sines that all of them share are turned instead, once.
-    Not done: -(x - y), which is -0.0 where y - x is 0.0 (`simplify-arithmetic` does it); constants that are integers.
+    Applies when: a sum, difference, product, quotient or another Neg reads the Neg, and stored constants do not grow.
+    Rotary embeddings rotate half of each query and key: instead, the shared sines get the sign, once.
+    Not done: -(x - y), which is -0.0 where y - x is 0.0 (see `simplify-arithmetic`); integer constants.
     """
 
     info = PassInfo("fold-signs", opt_level=1, ops=("Neg", "Abs", "Concat"))

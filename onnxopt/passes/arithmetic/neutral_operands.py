@@ -1,7 +1,7 @@
-"""Operands that change nothing: x * 1, x + (-0), x and true, Max(x, -inf).
+"""Neutral operands: x * 1, x + (-0), x and true, Max(x, -inf).
 
-The matcher declines constants that would raise the rank; the result's shape must be the input's also when the
-*input* is the smaller one, which one-element constants ensure.
+The matcher declines constants that would raise the rank. The result must also have the input's shape where the *input*
+is smaller, as one-element constants ensure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def subtract_zero(m: Match, x: Value) -> Value:
 @rewrite(op.Add(var("x"), 0))
 def add_zero(m: Match, x: Value) -> Value:
     """x + 0 = x for integers, x + (-0) = x for floats; +0 would turn -0 into +0."""
-    zero = next((v for v in m.anchor.inputs if v is not x and v is not None), x)  # x may be the zero itself
+    zero = next((v for v in m.anchor.inputs if v is not x and v is not None), x)  # x may itself be the zero
     m.require(element_kind(zero.array) in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
     return x
 
@@ -96,9 +96,9 @@ def or_false(m: Match, x: Value) -> Value:
 class NeutralOperands(RewritePass):
     """Arithmetic and logic with an operand that changes nothing is removed.
 
-    Applies when: the constant is the operation's neutral element, and widens neither rank nor shape.
+    Applies when: the constant is the operation's neutral element, and changes neither rank nor shape.
     Keeps: type, shape and bits.
-    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0 (`simplify-arithmetic` does it).
+    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0 (see `simplify-arithmetic`).
     """
 
     info = PassInfo("neutral-operands", opt_level=1, ops=("Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub"))

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic in fewer steps; each rounds once less."""
+"""Elementwise arithmetic with fewer operations, each with one rounding less."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from onnxopt.rewriting import (
 )
 from onnxopt.rewriting.guards import is_number
 
-_LEAST: Final = 2.0**-10  # of a factor: without it a cube overflows about where it did
+_LEAST: Final = 2.0**-10  # bounds of a factor: within them overflow of a cube stays about the same
 _MOST: Final = 2.0**10
 _SQUARE: Final = either(op.Mul(var("x"), var("x")), op.Pow(var("x"), 2))
 _SCALED_SQUARE: Final = either(op.Mul(op.Mul(var("x"), const("c")), var("x")), op.Mul(_SQUARE, const("c")))
 
 
 def goes(m: Match, reader: str) -> None:
-    """Decline unless all that reads the inner node are such operators: it goes with the last of them."""
+    """Decline unless all readers of the inner node are operators `reader`, so that the node is removed with the
+    last."""
     m.require(m.inner.output.feeds_only(lambda u: u.op == reader), f"{m.inner.op} output used elsewhere")
 
 
@@ -90,7 +91,7 @@ def sum_of_terms(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 
 def _signs(node: Node, c: Value) -> tuple[int, int]:
-    """Of the other operand and of the constant, in a sum or difference of both."""
+    """Return the signs of (other operand, constant) in a sum or difference."""
     if node.op == "Add":
         return 1, 1
     return (-1, 1) if node.inputs[0] is c else (1, -1)
@@ -114,7 +115,7 @@ def sum_with_negative(m: Match, x: Value, y: Value) -> Value:
 
 
 def _is_weighted(y: Value) -> bool:
-    """Is it a product with weights, maybe with a term?"""
+    """Whether a value is a product with weights, perhaps with a bias."""
     node = y.producer
     if node is not None and node.op in ("Add", "Sub"):
         node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
@@ -128,7 +129,7 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Callable[..., Array]) -> Value:
-    """x and the combined constant; of a difference, the constant comes first."""
+    """Return x combined with the merged constant; for kind Sub, the constant is the minuend."""
     terms = kind in ("Add", "Sub")
     whole = element_kind(a) in "iu" and (terms or m.anchor.op == m.inner.op == "Mul")
     m.require(a.dtype == b.dtype and (is_float(a) or whole), "integers divide otherwise")
@@ -146,7 +147,7 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Calla
 
 
 def _wrapped(numbers: Array, like: Array) -> Array:
-    """Python's integers as those of a type wrap around: sums and products are the same in whatever order."""
+    """Return Python integers wrapped to the type, independent of the order of operations."""
     last = (1 << 8 * like.dtype.itemsize) - 1
     return np.asarray(np.asarray(numbers, object) & last, object).astype(np.uint64).astype(like.dtype)
 
@@ -212,7 +213,7 @@ def _near_one(m: Match, factor: Array) -> Array:
 
 
 def _cube(m: Match, x: Value, like: Value | Array) -> Value:
-    """`like` is of the type that x has."""
+    """Return x³; `like` gives the type of x."""
     m.require(m.opset >= 7, "before opset 7 an attribute says how exponents broadcast")
     three = m.const(np.float64(3), like=like)
     m.require(three.array.dtype in (np.float32, np.float64), "runtimes know few other powers")
@@ -282,7 +283,7 @@ _SOFT: Final = op.Softplus(var("x"), name="soft", shared=True)
 def choice_of_softplus(m: Match, x: Value, t: Array) -> Value:
     """Where(x > t, x, Softplus(x)) = Softplus(x), where x + log(1 + exp(-x)) rounds to x above t."""
     m.require(is_float(t) and is_number(m, t, x), "no number as threshold")
-    # Softplus(x) - x is less than exp(-x), and a number that is less than a quarter of epsilon times x rounds away.
+    # Softplus(x) - x < exp(-x), and terms below a quarter of epsilon times x are rounded away.
     above = t.item() > 1 and math.exp(-t.item()) < t.item() * of(t.dtype).epsilon / 4
     m.require(above, "a Softplus is not rounded to x where the threshold is")
     return m.soft.output
@@ -298,7 +299,7 @@ def choice_that_is_made(m: Match, c: Array, a: Value, b: Value) -> Value:
 
 
 def bounds(x: Pattern, y: Pattern, z: Pattern) -> Pattern:
-    """Max(Max(x, y), z), or the same of Min."""
+    """Return a pattern of Max(Max(x, y), z), or of Min."""
     return either(*(kind(kind(x, y), z, name="bound") for kind in (op.Max, op.Min)))
 
 
@@ -324,18 +325,18 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
     m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
     m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
     m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
-    low = np.minimum(a.reshape(()), b.reshape(()))  # before opset 11 runtimes refuse bounds that exclude each other
+    low = np.minimum(a.reshape(()), b.reshape(()))  # before opset 11 runtimes reject a lower bound above the upper
     return m.op.Clip(x, m.const(low, like=a), m.const(b.reshape(()), like=b))
 
 
 @register
 class SimplifyArithmetic(RewritePass):
-    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; x x x = x³; Min of Max
-    is Clip; a Clip to the range of what it reads is none, nor a choice between x and a Softplus that rounds to x.
+    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; x x x = x³; Min of Max is
+    Clip; a Clip to the range of what it reads is none, nor a choice between x and a Softplus that rounds to x.
 
-    Applies when: the values are floating point, and nobody reads the one in between.
-    Keeps: integers, whose division truncates; constants that would take more room together.
-    Not done: factors of zero, which hide infinities and NaN; other powers, for which runtimes have no short way.
+    Applies when: the values are floating point, and inner values have no other readers.
+    Keeps: integers, whose division truncates; constants that would take more memory when merged.
+    Not done: factors of zero, which hide infinities and NaN; other powers, for which runtimes have no fast path.
     """
 
     info = PassInfo("simplify-arithmetic", opt_level=2)

@@ -1,4 +1,4 @@
-"""An Einsum that says what a plainer operator says."""
+"""Einsums equivalent to a simpler operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxopt.rewriting import Match, op, rewrite, var
 
 
 def equation(m: Match) -> Equation:
-    """The equation of an Einsum-12; declines for ellipses and diagonals."""
+    """Return the equation of an Einsum-12; declines for ellipses and diagonals."""
     ranks = [m.rank(x) if x is not None else None for x in m.einsum.inputs]
     found = read_equation(m.einsum.attr("equation"), ranks)
     m.require(found is not None, "a letter for each axis, and a term for each operand")
@@ -50,7 +50,7 @@ def einsum_of_two(m: Match, x: Value, y: Value) -> Value:
 
 
 def _is_product(left: Letters, right: Letters, result: Letters) -> bool:
-    """…ij, …jk -> …ik: with the same leading axes, or none on one side."""
+    """Whether the terms form …ij, …jk -> …ik, with equal leading axes, or none on one side."""
     if min(len(left), len(right)) < 2 or left[-1] != right[-2]:
         return False
     lead = max(left[:-2], right[:-2], key=len)
@@ -61,8 +61,8 @@ def _is_product(left: Letters, right: Letters, result: Letters) -> bool:
 class SimplifyEinsum(RewritePass):
     """Einsum(ij->ji) = Transpose, Einsum(ij->i) = ReduceSum, Einsum(bij,bjk->bik) = MatMul.
 
-    Applies when: one operator says the same.
-    Not done: ellipses, diagonals, products that would need a Transpose as well.
+    Applies when: a single operator computes the same.
+    Not done: ellipses, diagonals, products that need an additional Transpose.
     """
 
     info = PassInfo("simplify-einsum", opt_level=2, ops=("Einsum",))

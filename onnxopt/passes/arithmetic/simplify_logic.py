@@ -1,4 +1,4 @@
-"""Truth values in fewer steps: exact, as there are two of them."""
+"""Boolean expressions with fewer operations; exact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPPOSITE: Final = {
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMBERS: Final = FLOATS | INTEGERS
 _STEPS: Final = 4
-_EXACT: Final = 1 << 24  # below this float32 tells all integers apart
+_EXACT: Final = 1 << 24  # below this bound float32 represents all integers
 
 
 @rewrite(op.Not(one_of(*_OPPOSITE)(var("a"), var("b"), name="inner")))
@@ -35,7 +35,7 @@ def not_of_comparison(m: Match, a: Value, b: Value) -> Value:
     """not (a > b) = a <= b, of integers: of floats one may be NaN."""
     m.require(m.dtype(a) in _COMPARED, "not integers, of which each is less, equal or greater")
     m.require(m.opset >= 12, "before opset 12 there is no LessOrEqual")
-    # Until opset 16 it is a function, of which runtimes infer no shape in a body; a Scan needs that of its outputs.
+    # Until opset 16 LessOrEqual is a function, for which runtimes infer no shape in a body; Scan outputs need a shape.
     m.require(
         m.opset >= 16 or m.graph.owner is None, "in a body runtimes infer no shape of LessOrEqual before opset 16"
     )
@@ -65,7 +65,7 @@ _ONE_OR_ZERO: Final = op.Cast(var("p"), name="cast", shared=True)
 
 
 def of_truth(m: Match, p: Value) -> None:
-    """Decline unless the Cast makes one and zero of truth values."""
+    """Decline unless the Cast converts booleans to numbers."""
     m.require(m.dtype(p) == TensorProto.BOOL and m.cast.attr("to") in _NUMBERS, "not ones and zeros")
 
 
@@ -110,7 +110,8 @@ def product_of_truths(m: Match, p: Value, q: Value) -> Value:
 _PRODUCTS: Final = [op.Mul(var(name), ..., name=f"of_{name}", reads={"Cast"}) for name in ("x", "y")]
 
 
-@rewrite(op.Add(*_PRODUCTS, ...))  # in one order: each of eight would be tried at every sum of products
+# in a single order: otherwise all eight variants would be tried at every sum of products
+@rewrite(op.Add(*_PRODUCTS, ...))
 def choice_by_products(m: Match, x: Value, y: Value) -> Value:
     """Cast(p) a + Cast(not p) b = Where(p, a, b), of integers: zero times an infinity is no zero."""
     picked, left = (list(_picked(product)) for product in (m.of_x, m.of_y))
@@ -125,7 +126,7 @@ def choice_by_products(m: Match, x: Value, y: Value) -> Value:
 
 
 def _picked(product: Node) -> Iterator[tuple[Value, Value]]:
-    """(p, a) of Cast(p) a."""
+    """Yield (p, a) of Cast(p) a."""
     for cast, a in permutations(product.inputs):
         p = cast.producer.inputs[0] if cast and cast.producer and cast.producer.op == "Cast" else None
         if p is not None and a is not None:
@@ -157,7 +158,7 @@ _COUNTED: Final = one_of("Greater", "GreaterOrEqual")(var("x"), const("c"), name
 
 
 def true_of_all(m: Match, x: Value, c: Array) -> None:
-    """Decline unless x >= c for all x, which counts from c on."""
+    """Decline unless x >= c holds for all x, which counts from c on."""
     if m.dtype(x) not in _COMPARED or m.opset < 8:
         m.skip()
     least = _least(x) if is_number(m, c, x) else None
@@ -167,7 +168,7 @@ def true_of_all(m: Match, x: Value, c: Array) -> None:
 @rewrite(op.And(_COUNTED, var("q")))
 def beside_truth(m: Match, x: Value, c: Array, q: Value) -> Value:
     """(x >= c) and q = Expand(q, Shape(x)), where x counts from c on."""
-    if q.constant:  # one number more, or the other rule
+    if q.constant:  # left to the rule with a constant
         m.skip()
     true_of_all(m, x, c)
     shape = m.shape(q)
@@ -217,7 +218,7 @@ def never_chosen(m: Match, x: Value, c: Array, a: Value, b: Value, q: Value | No
 
 
 def _least(x: Value) -> int | None:
-    """What integers that are counted, or say where something is, begin with, however they are arranged or picked."""
+    """Return the first of integers that count or are indices, also rearranged or picked, or None."""
     value: Value | None = x
     for _ in range(_STEPS):
         node = value.producer if value is not None else None
@@ -239,12 +240,13 @@ def _least(x: Value) -> int | None:
 
 @register
 class SimplifyLogic(RewritePass):
-    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not (p
-    or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is true of all
+    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not (p or
+    q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is true of all
     positions, as that they are not below zero, says nothing beside another; what is true of none chooses nothing.
 
-    Applies when: the operands are truth values, or ones and zeros that a Cast made of them.
-    Not done: not (a > b) of floats, where NaN is neither; a choice of floats, of which zero times an infinity is NaN.
+    Applies when: the operands are booleans, or ones and zeros from a Cast of booleans.
+    Not done: not (a > b) of floats, as NaN makes both comparisons false; a choice of floats by products, as 0 times
+    infinity is NaN.
     """
 
     info = PassInfo(

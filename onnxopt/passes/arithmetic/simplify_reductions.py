@@ -1,4 +1,4 @@
-"""Sums, means and bounds over several axes in fewer steps."""
+"""Sums, means and bounds over several axes with fewer operations."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     kept = m.sum.keeps_dims
     m.require(n.ndim <= len(dims) - (0 if kept else len(sizes)), "the divisor raises the rank")
     wanted = count if m.scaled.op == "Div" else 1 / count
-    rounding = of(n.dtype).epsilon  # as 1 / n is written in its type
+    rounding = of(n.dtype).epsilon  # for 1 / n stored in its type
     m.require(math.isclose(float(n.item()), wanted, rel_tol=rounding), "not the number of the elements")
     axes = m.ints(reduced_axes(m, m.sum, len(dims)))
     mean: Value = m.op.ReduceMean(x if m.sum.op == "ReduceSum" else m.op.Mul(x, x), axes, keepdims=int(kept))
@@ -95,9 +95,9 @@ class SimplifyReductions(RewritePass):
     """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), so do means and bounds; ReduceSum(x) / n = ReduceMean(x);
     x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f.
 
-    Applies when: axes and sizes are known, and nobody reads the value in between.
-    Not done: ReduceL2, ReduceL1, ReduceSumSquare, ReduceLogSumExp in place of their formulas: onnxruntime takes several
-    times as long for them.
+    Applies when: axes and sizes are known, and inner values have no other readers.
+    Not done: ReduceL2, ReduceL1, ReduceSumSquare, ReduceLogSumExp for their formulas: in onnxruntime they take several
+    times as long.
     """
 
     info = PassInfo(

@@ -1,4 +1,4 @@
-"""What is looked up in a constant table is looked up in the form that is wanted."""
+"""Lookups in constant tables, with the table in the form needed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from onnxopt.protos import Array, numpy_dtype
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
-_NUMBERS: Final = frozenset({"f4", "f8", "i4", "i8"})  # types that both operators take; halves are there to be small
-_SMALL: Final = 1 << 16  # bytes: a larger table does not grow
+# types supported by both operators; float16 is chosen for its size
+_NUMBERS: Final = frozenset({"f4", "f8", "i4", "i8"})
+_SMALL: Final = 1 << 16  # bytes: larger tables must not grow
 
 
 @rewrite(op.Cast(one_of("Gather", _EXTRACTOR)(const("table"), var("at"), name="pick"), name="cast"))
@@ -57,8 +58,8 @@ class TableLookups(RewritePass):
     """Cast(Gather(c, i)) = Gather(Cast(c), i), c constant; the label of the best is gathered, not extracted and
     reshaped; where labels count from 0, they are the places.
 
-    Applies when: the table is small, or does not grow, and nobody else reads it, nor what is between.
-    Classifiers of scikit-learn find their labels like that, through floats.
+    Applies when: the table is small, or does not grow, and table and inner values have no other readers.
+    Classifiers of scikit-learn look up labels in this way, through floats.
     """
 
     info = PassInfo("table-lookups", opt_level=1, ops=("Cast", "ArgMax", "ArgMin"))

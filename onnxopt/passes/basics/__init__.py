@@ -1,1 +1,1 @@
-"""What every optimizer does: constants, equal and dead nodes, and those that change nothing."""
+"""Basic passes: constants, equal and dead nodes, and nodes without effect."""

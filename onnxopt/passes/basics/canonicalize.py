@@ -1,4 +1,4 @@
-"""Bookkeeping, not tensor arithmetic, becomes constants; every model takes the one form that later passes expect."""
+"""Descriptions of data become constants; each construct gets a single form, expected by later passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cast_like(m: Match, x: Value, like: Value) -> Value:
 
 
 def listed(m: Match, node: Node, x: Value) -> Shape:
-    """The dims that Shape node `node` of `x` lists; declines when not even the rank is known."""
+    """Return the dims listed by Shape node `node` of `x`; declines for unknown rank."""
     dims = m.shape(x)
     m.require(dims is not None, "the rank is unknown")
     assert dims is not None
@@ -137,7 +137,7 @@ def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Valu
     return m.op.Range(*scalars, like=m.node)
 
 
-# `...`: in this order only.
+# `...`: in this order only
 @rewrite(
     one_of("Add", "Mul", "And", "Or", "Xor", "Equal")(
         var("c", constant=True), var("x", constant=False), ..., name="node"

@@ -1,4 +1,4 @@
-"""The same operator on the same inputs gives the same result: compute it once."""
+"""Common subexpression elimination: equal operators on equal inputs are computed once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.pattern import COMMUTATIVE
 
 Seen = MutableMapping[Hashable, Node | None]
-Inside = dict[Value, int]  # numbers for what the bodies of a node compute
+Inside = dict[Value, int]  # numbers for values computed in bodies
 
-# Max and Min are not: of 0 and -0 they hand on the one or the other.
+# Without Max and Min: of 0 and -0 they may return either.
 _COMMUTATIVE = COMMUTATIVE - {"Max", "Min"}
 
 
@@ -26,11 +26,12 @@ _COMMUTATIVE = COMMUTATIVE - {"Max", "Min"}
 class CommonSubexpressions(ModelPass):
     """f(x) and f(x) are one node, in the scope that holds both; a body reads what the scope around it computed before.
 
-    Applies when: operator, inputs by position (of two that commute, in any order), all attributes and bodies are equal.
-    Constants are equal by type, dims and bytes, so that a network that was exported twice is one after one run.
-    Calls of the model's own functions too, where these are made of such operators.
-    Keeps: both where both are outputs, which are two values by interface; what a body hands out is its own.
-    Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body.
+    Applies when: operator, inputs by position (in any order for commutative operators), attributes and bodies are
+    equal.
+    Constants are equal by type, dims and bytes, so a network exported twice is merged in a single run. Calls of the
+    model's own functions are included if their operators are.
+    Keeps: both nodes if both are outputs, two separate values of the interface; each body's own outputs.
+    Not done: random and unknown operators, Dropout and BatchNormalization in training, also inside a body.
     """
 
     info = PassInfo("common-subexpressions", opt_level=1)
@@ -43,15 +44,15 @@ class CommonSubexpressions(ModelPass):
 
 
 class _Merging:
-    """One run over all scopes. `functions`: those that give the same each time."""
+    """A run over all scopes. `functions`: deterministic functions."""
 
     def __init__(self, ctx: PassContext, functions: frozenset[str]) -> None:
         self.ctx = ctx
         self.functions = functions
         self.contents = Contents()
-        self.bodies: dict[Node, Hashable] = {}  # what those that were compared compute
-        self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
-        self.alone: dict[Node, Seen] = {}  # not looked at: no other node reads what these read
+        self.bodies: dict[Node, Hashable] = {}  # keys of compared bodies
+        self.was: dict[Value, Value] = {}  # outputs that replaced another value: readers keep the other's key
+        self.alone: dict[Node, Seen] = {}  # not examined: no other node reads the same values
 
     def merge(self, graph: Graph, seen: Seen) -> None:
         pure = {op for op in graph.by_op if self._is_pure(graph, op)}
@@ -59,7 +60,7 @@ class _Merging:
             if node.bodies:
                 for body in node.bodies.values():
                     if not body.skipped:
-                        self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
+                        self.merge(body, ChainMap({}, seen))  # values computed in a body are not visible outside
             if node._op in pure:
                 if _reads_alone(node):
                     self.alone[node] = seen
@@ -67,7 +68,7 @@ class _Merging:
                     self._merge_node(node, seen)
 
     def _merge_node(self, node: Node, seen: Seen) -> None:
-        """Of those that are alike the first is the one that is kept."""
+        """Merge a node into the first equal node, if any."""
         if not node.is_used or may_train(node):
             return
         told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
@@ -80,7 +81,8 @@ class _Merging:
             self._replace(node, first)
 
     def _is_pure(self, graph: Graph, op: str) -> bool:
-        """Is it deterministic, or a function of such? Nodes that may train are looked at one by one."""
+        """Whether an operator is deterministic, or a deterministic function. Nodes in training mode are checked one by
+        one."""
         if op in self.functions:
             return not any(node.proto.overload for node in graph.by_op[op])
         return graph.knows(op) and is_deterministic(op)
@@ -90,14 +92,14 @@ class _Merging:
         assert graph is not None
         for a, b in _pairs(node, first):
             reader = next(iter(b.users)) if len(b.users) == 1 else None
-            if a.replace_all_uses_with(b) is a:  # an output's name stays, and the first makes it
+            if a.replace_all_uses_with(b) is a:  # an output keeps its name, and the first node produces it
                 self.was[a] = b
-            if reader in self.alone:  # no longer: what comes may be like it
+            if reader in self.alone:  # an equal node may exist now
                 self._merge_node(reader, self.alone.pop(reader))
         graph.remove(node)
 
     def _form(self, node: Node) -> Hashable:
-        """What equal nodes have in common at least: operator and inputs, whatever the constants hold."""
+        """Return a coarse key of a node: operator and inputs, constants ignored."""
         op, inputs = node.op, [None if v is None or v.constant else v for v in node.inputs]
         if self.was:
             inputs = [v and self.was.get(v, v) for v in inputs]
@@ -107,7 +109,7 @@ class _Merging:
         return self._key(node, {})
 
     def _key(self, node: Node, inside: Inside) -> Hashable:
-        """What makes a node equal to another, but for its bodies."""
+        """Return the full key of a node without its bodies."""
         if node.op == "Constant" and node.output.constant:
             return node.op, id(self.contents.first_like(node.output))
         attributes = sorted(
@@ -125,7 +127,7 @@ class _Merging:
         return [inside[v] if v in inside else id(v and self.contents.first_like(v)) for v in told]
 
     def _bodies_of(self, node: Node) -> Hashable:
-        """What makes its bodies equal to another's; the node itself where they must not be merged."""
+        """Return the key of a node's bodies; the node itself if they must not be merged."""
         found = self.bodies.get(node)
         if found is None:
             scopes = [s for body in node.bodies.values() for s in inner_scopes(body)]
@@ -139,7 +141,7 @@ class _Merging:
         return tuple((name, self._body(body, inside)) for name, body in sorted(node.bodies.items()))
 
     def _body(self, body: Graph, inside: Inside) -> Hashable:
-        """Its nodes in order and what it gives out; what it computes goes by numbers, which are below any id."""
+        """Return the key of a body: nodes in order and outputs; computed values are numbered below any id."""
         for v in body.inputs:
             inside[v] = -1 - len(inside)
         nodes: list[Hashable] = []
@@ -152,12 +154,12 @@ class _Merging:
 
 
 def _gives_the_same(graph: Graph, op: str) -> bool:
-    """Is what these nodes of the standard give a matter of their inputs only?"""
+    """Whether nodes of a standard operator depend on their inputs only."""
     return graph.knows(op) and is_deterministic(op) and not any(map(may_train, graph.by_op[op]))
 
 
 def _reads_alone(node: Node) -> bool:
-    """Does no other node read one of the values that this one reads?"""
+    """Whether some input of the node has no other reader, so that no equal node can exist."""
     for v in node.inputs:
         if v is not None and len(v.users) == 1 and not v.constant:
             return True
@@ -165,19 +167,19 @@ def _reads_alone(node: Node) -> bool:
 
 
 def _pairs(node: Node, first: Node) -> list[tuple[Value, Value]]:
-    """What both make."""
+    """Return the outputs of both nodes in pairs."""
     return [(a, b) for a, b in zip(node.outputs, first.outputs) if a is not None and b is not None]
 
 
 def _is_refused(a: Value, b: Value) -> bool:
-    """Would a runtime refuse the model if one took the other's place? Outside of a body it may know more."""
+    """Whether a runtime would reject the model after the replacement, with more known outside of a body."""
     if a.is_output:
         return is_told_more(b, a)
     return is_refused(a, b) if a.graph is not b.graph else is_told_more(a, b)
 
 
 def _replaceable(node: Node, first: Node) -> bool:
-    """Has all that is read of `node` one value of `first`? Of two that are outputs, each is its own."""
+    """Whether `first` has a distinct value for every used output of `node`. Graph outputs cannot share a value."""
     for a, b in zip(node.outputs, first.outputs):
         if a is not None and a.is_used and (b is None or (a.is_output and (b.is_output or node.graph != first.graph))):
             return False

@@ -1,4 +1,4 @@
-"""Whatever can be computed from constants alone is computed now, unless that would bloat the file."""
+"""Constant folding, limited in the growth of the file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from onnxopt.protos import Array, element_type, tensor_bytes
 from onnxopt.record import record
 from onnxopt.rewriting.hold import cannot_hold, hold
 
-# Small operands may make a large result.
+# Small operands may give a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
-_AT_ONCE = 2 << 30  # bytes of results that are held together: what is beyond waits until these are in the model
-_NARROW = 1 << 16  # bytes that a weight may take more than it is stored in
-_MADE = 1 << 34  # bytes that all folds of a run may make, beyond those that go,
-_KEPT = 1 << 30  # and by which they may make the model larger
+_AT_ONCE = 2 << 30  # bytes of results held at once; the rest waits until these are stored
+_NARROW = 1 << 16  # bytes by which a weight may exceed its stored size
+_MADE = 1 << 34  # bytes made by all folds of a run, beyond freed ones
+_KEPT = 1 << 30  # bytes by which all folds may enlarge the model
 
 
 @register
@@ -34,14 +34,17 @@ _KEPT = 1 << 30  # and by which they may make the model larger
 class ConstantFolding(GraphPass):
     """f(constants) = constant.
 
-    Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
-    Keeps: DequantizeLinear, also of a weight that was quantized here; large weights that are stored in fewer bits than
-    what is made of them, as a Cast of int8; the Transpose of a weight that others read as it is stored, as a tied
-    embedding is (a Gemm reads it transposed, and runtimes fold it when they load), from -O2 on; what would make the
-    file grow by more than `max_bytes` a tensor (a size-neutral fold of a big weight is always done); what repeats few
-    elements to a large array, which the other passes know all the same; nodes that fail when run, kill the process that
-    runs them, or take too much memory or time.
-    Not done: random operators, training Dropout, statistics that training updates, control flow, sequences, optionals.
+    Applies when: the operator is deterministic and known, and all its inputs are constants, or computed from constants.
+    Keeps:
+    * DequantizeLinear, also of weights quantized here;
+    * large weights stored in fewer bits than the result, as in a Cast of int8;
+    * from -O2 on the Transpose of a weight also read in its stored layout, such as a tied embedding (a Gemm reads it
+      transposed, and runtimes fold it on loading);
+    * results that enlarge the file by more than `max_bytes` each (size-neutral folds of big weights are always done);
+    * few elements repeated to a large array, known to other passes all the same;
+    * nodes that fail, crash their process, or take too much memory or time.
+
+    Not done: random operators, training Dropout, statistics updated in training, control flow, sequences, optionals.
     """
 
     info = PassInfo("constant-folding", opt_level=1)
@@ -52,7 +55,7 @@ class ConstantFolding(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         again = patient = True
-        while again:  # what was folded may tell the size of what waits for it
+        while again:  # folded values may reveal sizes needed by waiting nodes
             cone = _Cone(graph, self, ctx)
             cone.collect()
             if cone.nodes:
@@ -64,8 +67,7 @@ class ConstantFolding(GraphPass):
 
 @record
 class _Spent:
-    """What all folds of a run took: bytes made beyond those that went, and kept, operations, seconds of other
-    processes."""
+    """Totals over all folds of a run: bytes made beyond freed ones, bytes kept, operations, seconds in subprocesses."""
 
     bytes: int = 0
     kept: int = 0
@@ -74,26 +76,26 @@ class _Spent:
 
 
 class _Cone:
-    """The nodes of one scope that depend on constants only."""
+    """The nodes of a scope computable from constants."""
 
     def __init__(self, graph: Graph, options: ConstantFolding, ctx: PassContext) -> None:
         self.graph = graph
         self.options = options
         self.ctx = ctx
         self.nodes: dict[Node, None] = {}  # in topological order
-        self.arrays: dict[Value, Array] = {}  # what is computed so far
+        self.arrays: dict[Value, Array] = {}  # computed so far
         self.once = Once()
-        self.freed: dict[Node, int] = {}  # bytes that go when nothing but this node's outputs remains
+        self.freed: dict[Node, int] = {}  # bytes freed when only this node's outputs remain
         self.failed: dict[Node, list[Node | None]] = ctx.memo.setdefault("constant-folding: failed", {})
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
         self.told: set[tuple[Node, str]] = ctx.memo.setdefault("constant-folding: told", set())
         self.spent: _Spent = ctx.memo.setdefault("constant-folding: spent", _Spent())
-        self.work = 0  # bytes made so far, beyond those that go
+        self.work = 0  # bytes made so far, beyond freed ones
         self.held = 0  # bytes made so far
-        self.written_out: set[Value] = set()  # repeated elements that a runtime gets written out
-        self.waiting = False  # was anything left for when more is known?
-        self.patient = False  # was anything left only for that?
-        self.measured = False  # was a result too large of which no size was known? What it is made of is wanted then
+        self.written_out: set[Value] = set()  # repeated elements materialized for a runtime
+        self.waiting = False  # whether a node waits for more knowledge
+        self.patient = False  # whether a node waits for nothing else
+        self.measured = False  # whether a result of unknown size was too large, so that its operands are wanted
 
     def collect(self) -> None:
         for node in self.graph:
@@ -105,7 +107,7 @@ class _Cone:
         for v in node.inputs:
             if v is not None and not v.constant and v.producer not in self.nodes:
                 return False
-        if self.failed.get(node) == _makers(node):  # else what it read then may have been at fault
+        if self.failed.get(node) == _makers(node):  # retried if a producer changed since
             return False
         return is_computable(node, self.graph.opset(node.domain))
 
@@ -123,9 +125,9 @@ class _Cone:
         return self.freed[v.producer] if v.producer is not None else 0
 
     def evaluate(self, patient: bool) -> None:
-        """By numpy kernels where exact ones exist; the rest in one session.
+        """Compute the nodes, by exact numpy kernels where available, the rest in a single session.
 
-        `patient`: what has no known size waits for the rest to be folded, and may have one then.
+        `patient`: nodes of unknown size wait until the rest is folded, and may have a known size then.
         """
         rest = [n for n in self._by_kernels(list(self.nodes)) if n in self.nodes and self._affordable(n)]
         if not rest:
@@ -143,7 +145,7 @@ class _Cone:
             del self.nodes[node]
 
     def _by_kernels(self, nodes: list[Node]) -> list[Node]:
-        """Evaluate those that have a kernel and known operands; the others."""
+        """Evaluate nodes with a kernel and known operands. Returns the others."""
         rest: list[Node] = []
         waiting: set[Value] = set()
         opset = self.graph.opset()
@@ -169,7 +171,7 @@ class _Cone:
                 results = self.once.evaluate(node, inputs, opset)
             except kernels.Invalid as e:
                 self._give_up(node, str(e))
-                # As constants they would make a runtime refuse the whole model, taken branch or not.
+                # As constants these inputs would make a runtime reject the whole model, even in an untaken branch.
                 self.dangerous.update(v for v in node.inputs if v is not None)
                 continue
             if results is None:
@@ -180,11 +182,11 @@ class _Cone:
         return rest
 
     def _is_cut_off(self, node: Node) -> bool:
-        """Does it read what was given up on?"""
+        """Whether the node reads a result given up before."""
         return any(v is not None and not v.constant and v.producer not in self.nodes for v in node.inputs)
 
     def _pays(self, node: Node, made: int) -> bool:
-        """May so many bytes be made? Those that the fold frees are free, so big weights are always reshuffled."""
+        """Whether `made` bytes may be computed. Freed bytes are not counted, so big weights are always permuted."""
         extra = max(0, made - self.freed[node])
         if self.held and self.held + made > _AT_ONCE:
             self.waiting = True
@@ -202,7 +204,7 @@ class _Cone:
         return False
 
     def _affordable(self, node: Node) -> bool:
-        """Decide before running: the result's size must be known, or small because all it is made of is."""
+        """Whether a node may run: the size of its result must be known, or small because all operands are small."""
         from onnxopt.analysis.folding.work import work
         from onnxopt.graph.writer import write_names
         from onnxopt.inferring import is_sound
@@ -210,8 +212,8 @@ class _Cone:
         if self._is_cut_off(node):
             del self.nodes[node]
             return False
-        write_names(node)  # operands are counted in the message
-        if not is_sound(node.proto):  # who loads it infers it
+        write_names(node)  # operand counts are taken from the message
+        if not is_sound(node.proto):  # every loader infers it
             self._give_up(node, "runtimes die of it, or take for ever")
             return False
         for v in node.inputs:
@@ -228,13 +230,13 @@ class _Cone:
                 continue
             computed = any(i is not None and not i.constant for i in node.inputs)
             if types.static_shape(v) is None and not computed:
-                types.update(self.graph.model)  # the operands may be constants since a moment ago only
+                types.update(self.graph.model)  # operands may have become constant just now
             shape, data_type = types.static_shape(v), types.dtype(v)
             if shape is None or not data_type:
                 if not v.is_used and node.op not in _GROWING:
-                    continue  # what comes beside a result, as statistics and masks do, is no larger
+                    continue  # secondary results, such as statistics and masks, are no larger
                 if sum(self._bytes(i) for i in node.inputs if i is not None) > 1 << 16 or node.op in _GROWING:
-                    # In a body inference sees no data of outer constants: where the body goes it knows more.
+                    # In a body inference cannot read outer constants; after inlining it can.
                     self._give_up(node, "the size of the result is unknown", retry=True)
                     return False
             elif not self._pays(node, tensor_bytes(data_type, shape)):
@@ -253,7 +255,7 @@ class _Cone:
         return tensor_bytes(*v.constant_type()) if v.constant else 0
 
     def _give_up(self, node: Node, reason: str, retry: bool = False, detail: str = "") -> None:
-        """Leave the node alone: for now if `retry`, because more may be known, or afforded, once the rest is folded."""
+        """Leave the node out; with `retry` only until more is known or affordable."""
         if retry:
             self.waiting = True
         else:
@@ -262,7 +264,7 @@ class _Cone:
         self._decline(node, reason, detail)
 
     def _decline(self, node: Node, reason: str, detail: str = "") -> None:
-        """Count a node once for each reason, however many rounds there are."""
+        """Count a node once for each reason, over all rounds."""
         if (node, reason) not in self.told:
             self.told.add((node, reason))
             self.ctx.decline(_RULE, reason, repr(node) + detail)
@@ -293,7 +295,7 @@ class _Cone:
                 self._give_up(node, "cannot be run here")
 
     def _is_too_large(self, node: Node, results: list[Value], inside: Container[Node]) -> bool:
-        """Is it known that these cannot be kept, and does no other fold read them?"""
+        """Whether the results are known to be too large to keep, and no other fold reads them."""
         made = 0
         for v in results:
             shape = types.static_shape(v)
@@ -303,7 +305,7 @@ class _Cone:
         return self._grows_too_much(node, made)
 
     def _grows_too_much(self, node: Node, made: int) -> bool:
-        """Would results of so many bytes make the file larger than it may become?"""
+        """Whether results of `made` bytes would exceed the growth limit of the file."""
         growth = made - self.freed[node]
         limit = self.options.max_bytes
         if growth <= limit and self.spent.kept + growth <= max(_KEPT, limit):
@@ -312,8 +314,10 @@ class _Cone:
         return True
 
     def replace(self) -> bool:
-        """Against the order: a node whose result is too large to keep stays, and its own inputs are then wanted.
-        Returns whether anything was replaced."""
+        """Replace results in reverse order: a node with too large a result stays, with its inputs kept instead.
+
+        Returns whether any value was replaced.
+        """
         replaced: list[tuple[Node, Value]] = []
         kept: set[Node] = set()
         for node in reversed(self.nodes):
@@ -323,7 +327,7 @@ class _Cone:
             else:
                 replaced += [(node, v) for v in wanted]
         for node in reversed(self.nodes):
-            self._remove(node)  # dead before: no fold of ours
+            self._remove(node)  # dead before, not counted as a fold
         done = 0
         for node, value in replaced:
             if not self.ctx.spend(_RULE, 0, at=value):
@@ -334,7 +338,7 @@ class _Cone:
         return done > 0
 
     def _stays(self, node: Node, wanted: list[Value], kept: Container[Node]) -> bool:
-        """Is what is `wanted` of the node not computed, or nothing to store? What is stored is counted."""
+        """Whether a `wanted` result is missing or must not be stored. Counts the growth of stored results."""
         if any(v not in self.arrays or v in self.dangerous for v in wanted):
             return True
         if why := next(filter(None, (cannot_hold(v, self.arrays[v]) for v in wanted)), ""):
@@ -344,7 +348,7 @@ class _Cone:
             if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
                 for v in wanted:
                     v.array = self.arrays[v]
-                    self.graph.know(v)  # every rule reads it, and nobody stores it
+                    self.graph.know(v)  # readable by every rule, stored by none
             self._decline(node, "repeated elements stay a node: written out they would take the bytes")
             return True
         made = sum(self.arrays[v].nbytes for v in wanted)
@@ -352,7 +356,7 @@ class _Cone:
             self._measure(wanted)
             return True
         growth = made - self.freed[node]
-        # At -O1 nothing takes the Transpose into a product: there nodes count, and the file grows.
+        # At -O1 no pass folds the Transpose into a product: nodes count there, and the file grows.
         if growth > self.options.max_fill and self.ctx.opt_level > 1 and is_second_layout(node, self.nodes, kept):
             self._decline(node, "others read the weight as it is stored, and it would be stored twice")
             return True
@@ -372,7 +376,7 @@ class _Cone:
                 self.measured = True
 
     def _remove(self, unread: Node) -> None:
-        """If nothing reads the node it goes, then what only it read."""
+        """Remove an unread node, then nodes read only by it."""
         stack = [unread]
         while stack:
             node = stack.pop()
@@ -383,7 +387,7 @@ class _Cone:
             self.ctx.count(_RULE)
 
     def _stays_repeated(self, array: Array) -> bool:
-        """Does a large array repeat few elements (ConstantOfShape, Expand)? Folds read it without storing it."""
+        """Whether a large array repeats few elements (ConstantOfShape, Expand), for folds to read without storing."""
         return array.nbytes > self.options.max_fill and is_repeated(array)
 
 

@@ -1,4 +1,4 @@
-"""What nothing reads goes: nodes, initializers, optional outputs, functions, their inputs and outputs."""
+"""Dead code elimination: nodes, initializers, optional outputs, functions, function inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 class DeadCode(ModelPass):
     """Nodes, initializers, optional outputs, functions, their inputs and outputs that nothing reads are removed.
 
-    Keeps: graph inputs; operators the standard does not know, which may have effects; initializers that
-    training or quantization annotations name; the outputs of an Attention, on which runtimes insist; inputs of a
-    function that a runtime may know by its name.
+    Keeps: graph inputs; operators unknown to the standard, with possible side effects; initializers named by training
+    or quantization annotations; outputs of an Attention, required by runtimes; inputs of functions that a runtime may
+    implement itself.
     """
 
     info = PassInfo("dead-code", opt_level=1)
 
     def run(self, model: Model, ctx: PassContext) -> None:
         _drop_nodes(model, ctx)
-        _drop_functions(model, ctx)  # first: what nothing calls reads what others give, and calls others
+        _drop_functions(model, ctx)  # first: uncalled functions read values and call other functions
         while model.functions and _drop_function_ends(model, ctx):
             _drop_nodes(model, ctx)
             _drop_functions(model, ctx)
@@ -40,13 +40,13 @@ class DeadCode(ModelPass):
         while more:
             for graph in model.open_scopes():
                 _drop_initializers(graph, ctx)
-            more = not model.graph.skipped and drop_vanished(model.graph)  # which named initializers, maybe
+            more = not model.graph.skipped and drop_vanished(model.graph)  # annotations may have named initializers
 
 
 def _drop_nodes(model: Model, ctx: PassContext) -> None:
     for graph in list(model.open_scopes()):  # bodies come before their owners
         node = graph.last
-        while node is not None:  # against the order: readers go before what they read
+        while node is not None:  # in reverse order: readers are removed before producers
             previous = node.prev
             if not node.is_used and graph.is_pure(node):
                 graph.remove(node)
@@ -57,7 +57,7 @@ def _drop_nodes(model: Model, ctx: PassContext) -> None:
 
 
 def _drop_function_ends(model: Model, ctx: PassContext) -> bool:
-    """Inputs that the body does not read, and outputs that nobody reads at any call. Is there more to be done?"""
+    """Remove unread inputs of functions, and outputs unread at all calls. Returns whether any was removed."""
     again = False
     for function, calls in _calls(model):
         for i in reversed(range(len(function.inputs))):
@@ -79,7 +79,7 @@ def _drop_function_ends(model: Model, ctx: PassContext) -> bool:
 
 
 def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
-    """The functions of which all calls may be changed, and these. Of several of one name a call may be of any."""
+    """Return functions with all their calls, if all may be changed. Overloaded functions are left out."""
     names = Counter(map(_called, model.functions.values()))
     found: dict[str, tuple[Graph, list[Node]]] = {}
     for function in model.functions.values():
@@ -95,7 +95,7 @@ def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
 
 
 def _has_kernels(domain: str) -> bool:
-    """May a runtime have an operator of that name, and take that?"""
+    """Whether a runtime may have its own kernel for an operator of this domain."""
     return is_standard(domain) or domain.startswith("com.microsoft")
 
 
@@ -104,13 +104,16 @@ def _called(function: Graph) -> str:
 
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
-    """Unread trailing outputs that the standard lets a node leave out (a Dropout's mask, an LSTM's last state)."""
+    """Remove unread optional trailing outputs (a Dropout's mask, an LSTM's last state)."""
     schema = find_schema(node.op, graph.opset(node.domain))
-    if schema is None or (node.op == "BatchNormalization" and may_train(node)):  # they say that it does
+    # further outputs indicate training mode
+    if schema is None or (node.op == "BatchNormalization" and may_train(node)):
         return
-    if node.op == "Attention":  # onnxruntime refuses a past without a present, and rounds otherwise without the scores
+    # onnxruntime rejects a past without a present, and rounds differently without the scores
+    if node.op == "Attention":
         return
-    if node.op == "MaxPool" and ctx.opt_level < 2:  # onnxruntime has two: one without Indices hides -inf and NaN
+    # onnxruntime has two kernels: the one without Indices hides -inf and NaN
+    if node.op == "MaxPool" and ctx.opt_level < 2:
         return
     last = len(node.outputs) - 1
     while last >= 1:
@@ -128,16 +131,17 @@ def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
     if dead:
         graph.remove_initializer(*dead)
         ctx.count("dead_initializer", len(dead))
-    if listed := {v for v in dead if v.is_input}:  # IR 3, or frozen: a weight among the inputs, not an interface
+    # IR 3, or frozen: a weight listed as input is not part of the interface
+    if listed := {v for v in dead if v.is_input}:
         graph.inputs = [v for v in graph.inputs if v not in listed]
 
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:
-    """What is called only by what nothing calls goes with it."""
+    """Remove functions not reachable from the main graph."""
     if not model.functions:
         return
     dead = dict(model.functions)
-    labels: dict[str, list[str]] = {}  # a call names no overload: it keeps all of them
+    labels: dict[str, list[str]] = {}  # a call without overload keeps all overloads
     for label, function in dead.items():
         labels.setdefault(_called(function), []).append(label)
     alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]

@@ -1,4 +1,4 @@
-"""Equal constants are kept once."""
+"""Deduplication of equal constants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onnxopt.record import record
 @register
 @record(frozen=True)
 class DeduplicateConstants(GraphPass):
-    """Initializers with the same type, shape and bytes become one; those of bodies, as both branches of an If have,
-    one of the graph around them.
+    """Initializers with the same type, shape and bytes become one; those of bodies, as both branches of an If have, one
+    of the graph around them.
 
-    Keeps: those that are inputs, outputs or named by annotations; data outside the file, which is not read for this;
-    small ones of bodies. A function holds no initializers, and reads none.
+    Keeps: inputs, outputs, and constants named by annotations; external data, which is not read for the comparison;
+    small constants of bodies. A function cannot hold or read initializers.
     """
 
     info = PassInfo("deduplicate-constants", opt_level=1)
@@ -36,8 +36,8 @@ class DeduplicateConstants(GraphPass):
             self._share(graph, contents, ctx)
 
     def _share(self, graph: Graph, contents: Contents, ctx: PassContext) -> None:
-        """Have bodies read what is equal in two of them, or in one and in `graph`, from `graph`."""
-        outer: dict[Value, Value] = {}  # what is equal of `graph`, by what was seen first
+        """Replace constants equal in two bodies, or in a body and `graph`, by a constant of `graph`."""
+        outer: dict[Value, Value] = {}  # shared constants of `graph`, by first equal value
         for body in _bodies(graph):
             for value in _read_alone(body):
                 if tensor_bytes(*value.constant_type()) <= self.max_copy:
@@ -53,12 +53,12 @@ class DeduplicateConstants(GraphPass):
 
 
 def _read_alone(graph: Graph) -> list[Value]:
-    """The initializers that are nothing but read."""
+    """Return the initializers that are only read: neither inputs nor outputs."""
     return [v for v in graph.initializers.values() if v.constant and v.users and not v.is_input and not v.output_count]
 
 
 def _bodies(graph: Graph) -> Iterator[Graph]:
-    """The bodies inside, of operators that are known to let them read what is outside."""
+    """Yield nested bodies of operators that let them read outer values."""
     for owner in graph.owners:
         for body in owner.bodies.values():
             if not body.is_bound_by_name and not body.skipped:

@@ -1,4 +1,4 @@
-"""Inputs that say what their absence says."""
+"""Optional inputs equal to their default."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from onnxopt.graph import Graph, Value
 from onnxopt.operators import PICKS, RECURRENT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
-_STATES: Final = (5, 6)  # the operands at which a recurrence begins
-_FAR: Final = 32  # values that are looked at
+_STATES: Final = (5, 6)  # initial states of a recurrent operator
+_FAR: Final = 32  # values examined
 
 
 @register
 class DefaultInputs(GraphPass):
     """The initial state of a recurrent network is left out where it is zero, whatever its size.
 
-    Applies when: it is a constant, or a fill of a computed shape, maybe cut, reshaped or joined, of zeros.
+    Applies when: the state is a constant of zeros, or zeros of a computed shape, perhaps sliced, reshaped or
+    concatenated.
     """
 
     info = PassInfo("default-inputs", opt_level=1, ops=RECURRENT)
@@ -35,7 +36,7 @@ class DefaultInputs(GraphPass):
 
 
 def _is_zero(value: Value) -> bool:
-    """Is every element +0? Follows operators that hand elements on, and what is joined of such."""
+    """Whether every element is +0, followed through operators that move or concatenate elements."""
     asked = [value]
     for value in asked:
         if value.constant:

@@ -1,4 +1,4 @@
-"""Nodes that hand on their input unchanged: same type, same shape, same bits."""
+"""Nodes whose output equals the input: same type, shape and bits."""
 
 from __future__ import annotations
 
@@ -223,9 +223,9 @@ def map_of_nothing(m: Match, x: Value) -> Value:
 class ElimIdentity(RewritePass):
     """Nodes that hand on their input unchanged are removed.
 
-    Applies when: type, shape and bits of the output are provably the input's.
+    Applies when: type, shape and bits of the output provably equal the input's.
     Keeps: the Identity between an input, initializer or outer value and a graph output.
-    Not done: Relu of Ceil, and others of two kinds; Squeeze without axes, whose result depends on the sizes.
+    Not done: Relu of Ceil, and other pairs of different operators; Squeeze without axes, whose result depends on sizes.
     """
 
     info = PassInfo("elim-identity", opt_level=1)

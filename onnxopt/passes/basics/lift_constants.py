@@ -44,7 +44,8 @@ class LiftConstants(GraphPass):
                 self._copy_into_body(node, graph, ctx)
 
     def _copy_into_body(self, node: Node, graph: Graph, ctx: PassContext) -> None:
-        """A body's output must be the body's own: a small outer constant becomes an initializer of the body."""
+        """Replace an Identity of a small outer constant by an initializer of the body: outputs must belong to
+        the body."""
         source, value = node.inputs[0], node.outputs[0]
         if source is None or value is None or not source.constant or not value.is_output:
             return

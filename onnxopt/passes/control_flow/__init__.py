@@ -1,1 +1,1 @@
-"""If, Loop, Scan and sequences: without the bodies, or with less in them."""
+"""If, Loop, Scan and sequences: removed, or with smaller bodies."""

@@ -1,4 +1,4 @@
-"""Trips of a Loop that do not depend on one another are one computation, with an axis more."""
+"""Independent iterations of a Loop become a single computation with an additional axis."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from onnxopt.rewriting.inline import forward_results
 from onnxopt.rewriting.parts import insert_new, of_axes
 
 _TRIPS: Final = 1 << 12
-_PICKED: Final = 1 << 16  # places that are listed for all trips
+_PICKED: Final = 1 << 16  # indices stored for all iterations
 
 
 class _Step(NamedTuple):
-    """The result of a step: its place among them, its rank in one trip, and whether trips have it each their own."""
+    """Result of a step: its index, its rank in a single iteration, and whether it varies between iterations."""
 
     place: int
     rank: int | None
     varies: bool
 
 
-Operand: TypeAlias = "Value | Array | _Step | None"  # an Array: what each trip reads, along a new first axis
+Operand: TypeAlias = "Value | Array | _Step | None"  # Array: what each iteration reads, along a new first axis
 
 
 @register
 class BatchLoops(GraphPass):
     """Loop(n; i → f(x[aᵢ])) = f(Gather(x, a)), with the trips as first axis.
 
-    Applies when: the number of trips is constant, nothing is carried from one to the next, and the body picks rows and
-    slices by constant places and computes with them: Gather, Slice, Reduce, and what works element by element.
-    PyTorch's EmbeddingBag is written like that, a bag a trip.
+    Applies when: the trip count is constant, no state is carried, and the body picks rows and slices at constant
+    indices and computes with them: Gather, Slice, Reduce, elementwise operators. PyTorch's EmbeddingBag is exported
+    like this, with an iteration for each bag.
     Not done: slices of different lengths.
     """
 
-    # At -O2, as sums along another axis may be added up in another order.
+    # At -O2, as the order of summation may change.
     info = PassInfo("batch-loops", opt_level=2, after=("inline-loops", "simplify-loops"), ops=("Loop",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 8:
-            return  # attributes say which axes broadcast
+            return  # attributes name the broadcast axes
         for node in list(graph.by_op.get("Loop", ())):
             trips = _trips(node)
             if trips is None:
                 continue
-            types.settle(graph.model)  # bodies are inferred with the graph around them
+            types.settle(graph.model)  # bodies are inferred together with the graph around
             batch = _Batch(node, trips)
             if reason := batch.reason():
                 ctx.decline("batched", reason, repr(node))
@@ -62,7 +62,7 @@ class BatchLoops(GraphPass):
 
 
 def _trips(node: Node) -> int | None:
-    """How many it makes, if that is constant, and it carries nothing from one to the next."""
+    """Return the trip count if constant and no state is carried, else None."""
     body, count, condition = node.bodies["body"], node.inputs[0], node.input(1)
     if len(node.inputs) > 2 or len(body.inputs) != 2 or body.skipped or count is None or not count.constant:
         return None
@@ -76,7 +76,7 @@ def _trips(node: Node) -> int | None:
 
 
 class _Batch:
-    """A Loop that is one computation: its steps, the operator, the operands and the attributes of each."""
+    """A Loop as a batched computation: operator, operands and axes of each step."""
 
     def __init__(self, loop: Node, trips: int) -> None:
         assert loop.graph is not None
@@ -86,7 +86,7 @@ class _Batch:
         self.found: dict[Value, Array | _Step] = {}
 
     def reason(self) -> str:
-        """Why it stays a Loop; empty where it need not."""
+        """Return why the Loop must stay, or an empty string."""
         counter = self.body.inputs[0]
         rank = types.rank(counter)
         goes_on = self.body.outputs[0]
@@ -127,7 +127,7 @@ class _Batch:
             return f"{node.op} in its body"
         known = [r for r in ranks if r is not None]
         rank = max(known, default=0)
-        # Behind the trips each has the axes that it has in one of them.
+        # Behind the batch axis, each operand has the axes of a single iteration.
         own = [_rank(v) for v in given if isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies)]
         if len(known) < len(ranks) or any(r != rank for r in own):
             return "operands of other ranks, or unknown ones"
@@ -155,7 +155,7 @@ class _Batch:
         return self._add(node, given, ranks[0] + ranks[1] - 1)
 
     def _along(self, node: Node, data: Array | _Step) -> str:
-        """Along axes, which are counted from the first one behind the trips."""
+        """Add an operator along axes, counted behind the batch axis."""
         own, axes = _rank(data), listed_axes(node)
         if own is None:
             return "operands of other ranks, or unknown ones"
@@ -175,7 +175,7 @@ class _Batch:
         return self._add(node, [data], own - len(moved) if goes else wide, moved)
 
     def _slice(self, node: Node, data: Value, given: list[Operand]) -> str:
-        """The places of all trips, where each takes as many of what none changes."""
+        """Add a Slice as a Gather, if all iterations take equally many elements of an invariant tensor."""
         starts, ends, axes, steps = [*given, None, None][:4]
         dims = types.shape(data)
         size = dims[0] if dims else None
@@ -215,7 +215,7 @@ class _Batch:
             return made[v.place]
         if isinstance(v, np.ndarray):
             return self.graph.constant(v, f"{self.loop.name or 'loop'}_places", self.loop)
-        if v is not None and v.graph is self.body:  # a constant of the body's own
+        if v is not None and v.graph is self.body:  # a constant of the body
             return self.graph.constant(v.array, v.name, self.loop)
         return v
 
@@ -228,7 +228,7 @@ class _Batch:
 
 
 def _rank(v: Operand) -> int | None:
-    """Of an operand, in one trip."""
+    """Return the rank of an operand in a single iteration."""
     if isinstance(v, np.ndarray):
         return v.ndim - 1
     if isinstance(v, _Step):

@@ -1,4 +1,4 @@
-"""An If whose condition is known is the branch it takes."""
+"""Inlines the taken branch of an If with a known condition."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class InlineBranches(GraphPass):
     """If(true) then A else B = A, in the scope around it.
 
     Applies when: the condition is constant.
-    Keeps: names of the If's results; an Identity where a result is an outer value, an initializer, or given out twice.
-    Not done: branches marked `onnxopt.skip`; initializers of a branch in a function, which holds none.
+    Keeps: names of the If's results; an Identity for results that are outer values, initializers, or repeated outputs.
+    Not done: branches marked `onnxopt.skip`; initializers of a branch in a function, which cannot hold any.
     """
 
     info = PassInfo("inline-branches", opt_level=1, ops=("If",))
@@ -34,4 +34,4 @@ class InlineBranches(GraphPass):
                 forward_results(graph, node, graph.inline(body))
                 inlined = True
         if inlined:
-            types.update(graph.model)  # what follows had the shapes of either branch
+            types.update(graph.model)  # downstream shapes were the union of both branches

@@ -1,4 +1,4 @@
-"""A Loop that is known to make no trip, or one, is no loop."""
+"""Inlines Loops known to make 0 or 1 iterations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from onnxopt.rewriting.parts import insert_new, of_axes
 class InlineLoops(GraphPass):
     """Loop(0, cond, v, body) = v; Loop(1, true, v, body) = body(0, true, v), in the scope around it.
 
-    Applies when: the trip count is constant, or the condition is: false at first, or false after the first trip.
-    Keeps: names of the Loop's results; what is collected over trips, as one element along a new first axis.
-    Not done: no trip where something reads what is collected, whose shape only the runtime knows; bodies marked
-    `onnxopt.skip`.
+    Applies when: the trip count is constant, or the condition is: false at first, or false after the first iteration.
+    Keeps: names of the Loop's results; scan outputs, as an element along a new first axis.
+    Not done: 0 iterations with a used scan output, whose shape only the runtime knows; bodies marked `onnxopt.skip`.
     """
 
     info = PassInfo("inline-loops", opt_level=1, ops=("Loop",))
@@ -54,11 +53,11 @@ class InlineLoops(GraphPass):
                 _inline(graph, node, body, carried)
                 inlined = True
         if inlined:
-            types.update(graph.model)  # what follows had the shapes of any number of trips
+            types.update(graph.model)  # downstream shapes held for any number of iterations
 
 
 def _trips(node: Node) -> int | None:
-    """0 or 1, if that is how many trips it makes; None for more, or not known."""
+    """Return 0 or 1 if the Loop makes so many iterations, else None."""
     count, condition, going_on = node.inputs[0], node.input(1), node.bodies["body"].outputs[0]
     limit = _scalar(count)
     if (limit is not None and limit <= 0) or _scalar(condition) == 0:
@@ -76,7 +75,7 @@ def _scalar(value: Value | None) -> int | None:
 def _instead(
     graph: Graph, node: Node, body: Graph, carried: int
 ) -> Iterator[tuple[Value | None, Array | Value | None]]:
-    """What there is in place of what the body is given, and of what the Loop makes."""
+    """Yield (value, replacement) for the body's inputs and the Loop's results."""
     yield from zip(body.inputs, [*_counted(body), *node.inputs[2:]])
     yield from zip(node.outputs, body.outputs[1 : 1 + carried])
     for value, one in zip(node.outputs[carried:], body.outputs[1 + carried :]):
@@ -86,14 +85,14 @@ def _instead(
 
 
 def _counted(body: Graph) -> tuple[Array, Array]:
-    """The number of the first trip, and that it is made; of the ranks that runtimes read in the file."""
+    """Return the first iteration number and the true condition, with the ranks declared in the file."""
     ranks = [len(info.type.tensor_type.shape.dim) for info in body.proto.input[:2]]
     return np.zeros([1] * ranks[0], np.int64), np.ones([1] * ranks[1], bool)
 
 
 def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
     counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
-    carried_in = [v for v in node.inputs[2:] if v is not None]  # all of them, or it is declined
+    carried_in = [v for v in node.inputs[2:] if v is not None]  # all are present, otherwise declined
     _, *results = graph.inline(body, [*counted, *carried_in])
     collected = [insert_new(graph, of_axes(graph, "Unsqueeze", v, [0], node), v, node) for v in results[carried:]]
     forward_results(graph, node, [*results[:carried], *collected])

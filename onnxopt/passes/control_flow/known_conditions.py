@@ -1,4 +1,4 @@
-"""What a condition is wherever the model runs is what it is."""
+"""Conditions of an If implied by its readers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.inline import misleads
 
 _BRANCHES: Final = ("then_branch", "else_branch")
-_NOTS: Final = 4  # one of another, that are looked through
+_NOTS: Final = 4  # chained Not operators looked through
 
 
 @register
 class KnownConditions(GraphPass):
     """If(c) A B = A where what reads it cannot take B.
 
-    Applies when: the results of the branches have different numbers of axes, and a Conv, an LSTM, a Transpose or a pool
-    that runs whenever the If does fails for one of them. PyTorch's exporter writes a `squeeze` like this, of which it
-    does not know what it does. So is what else asks the same condition, or the opposite.
-    Keeps: the If, for inline-branches. Where the original fails, the result may fail later, or not.
-    Not done: an If of which both branches would fail; one in a branch of another on the same condition, which the judge
-    could not follow.
+    Applies when: the branches' results have different ranks, and a Conv, LSTM, Transpose or pool in every run of the If
+    fails for one branch. PyTorch's exporter writes a `squeeze` of unknown rank like this. Further Ifs on the same
+    condition, or its negation, are settled, too.
+    Keeps: the If, for inline-branches. Where the original fails, the result may fail later, or not at all.
+    Not done: an If with two failing branches; an If inside a branch of another If on the same condition, a case that
+    verification could not follow.
     """
 
     info = PassInfo("known-conditions", opt_level=1, ops=("If",))
@@ -53,7 +53,7 @@ def _has_both(node: Node) -> bool:
 
 
 def _stripped(condition: Value) -> tuple[Value, bool]:
-    """What the condition says, and whether it says so, or the opposite."""
+    """Return (condition without Not, whether its truth is unchanged)."""
     straight = True
     for _ in range(_NOTS):
         maker = condition.producer
@@ -64,9 +64,10 @@ def _stripped(condition: Value) -> tuple[Value, bool]:
 
 
 def _left_by_readers(node: Node, live: Running) -> bool | None:
-    """What the condition has to be, where what reads the result takes what one branch gives, and not the other's."""
+    """Return the condition's value if readers accept the result of a single branch only; else None."""
     for value, *results in zip(node.outputs, *(node.bodies[name].outputs for name in _BRANCHES)):
-        asked = demanded_rank(value, live) if value is not None else None  # most ask nothing: no inference then
+        # most readers require no rank, and need no inference
+        asked = demanded_rank(value, live) if value is not None else None
         if asked is None:
             continue
         fail = [rank is not None and rank != asked for rank in map(types.rank, results)]
@@ -76,7 +77,7 @@ def _left_by_readers(node: Node, live: Running) -> bool | None:
 
 
 def _misleads(node: Node, known: bool) -> bool:
-    """Would a branch that never runs be refused for what it learns of a result?"""
+    """Whether the branch that never runs might be rejected after the replacement."""
     return misleads(zip(node.outputs, node.bodies[_BRANCHES[not known]].outputs))
 
 
@@ -86,8 +87,7 @@ def _settle(node: Node, known: bool) -> None:
 
 
 def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
-    """The If, and what else asks its condition, or the opposite, where that is known: in its scope, and inside. With
-    the answers."""
+    """Return (If, truth) for all Ifs on the same condition or its negation, in the scope and nested."""
     assert node.inputs[0] is not None
     asked, straight = _stripped(node.inputs[0])
     if asked.graph is not node.graph:

@@ -1,4 +1,4 @@
-"""A Scan goes along any axis: what is transposed for it need not be."""
+"""Transposes around a Scan, replaced by scan axes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
-_SCAN_OF_AXES = 9  # the opset from which on a Scan says along which axes it goes
+_SCAN_OF_AXES = 9  # first opset with scan axes
 
 
 @register
 class ScanAxes(GraphPass):
     """Scan(Transpose(x)) = Scan(x) along another axis; Transpose(Scan(x)) = Scan(x), collected along another axis.
 
-    Applies when: the Transpose moves the axis that is scanned, the others stay in their order; nobody else reads what
-    is between.
-    A recurrence goes along the time, which is the second axis of a batch; distances of scikit-learn's neighbours are a
-    Scan over rows.
+    Applies when: the Transpose moves the scanned axis and keeps the order of the others, and inner values have no other
+    readers.
+    Recurrences scan over time, the second axis of a batch; distances of scikit-learn's neighbours scan over rows.
     """
 
     info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",), ops=("Scan",))
@@ -71,7 +70,7 @@ def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext)
 
 
 def _perm(transpose: Node) -> tuple[int, ...] | None:
-    """The order of the axes, if it is one."""
+    """Return the permutation if valid and known, else None."""
     given: Value | None = transpose.inputs[0]
     rank = types.rank(given) if given is not None else None
     return None if transpose.has_references or not rank else known_order(transpose, rank)

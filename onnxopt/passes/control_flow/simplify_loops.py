@@ -1,4 +1,4 @@
-"""A loop carries what it changes, gives out what is read, and counts its trips itself."""
+"""Loop states, results, counters and trip counts, reduced to what is needed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class SimplifyLoops(GraphPass):
     """Loop and Scan without what they carry for nothing: a body reads what never changes where it comes from, and what
     no result depends on goes. Loop(true, i < n) = Loop(n), and its counter is i; so is Loop(n, i < n).
 
-    Applies when: a state is handed on as it was given; nothing reads a result, nor what it decides; a counter begins
-    with 0 and goes up by 1; a Loop goes on as long as its counter is below a number, which is constant or a dim of a
-    tensor (of no more than 16,777,216 elements, where it is compared as a float).
-    Keeps: a state that is handed out by the graph around; bodies marked `onnxopt.skip`.
-    Frameworks write a recurrence as a while loop, which carries its weights, the number of steps and all counters.
+    Applies when: a state is passed on unchanged; neither a result nor the decisions based on it are read; a counter
+    starts at 0 with step 1; a Loop runs while its counter is below a limit, a constant or a dim (at most 16,777,216 if
+    compared as float).
+    Keeps: a state that the graph around outputs; bodies marked `onnxopt.skip`.
+    Frameworks export recurrences as while loops, which carry weights, the number of steps and all counters.
     """
 
     info = PassInfo("simplify-loops", opt_level=1, after=("inline-loops",), ops=("Loop", "Scan"))
@@ -52,17 +52,17 @@ class SimplifyLoops(GraphPass):
 
 
 class _Loop(Recurrence):
-    """One that is rewritten."""
+    """A recurrence to rewrite."""
 
     @property
     def least(self) -> int:
-        """How many states it has to have: a Loop has one before opset 11, and runtimes refuse one without."""
+        """The minimum number of states: 1 for a Loop before opset 11; runtimes reject a Loop without."""
         graph = self.node.graph
         said = signature(self.node.op, graph.opset()) if graph is not None else None
         return max(0, said.inputs[0] - self.first_in) if said is not None and self.node.op == "Loop" else 0
 
     def drop_state(self, i: int) -> None:
-        """The body reads it no more, and the node gives it to nobody."""
+        """Remove a state that neither the body nor the graph around reads."""
         self.drop_result(i)
         self._drop_operand(self.first_in + i)
         self.states -= 1
@@ -80,7 +80,7 @@ class _Loop(Recurrence):
         self.node.remove_input(i)
 
     def _forget(self, attribute: str, i: int) -> None:
-        """One scanned tensor less, of which an attribute says something."""
+        """Remove the entry of a scanned tensor from an attribute."""
         said = self.node.attr(attribute)
         if said is not None and i < len(said):
             self.node.set_attr(attribute, said[:i] + said[i + 1 :] or None)
@@ -88,7 +88,7 @@ class _Loop(Recurrence):
     # -- what never changes --------------------------------------------------------------------------------
 
     def read_unchanged(self, ctx: PassContext) -> None:
-        """A state that is handed on as it came is what the loop was given for it, in every trip and behind the last."""
+        """Replace a state that is passed on unchanged by its initial value, inside and behind the loop."""
         for i in reversed(range(self.states)):
             given, result = self.node.input(self.first_in + i), self.result(i)
             inside, handed = self.body.inputs[self.first_in + i], self.body.outputs[self.first_out + i]
@@ -108,8 +108,7 @@ class _Loop(Recurrence):
     # -- the loop's own counter ------------------------------------------------------------------------------
 
     def use_own_counter(self, ctx: PassContext) -> None:
-        """A state that counts from 0 in ones is the number of the trip; of another type, where something is picked by
-        it."""
+        """Replace a state counting 0, 1, 2, … by the iteration number; for other types only as an index."""
         for i in range(self.states):
             inside, own = self.body.inputs[2 + i], self.body.inputs[0]
             if not counts(self, i):
@@ -124,7 +123,7 @@ class _Loop(Recurrence):
     # -- trips -------------------------------------------------------------------------------------------
 
     def count_trips(self, ctx: PassContext) -> None:
-        """Loop(true, body: …, i + 1 < n) = Loop(n, body: …, true) where the loop begins with 0 < n."""
+        """Rewrite Loop(true, body: …, i + 1 < n) = Loop(n, body: …, true) if the loop starts under 0 < n."""
         node, graph = self.node, self.node.graph
         limit = limit_of_trips(self)
         if limit is None or graph is None:
@@ -141,7 +140,8 @@ class _Loop(Recurrence):
             self.body.give(0, self.body.inputs[1])
 
     def trust_trips(self, ctx: PassContext) -> None:
-        """Loop(n, c, body: …, i + 1 < n and i < n) = Loop(n, c, body: …, true); Loop(n, 0 < n) = Loop(n, true)."""
+        """Rewrite Loop(n, c, body: …, i + 1 < n and i < n) = Loop(n, c, body: …, true); Loop(n, 0 < n) =
+        Loop(n, true)."""
         most, start = self.node.input(0), self.node.input(1)
         if most is None:
             return
@@ -157,7 +157,7 @@ class _Loop(Recurrence):
     # -- what is collected -------------------------------------------------------------------------------
 
     def give_last(self, ctx: PassContext) -> None:
-        """The last of what is collected of a state is the state that is left."""
+        """Replace the last element of a collected state by the final state."""
         of = {_named(v): i for i, v in enumerate(self.body.outputs[self.first_out : self.first_out + self.states])}
         for i in range(self.states, len(self.node.outputs)):
             collected, state = self.result(i), of.get(_named(self.body.outputs[self.first_out + i]))
@@ -175,11 +175,11 @@ class _Loop(Recurrence):
     # -- what nothing reads ----------------------------------------------------------------------------------
 
     def drop_unread(self, ctx: PassContext) -> None:
-        """What no result that is read depends on is neither carried nor collected."""
+        """Remove states and scan outputs not needed for any used result."""
         results = len(self.body.outputs) - self.first_out
         read = [i for i in range(results) if (v := self.result(i)) is not None and v.is_used]
         if not read or len(read) == results:
-            return  # dead code is another pass
+            return  # left to dead-code
         live = self.live(read)
         if self.least and not any(i < self.states for i in live):
             live = min((self.live([*read, i]) for i in range(self.states)), key=len)
@@ -197,7 +197,7 @@ class _Loop(Recurrence):
 
 
 def _named(value: Value) -> Value:
-    """What it is, by whatever names it goes."""
+    """Return the value behind Identity nodes."""
     while value.producer is not None and value.producer.op == "Identity" and value.producer.inputs[0] is not None:
         value = value.producer.inputs[0]
     return value

@@ -1,4 +1,4 @@
-"""Sequences of tensors that are taken apart at once are no sequences."""
+"""Sequences read only element by element, replaced by a Split."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
 
-_PARTS: Final = 1024  # of which most may not be read: a file may say of an axis what it likes
+_PARTS: Final = 1024  # mostly unread parts: the size declared by a file is not trusted
 
 
 @register
 class SplitSequences(GraphPass):
     """SequenceAt(SplitToSequence(x), i) = Split(x)[i].
 
-    Applies when: every reader takes one element, at a position that is constant; axis, sizes and number of parts are
-    known; the parts keep their rank, and are 1,024 at most, or as many as are read.
-    Not done: sequences that are handed on whole; `keepdims` = 0.
+    Applies when: every reader takes an element at a constant position; axis, sizes and number of parts are known; the
+    parts keep their rank, and number at most 1,024, or as many as are read.
+    Not done: sequences used as a whole; `keepdims` = 0.
     """
 
     info = PassInfo("split-sequences", opt_level=1, ops=("SplitToSequence",))
@@ -37,7 +37,7 @@ class SplitSequences(GraphPass):
 
 
 def _sizes(node: Node) -> list[int] | str:
-    """The sizes of the parts, or why the node stays."""
+    """Return the sizes of the parts, or why the node stays."""
     graph, value, x, split = node.graph, node.output, node.inputs[0], node.input(1)
     if graph is None or graph.opset() < 13 or node.has_references:
         return "Split takes its sizes as input from opset 13 on"
@@ -46,7 +46,8 @@ def _sizes(node: Node) -> list[int] | str:
     size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
     if not isinstance(size, int):
         return "the size of the axis is unknown"
-    if split is None or not node.attr("keepdims", 1):  # which the standard ignores beside sizes, and runtimes do not
+    # with sizes given, the standard ignores keepdims and runtimes do not
+    if split is None or not node.attr("keepdims", 1):
         return "the parts lose their axis"
     if not split.constant:
         return "the sizes are computed"
@@ -67,7 +68,7 @@ def _sizes(node: Node) -> list[int] | str:
 
 
 def _position(user: Node, sequence: Value, count: int) -> int | None:
-    """Which element a SequenceAt of the same scope takes; None for any other reader."""
+    """Return the position read by a SequenceAt of the same scope; None for other readers."""
     at = user.input(1)
     if user.op != "SequenceAt" or user.graph is not sequence.graph:
         return None
@@ -91,7 +92,7 @@ def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
         position = _position(user, value, len(sizes))
         assert position is not None
         element = user.output
-        if position not in taken:  # the element's value becomes the part: names of outputs stay
+        if position not in taken:  # the element's value becomes the part, so output names stay
             taken.add(position)
             graph.take_over(element, split, position)
         else:

@@ -1,1 +1,1 @@
-"""Element types: narrower ones, and indices in 64 bits."""
+"""Element types: conversion to narrow floats, and indices in 64 bits."""

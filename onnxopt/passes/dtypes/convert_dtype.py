@@ -1,4 +1,4 @@
-"""A float32 model becomes one of float16 or bfloat16: what may be narrow is, with as few Casts as can be."""
+"""Conversion of a float32 model to float16 or bfloat16 with a minimum of Casts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from onnxopt.record import record
 from onnxopt.rewriting.guards import scaled_from
 
 FLOAT: Final = int(TensorProto.FLOAT)
-_WORTH: Final = 1 << 14  # bytes of a weight for which its operator is made narrow, whatever Casts that takes
+_WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converted regardless of Casts
 
 
 @register
@@ -43,10 +43,10 @@ _WORTH: Final = 1 << 14  # bytes of a weight for which its operator is made narr
 class ConvertDtype(ModelPass):
     """Float32 values and weights become narrower ones, with Casts where an operator stays wide.
 
-    Stays wide: what the standard has in no such type; sums over many elements, powers and exponentials, angles,
-    coordinates, random numbers, quantizers (`analysis/narrowing.py` has the table, with reasons); what reads a weight
-    that overflows, or is lost; bodies' inputs and outputs, functions, operators of other domains.
-    Where either would do, a node is what takes the fewest Casts.
+    Stays wide: operators without narrow types in the standard; sums over many elements, powers and exponentials,
+    angles, coordinates, random numbers, quantizers (table with reasons in `analysis/narrowing.py`); readers of weights
+    that overflow or underflow; inputs and outputs of bodies, functions, operators of other domains.
+    Where both types are possible, the type with the fewest Casts is chosen.
     """
 
     info = PassInfo("convert-dtype", opt_level=2)
@@ -58,7 +58,7 @@ class ConvertDtype(ModelPass):
             raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {any_of([*NARROW])}")
         opset = model.opsets.get("", 0)
         if not opset:
-            return  # no operator of the standard's own domain, like most models of trees
+            return  # no standard operator, as in most tree models
         if opset < (least := 13 if self.dtype == "bfloat16" else 7):
             raise ModelError(
                 f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
@@ -77,7 +77,7 @@ class ConvertDtype(ModelPass):
 
 
 class _Plan:
-    """Which nodes are to be narrow. `weights`: what became of those that were looked at."""
+    """Chooses the nodes to convert. `weights`: narrowed forms of examined weights."""
 
     def __init__(self, model: Model, ctx: PassContext, dtype: str, keep_io: bool) -> None:
         self.model = model
@@ -86,16 +86,16 @@ class _Plan:
         self.code = NARROW[dtype]
         self.weights: dict[Value, Narrowed] = {}
         self.free: dict[Node, Slots] = {}  # nodes that may be narrow
-        self.wanted: dict[Node, None] = {}  # those that should be
-        self.indices: set[Value] = set()  # floats that are made of integers, and nothing else
+        self.wanted: dict[Node, None] = {}  # nodes that should be narrow
+        self.indices: set[Value] = set()  # floats computed from integers only
         graph = model.graph
         given = () if keep_io else (*graph.inputs, *graph.outputs)
-        # Inputs and outputs of the model that change their type.
+        # Inputs and outputs of the model with a changed type.
         self.interface = {v for v in given if _is_wide(v) and v.name not in graph.initializers}
-        self.large: set[Value | None] = set()  # values that are left out, or as large
+        self.large: set[Value | None] = set()  # excluded values, and values as large
         self.open = [scope for scope in model.open_scopes() if not scope.root.is_function]
         self.masks = masks_given_out(model, self.open, dtype, self.weight) if keep_io else set()
-        for scope in reversed(self.open):  # outer ones first
+        for scope in reversed(self.open):  # outer scopes first
             for node in scope:
                 self._look(node)
 
@@ -122,7 +122,7 @@ class _Plan:
         return NONE if stays_wide(node) else slots(node.op, graph.opset(node.domain), self.dtype)
 
     def _obstacle(self, node: Node, reads: list[Value], gives: list[Value]) -> tuple[str, str]:
-        """(why it stays wide, an example)."""
+        """Return (reason to stay wide, example)."""
         if not reads and not gives:
             return stays_wide(node) or not_narrow(node), ""
         if any(v is not None and not types.dtype(v) for v in (*node.inputs, *node.outputs)):
@@ -144,7 +144,7 @@ class _Plan:
         return "", ""
 
     def _left_out(self, node: Node) -> str:
-        """What went wrong here was too large, most likely: so it is for what reads it, and hands it on."""
+        """Return why a node is excluded. Excluded values were probably too large, as are values derived from them."""
         why = self.ctx.leaves_out(node)
         reads_large = any(v in self.large for v in node.inputs)
         if why or (reads_large and node.op in IN_RANGE):
@@ -157,7 +157,7 @@ class _Plan:
         return self.weights[value]
 
     def _trace(self, node: Node) -> None:
-        """Positions made floats: angles of a rotation, say, for which float16 has too few digits."""
+        """Record floats computed from positions (rotation angles), as float16 has too few digits."""
         floats = [v for v in node.inputs if v is not None and _is_wide(v) and not v.constant]
         made_of = all(v in self.indices for v in floats)
         if made_of and not node.bodies and (floats or node.op in ("Cast", "Range")):
@@ -180,7 +180,7 @@ class _Plan:
     # -- the fewest Casts --------------------------------------------------------------------------------
 
     def narrow(self) -> list[Node]:
-        """The nodes to be narrow, in order."""
+        """Return the nodes to convert, in order: a minimum cut over values, with cost 1 for each Cast."""
         vertex = {node: i + 2 for i, node in enumerate(self.free)}
         wide, narrow = 0, 1
         network = Network(len(vertex) + 2)
@@ -190,14 +190,14 @@ class _Plan:
             side = vertex.get(value.producer, wide) if value.producer is not None and self.gives(value) else wide
             if self.is_narrow(value):
                 side = narrow
-            readers: dict[Graph | None, set[int]] = {value.graph: set()}  # each scope has a Cast of its own
+            readers: dict[Graph | None, set[int]] = {value.graph: set()}  # a Cast is needed in each scope
             for n in value.users:
                 vertices = readers.setdefault(n.graph, set())
                 vertices.add(narrow if self.is_cast(n) else vertex[n] if self.reads_free(n, value) else wide)
             if value.is_output:
                 readers[value.graph].add(narrow if value in self.interface else wide)
             for vertices in readers.values():
-                network.add_star(side, vertices - {side})  # a Cast for all that are on the other side
+                network.add_star(side, vertices - {side})  # a single Cast serves all readers on the other side
         for node in vertex:
             if (x := scaled_from(node)) is not None:
                 side = vertex.get(x.producer, wide) if x.producer is not None and self.gives(x) else wide
@@ -206,7 +206,7 @@ class _Plan:
         return [node for node, i in vertex.items() if i not in stays]
 
     def values(self) -> Iterator[Value]:
-        """Wide values that nodes or callers make, in order."""
+        """Yield wide values produced by nodes or given by callers, in order."""
         for scope in reversed(self.open):
             yield from (v for v in scope.inputs if _is_wide(v))
             for v in scope.initializers.values():
@@ -216,39 +216,39 @@ class _Plan:
                 yield from (v for v in node.outputs if v is not None and not v.constant and _is_wide(v))
 
     def gives(self, value: Value) -> bool:
-        """Is it the result of a node, narrow if that is?"""
+        """Whether the value becomes narrow with its producer."""
         node = value.producer
         return node in self.free and self.free[node].gives(value.index)
 
     def reads_free(self, node: Node, value: Value) -> bool:
-        """Does the node read it as what the node is, wide or narrow?"""
+        """Whether the node reads the value in its own type, wide or narrow."""
         found = self.free.get(node)
         return found is not None and all(found.takes(i) for i in node.places(value))
 
     def is_narrow(self, value: Value) -> bool:
-        """Is it there in the narrow type whatever happens: an input, or what a Cast only made wider?
+        """Whether a narrow form exists in any case: an input, or the operand of a widening Cast.
 
-        Not an output: it is what its node makes, or a Cast behind it, which counts.
+        An output has the type of its producer; a Cast behind it is counted.
         """
         return (value in self.interface and value.producer is None) or self.narrow_source(value) is not None
 
     def narrow_source(self, value: Value) -> Value | None:
-        """The narrow value that a Cast makes `value` of."""
+        """Return the narrow value cast to `value`, or None."""
         node = value.producer
         return node.input(0) if node is not None and self.widens(node) else None
 
     def widens(self, node: Node) -> bool:
-        """Does it make a narrow value wide?"""
+        """Whether a node is a Cast from the narrow type."""
         source = node.input(0) if node.op == "Cast" else None
         return source is not None and types.dtype(source) == self.code
 
     def is_cast(self, node: Node) -> bool:
-        """Does it make a wide value narrow?"""
+        """Whether a node is a Cast to the narrow type."""
         return node.op == "Cast" and node.attr("to") == self.code
 
 
 class _Conversion:
-    """Makes nodes narrow, and puts Casts between what is and what is not."""
+    """Converts nodes, and inserts Casts between narrow and wide ones."""
 
     def __init__(self, plan: _Plan, narrow: dict[Node, None]) -> None:
         self.plan = plan
@@ -256,7 +256,7 @@ class _Conversion:
         self.narrow = narrow
         self.casts: dict[tuple[Value, Graph], Value] = {}
         self.constants: dict[Value, Value] = {}
-        self.changed: set[str] = set()  # names of values that have another type now
+        self.changed: set[str] = set()  # names of values with a changed type
 
     def apply(self) -> None:
         plan = self.plan
@@ -269,7 +269,7 @@ class _Conversion:
                 if v is not None and v.constant and _is_wide(v) and plan.free[node].takes(i):
                     node.set_input(i, self._constant(v))
         for value in values:
-            # By now a Cast to float32 may read what became narrow; one that is narrow itself makes nothing wide.
+            # A Cast to float32 may read a converted value by now; a converted Cast widens nothing.
             source = plan.narrow_source(value) if value.producer not in self.narrow else None
             given = value in plan.interface
             if source is not None:
@@ -284,7 +284,7 @@ class _Conversion:
         return self.plan.code if is_narrow else FLOAT
 
     def _feed(self, value: Value, other: Value | None, is_narrow: bool) -> None:
-        """`value` is narrow now, or is not; `other` is what it is not. Each reader gets what it wants."""
+        """Give each reader of `value` its type. `is_narrow`: type of `value`; `other`: the value in the other type."""
         if is_narrow:
             value.dtype = self.plan.code
             self.changed.add(value.name)
@@ -296,7 +296,8 @@ class _Conversion:
                     user.set_input(i, other or self._cast(value, user.graph, wanted))
 
     def _give_out(self, value: Value, is_narrow: bool) -> Value:
-        """A graph gives out `value` as it is: its node makes another, which is narrow or not, and a Cast that one."""
+        """Keep the type of graph output `value`: the producer makes an inner value, cast to the output. Returns the
+        inner value."""
         graph, node, index = value.graph, value.producer, value.index
         assert node is not None
         inner = self._new(value, is_narrow)
@@ -314,7 +315,7 @@ class _Conversion:
         return made
 
     def _bypass(self, value: Value, source: Value) -> None:
-        """Who is narrow reads what a Cast makes wider for the others."""
+        """Make converted readers read the operand of a widening Cast."""
         for user in list(value.users):
             if user in self.narrow:
                 for i in user.places(value):
@@ -322,7 +323,7 @@ class _Conversion:
                         user.set_input(i, source)
 
     def _cast(self, value: Value, scope: Graph, is_narrow: bool) -> Value:
-        """The value in another type, made in the scope that reads it, so that what a body captures stays."""
+        """Return the value in the other type, cast in the reading scope; captured values stay unchanged."""
         known = self.casts.get((value, scope))
         if known is not None:
             return known
@@ -340,7 +341,7 @@ class _Conversion:
         return self.constants[value]
 
     def _set_type(self, node: Node) -> None:
-        """Of an operator whose result has the type that an attribute says."""
+        """Set the attribute with the result type of an operator."""
         attribute = RESULT_TYPE.get(node.op)
         if attribute == "value":
             node.set_attr("value", fill(node, self.plan.dtype).array)
@@ -348,7 +349,7 @@ class _Conversion:
             node.set_attr(attribute, self.plan.code)
 
     def _declare(self) -> None:
-        """What the file says of these values."""
+        """Update declared types."""
         model = self.model
         for scope in self.plan.open:
             proto: Any = scope.proto
@@ -363,7 +364,7 @@ class _Conversion:
 
 
 def _forget_unstored(model: Model) -> None:
-    """Treat each node that makes a constant by repeating elements as any other node: a weight would be written out."""
+    """Treat nodes with repeated elements as ordinary nodes: as weights their constants would be materialized."""
     for v in (v for scope in model.open_scopes() for node in scope for v in node.outputs):
         if v is not None and v.constant and not v.is_stored:
             v.array, v.constant = None, False
@@ -374,7 +375,7 @@ def _is_wide(value: Value) -> bool:
 
 
 def _is_quantized(value: Value) -> bool:
-    """Is it what a quantizer made of activations?"""
+    """Whether a value is the output of an activation quantizer."""
     node = value.producer
     source = node.input(0) if node is not None and node.op == "DequantizeLinear" else None
     return source is not None and not source.constant

@@ -1,4 +1,4 @@
-"""Sizes that are computed in 32 bits, between Casts, are computed in 64."""
+"""Index arithmetic in 32 bits between Casts, computed in 64 bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import remove_dead
 
-_ALL: Final = ("Add", "Concat", "Div", "Mod", "Mul", "Neg", "Sub")  # operands of one type
+_ALL: Final = ("Add", "Concat", "Div", "Mod", "Mul", "Neg", "Sub")  # operands of the same type
 _FIRST: Final = ("Gather", "Identity", "ReduceProd", "Reshape", "Slice", "Squeeze", "Unsqueeze")
 _MOST: Final = 32  # steps between the Casts
 
@@ -24,10 +24,10 @@ _MOST: Final = 32  # steps between the Casts
 class WidenIndices(ModelPass):
     """Cast(f(Cast(x))) = f(x), where x are sizes, and f is index arithmetic in 32 bits.
 
-    Applies when: each number in between is known as an expression of sizes, which 32 bits hold; only Casts, and what is
-    in between, read it.
-    Keeps: a Cast to 32 bits that something else reads.
-    TensorFlow computes shapes in 32 bits, the operators that take them want 64.
+    Applies when: each intermediate number is known as an expression of sizes that fits 32 bits, and is read only by
+    Casts and intermediate nodes.
+    Keeps: a Cast to 32 bits with other readers.
+    TensorFlow computes shapes in 32 bits, while shape operands require 64.
     """
 
     info = PassInfo("widen-indices", opt_level=1, after=("shape-arithmetic",), ops=("Cast",))
@@ -56,8 +56,8 @@ def _run_graph(graph: Graph, data: ShapeData, ctx: PassContext) -> None:
 
 
 def _between(cast: Node, data: ShapeData) -> list[Node]:
-    """The steps from Casts of 64 bits to this one and others, in order; none where they have to stay, or no Cast would
-    go."""
+    """Return the nodes between Casts from 64 bits and this and other Casts, in order; empty if no Cast would be
+    removed."""
     found: dict[Node, None] = {}
     first: set[Node] = set()
     last: set[Node] = set()
@@ -92,12 +92,12 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
 
 
 def _operands(node: Node) -> Sequence[Value | None]:
-    """What has the type of the result."""
+    """Return the operands of the result's type."""
     return node.inputs[:1] if node.op in _FIRST else node.inputs
 
 
 def _in_order(nodes: dict[Node, None]) -> list[Node]:
-    """Each behind what it reads."""
+    """Return the nodes in topological order."""
     order: dict[Node, None] = {}
     stack = list(nodes)
     while stack:

@@ -1,1 +1,1 @@
-"""One operator in place of its formula."""
+"""Formulas replaced by a single operator."""

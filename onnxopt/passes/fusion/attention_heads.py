@@ -1,4 +1,4 @@
-"""Attention of heads that lie side by side in each row, as the products before and behind it have them."""
+"""Attention with heads side by side in each row, the layout of the products around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, Pattern, op, rewrite, var
 
-_TURNED = [0, 2, 1, 3]  # from [batch, rows, heads, width] to heads first, and back
+_TURNED = [0, 2, 1, 3]  # exchanges [batch, rows, heads, width] and [batch, heads, rows, width]
 
 
 def _heads_first(x: str) -> Pattern:
@@ -36,8 +36,8 @@ def attention_of_rows(m: Match, q: Value, k: Value, v: Value) -> Value:
 class AttentionHeads(RewritePass):
     """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows, in which the heads lie side by side: four Transposes less.
 
-    Applies when: queries, keys, values and the result are turned, and nothing else reads them turned.
-    Keeps: an Attention with a past, which is of heads first in either form.
+    Applies when: queries, keys, values and the result are transposed, and the transposed values have no other readers.
+    Keeps: an Attention with a past, whose layout is heads first in either form.
     """
 
     info = PassInfo("attention-heads", opt_level=3, after=("fuse-attention",), ops=("Attention",))

@@ -1,4 +1,4 @@
-"""Activations that are written out become the standard's operators."""
+"""Decomposed activations become standard operators."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite
 from onnxopt.rewriting.guards import is_number, known_axes
 from onnxopt.rewriting.near_zero import told_from_zero
 
-_ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have been written in seven digits
+_ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seven digits
 
 
 def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
-    """Decline unless `constant` is one number, of a rank that x has, and about the nearest that its type holds."""
+    """Decline unless `constant` is a single number, of no higher rank than x, equal to `wanted` within rounding."""
     m.require(is_number(m, constant, x), "a constant is not one number")
     m.require(
         math.isclose(float(constant.item()), wanted, rel_tol=of(constant.dtype).epsilon),
@@ -30,7 +30,7 @@ def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
 
 
 def half_of_product(factor: Pattern) -> Pattern:
-    """x * factor / 2, in any order; `half` is the constant."""
+    """Return patterns of x * factor / 2 in any order; `half` is the constant."""
     x, half = var("x"), const("half")
     return either(
         op.Mul(op.Mul(x, factor), half),
@@ -41,7 +41,7 @@ def half_of_product(factor: Pattern) -> Pattern:
 
 
 def half_and_half(function: Pattern) -> Pattern:
-    """x (function / 2 + 1 / 2), or x / 2 + x / 2 * function."""
+    """Return patterns of x (function / 2 + 1 / 2) and x / 2 + x / 2 * function."""
     x, half = var("x"), const("half")
     return either(
         op.Mul(x, op.Add(op.Mul(function, half), 0.5)),
@@ -186,7 +186,7 @@ def elu(m: Match, x: Value, power: Value, alpha: Array | None = None) -> Value:
 
 
 def _is_same_below_zero(m: Match, power: Value, x: Value) -> bool:
-    """Is it x where that is not above zero? Of what is, JAX takes no power, which might be infinite."""
+    """Whether `power` equals x for x <= 0. JAX clips larger values, whose exponential might be infinite."""
     node = power.producer
     if node is None or x not in node.inputs:
         return False
@@ -300,7 +300,7 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
 
 
 def of_products(m: Match) -> None:
-    """Decline where more than products, each another Gelu of x maybe, reads 1 + erf(…)."""
+    """Decline unless all readers of 1 + erf(…) are products, each perhaps another Gelu of x."""
     m.require(m.gate.output.feeds_only(lambda u: u.op == "Mul"), "Add output used elsewhere")
 
 
@@ -310,13 +310,13 @@ class FuseActivation(RewritePass):
     """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14), Sigmoid, Elu and others in place of their formulas.
 
     Swish (opset 24) and GlobalAveragePool only with the options `swish` and `pooling`: onnxruntime has a faster
-    operator of its own for the one, which it finds by its formula, and takes up to twice as long for the other.
+    operator of its own for the former, found by its formula, and takes up to twice as long for the latter.
 
-    Applies when: the constants are theirs, and nothing in between is used elsewhere.
-    Not done: Sigmoid where a logarithm, a divisor, a sign or the like would tell its zeros from small numbers.
+    Applies when: the constants match, and inner values have no other readers.
+    Not done: Sigmoid read by a logarithm, divisor, sign or similar, which distinguishes zeros from small numbers.
     """
 
-    # Before: a factor of the formula would travel into weights.
+    # Before: otherwise a factor of the formula could be folded into weights.
     info = PassInfo(
         "fuse-activation",
         opt_level=3,

@@ -1,4 +1,4 @@
-"""Attention that is written out becomes the standard's operator (opset 23)."""
+"""Decomposed attention becomes the standard operator (opset 23)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from onnxopt.rewriting.scores import Filled, one_number, scores_of
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
 _UNKNOWN: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"
 _PAST: Final = "it has a past, or gives scores"
-_HUGE: Final = 1e30  # beside it any score is lost
-_NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # to the lowest number
+_HUGE: Final = 1e30  # scores are negligible beside it
+_NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # the number next to the lowest
 
 _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 
@@ -37,7 +37,10 @@ _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 )
 def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Value:
     """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c); so with 0 in place of
-    NaN, which the Softmax has where the mask is minus infinity for all keys."""
+    NaN.
+
+    The Softmax is NaN where the mask is minus infinity for all keys.
+    """
     m.require(m.opset >= 23, "the operator is there from opset 23 on")
     m.require(m.dtype(v) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
     m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
@@ -52,7 +55,7 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     sizes = _sizes(m, q, turned, v)
     keys = _straight(m, turned)
     terms, causal = _without_causal(m, s.terms, sizes)
-    needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # of several masks each keeps the same key then
+    needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # if all masks keep the same key, so does their sum
     mask = _mask(m, terms, Kept.UNKNOWN if guarded is not None else needed)
     if mask is not None:
         mask = _as_large(m, mask, q, keys, v, sizes)
@@ -62,7 +65,7 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
 
 
 def _unscaled(x: Value) -> tuple[Value, float]:
-    """What is multiplied by a number, and that number."""
+    """Return (value, factor) of a product with a number, else (x, 1)."""
     node = x.producer
     if node is not None and node.op == "Mul":
         for value, factor in (node.inputs, node.inputs[::-1]):
@@ -73,8 +76,10 @@ def _unscaled(x: Value) -> tuple[Value, float]:
 
 
 def _without_causal(m: Match, terms: Sequence[Value | Filled], sizes: Shape) -> tuple[list[Value | Filled], bool]:
-    """What is added to scores, but for what hides from each query the keys behind it; is there such a mask? One of
-    finite numbers is none beside others, which may hide the keys in front."""
+    """Return (terms without causal masks, whether there was a causal mask).
+
+    Next to other masks, which may hide earlier keys, a mask with finite numbers does not count as causal.
+    """
     least = -np.inf if len(terms) > 1 else -_HUGE
     others = [t for t in terms if not _is_causal(m, t, sizes, least)]
     return others, len(others) < len(terms)
@@ -97,7 +102,8 @@ def _is_causal(m: Match, term: Value | Filled, sizes: Shape, least: float) -> bo
 
 
 def _sizes(m: Match, q: Value, turned: Value, v: Value) -> Shape:
-    """Batch, heads, queries, keys. (Keys are as wide as queries, and as many as values: else there is no product.)"""
+    """Return (batch, heads, queries, keys). Widths and numbers of keys and values are equal, as the products
+    require."""
     shapes = m.shape(q), m.shape(turned), m.shape(v)
     m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
     (batch, heads, rows, _), keys, values = (s or () for s in shapes)
@@ -109,15 +115,17 @@ def _sizes(m: Match, q: Value, turned: Value, v: Value) -> Shape:
 
 
 def some_keys(columns: Dim, rows: Dim) -> bool:
-    """Are there keys where there are queries, and nothing that is read is empty? So it is if they are as many, a
-    number, a size of the file's or a sum of such: not a part of one."""
+    """Whether keys exist wherever queries do, with no empty operand.
+
+    True for equal sizes, a number, a size named in the file, or a sum of sizes; not for a part of a size.
+    """
     if columns is None or columns == rows or isinstance(columns, int):
         return columns not in (0, None)
     return not is_invented(columns) and not (columns.startswith("{") and set("(-") & set(columns))
 
 
 def _straight(m: Match, turned: Value) -> Value:
-    """The keys with their last axes swapped back; a Transpose that swapped them is left out."""
+    """Return the keys with the last axes swapped back, without a Transpose that swapped them."""
     node = turned.producer
     perm = list(node.attr("perm") or ()) if node is not None and node.op == "Transpose" else []
     if node is None or node.inputs[0] is None or len(perm) != 4:
@@ -127,7 +135,7 @@ def _straight(m: Match, turned: Value) -> Value:
 
 
 def _mask(m: Match, terms: Sequence[Value | Filled], needed: Kept) -> Value | None:
-    """One mask for all that is added to the scores or written over them: truths where that is 0 or minus infinity."""
+    """Return a single mask for all terms and replaced scores, boolean if it is 0 or minus infinity."""
     conditions, numbers, sizes = [], [], []
     for term in terms:
         filled = _as_filled(term)
@@ -138,7 +146,7 @@ def _mask(m: Match, terms: Sequence[Value | Filled], needed: Kept) -> Value | No
         value, size = _numbers(m, term, filled, needed)
         numbers.append(value)
         sizes.append(size)
-    small = sum(sorted(sizes)[:-1]) <= 5 * _HUGE  # lost beside the lowest number, without which its neighbour is
+    small = sum(sorted(sizes)[:-1]) <= 5 * _HUGE  # negligible next to the lowest number, but not next to its neighbour
     m.require(small, "a sum of huge numbers: it may be minus infinity")
     if not terms:
         return None
@@ -155,7 +163,7 @@ def _joined(build: Callable[[Value, Value], Value], parts: Sequence[Value]) -> V
 
 
 def _as_filled(term: Value | Filled) -> Filled | None:
-    """A Where of a number and 0, which is added to scores, hides what the same Where over them does."""
+    """Return a term Where(c, number, 0), equivalent to the same Where on scores, as Filled; else None."""
     if isinstance(term, Filled):
         return term
     node = term.producer
@@ -171,8 +179,11 @@ def _as_filled(term: Value | Filled) -> Filled | None:
 
 
 def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept) -> tuple[Value, float]:
-    """What is added to scores, and the largest magnitude in it: the operator gives zeros for rows of the lowest number,
-    the formula the mean of all values, as both do for its neighbour."""
+    """Return (additive term, its largest magnitude), with the lowest number replaced by its neighbour.
+
+    For rows of the lowest number the operator gives zeros, the formula the mean of all values; for the neighbour both
+    give the mean.
+    """
     fill = one_number(filled.fill) if filled is not None and m.dtype(filled.fill) == TensorProto.FLOAT else None
     if filled is not None and fill is not None and fill <= -_HUGE:
         a, b = m.const(np.zeros((), np.float32)), m.const(max(np.float32(fill), _NEXT))
@@ -191,7 +202,7 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept
 
 
 def _as_large(m: Match, mask: Value, q: Value, keys: Value, v: Value, sizes: Shape) -> Value:
-    """The mask with all queries and keys: it is repeated where it has one row, or one column, for all, or may have."""
+    """Return the mask expanded over all queries and keys, where a single row or column is possible."""
     batch, heads, rows, columns = sizes
     dims = m.shape(mask)
     m.require(dims is not None and 0 < len(dims) <= 4, "the mask has another rank")
@@ -199,7 +210,7 @@ def _as_large(m: Match, mask: Value, q: Value, keys: Value, v: Value, sizes: Sha
     full = (1,) * (4 - rank) + tuple(dims or ())
     widens = full[0] not in (1, batch) or full[1] not in (1, heads) or full[2] not in (1, rows)
     m.require(not widens, "the mask may widen the scores")
-    # As many keys as values are as many as the mask has columns, or that is one: else there is no product.
+    # keys, values and mask columns are equally many, or the mask has a single column; otherwise the product fails
     sure = full[3] == 1 or columns == (m.shape(v) or (None,) * 4)[2] is not None
     m.require(full[3] == columns is not None or sure, "the mask may widen the scores")
     wanted = [m.ints([1]), m.ints([1])]
@@ -215,7 +226,7 @@ def _as_large(m: Match, mask: Value, q: Value, keys: Value, v: Value, sizes: Sha
 
 
 def _size(m: Match, value: Value, axis: int) -> Value:
-    """The size of an axis; of a past and new keys the sum, so that an operator that joins them can take the mask."""
+    """Return the size of an axis; for past and new keys a sum, usable by an operator that concatenates both."""
     dims = m.shape(value)
     size = dims[axis] if dims is not None else None
     if isinstance(size, int):
@@ -284,7 +295,10 @@ def _joined_past(past: str, new: str, name: str) -> Pattern:
 )
 def past_and_present(m: Match, q: Value, past_k: Value, k: Value, past_v: Value, v: Value) -> tuple[Value, ...]:
     """Attention(q, [past k, k], [past v, v], mask) = Attention(q, k, v, mask, past k, past v), which gives [past k, k]
-    and [past v, v] as well."""
+    and [past v, v] as well.
+
+    The Attention outputs the concatenated keys and values as well.
+    """
     rest = _only_scored(m)
     joined = m.keys, m.values
     m.require(all(n.attr("axis") in (2, -2) for n in joined), "not a past along the axis of the keys")
@@ -304,7 +318,7 @@ def past_and_present(m: Match, q: Value, past_k: Value, k: Value, past_v: Value,
 
 
 def _only_scored(m: Match) -> list[Value | None]:
-    """The mask, of an Attention that reads no more behind keys and values, and gives nothing but its result."""
+    """Return the mask of an Attention without further inputs and with a single used output."""
     rest = m.attention.inputs[3:]
     m.require(all(v is None for v in rest[1:]) and m.attention.used_outputs() == [0], _PAST)
     return rest[:1]
@@ -314,17 +328,17 @@ def _only_scored(m: Match) -> list[Value | None]:
 class FuseAttention(RewritePass):
     """Softmax(q kᵀ z + mask) v = Attention (opset 23).
 
-    Applies when: batches and heads are known to be equal, nothing in between is used elsewhere, and the mask cannot be
-    minus infinity for all keys, or zeros take the place of the NaN of which the formula is full then. Of a mask that
-    keeps the keys up to each query (a triangle, numbers that are counted and compared) nothing is left: is_causal.
-    Biases and masks are added up; truths stay truths; one row for all queries is repeated, once for all that read the
-    mask; the lowest number becomes its neighbour, of which formula and operator give the mean of all values.
-    Keeps: masks of unknown numbers; masks with minus infinity and no zeros: where all keys are hidden the operator
-    gives zeros, and the formula NaN.
-    An Attention takes keys and values as they are before they are copied for the queries that share a head, and joins
-    past and new ones itself.
-    Not done: types other than float32 and float16; in float16 masks of the lowest number. Where there are no queries,
-    no keys, or no batch, the formula gives zeros or nothing, and onnxruntime's operator fails.
+    Applies when: batch and heads are known to be equal, inner values have no other readers, and the mask cannot be
+    minus infinity for all keys, or zeros replace the resulting NaN. A causal mask (a triangle, or compared positions)
+    becomes is_causal. Biases and masks are added up; booleans stay booleans; a single row for all queries is expanded,
+    once for all readers of the mask; the lowest number becomes its neighbour, for which formula and operator give the
+    mean of all values.
+    Keeps: masks of unknown numbers; masks with minus infinity and no zeros: if all keys are hidden, the operator gives
+    zeros and the formula NaN.
+    Keys and values are read before copies are made for grouped queries; past and new ones are concatenated by the
+    operator.
+    Not done: types other than float32 and float16; float16 masks of the lowest number. Without queries, keys or batch
+    elements the formula gives zeros or nothing, and onnxruntime's operator fails.
     """
 
     info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("Attention", "MatMul"))

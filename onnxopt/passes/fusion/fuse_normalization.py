@@ -1,4 +1,4 @@
-"""Normalizations that are written out become the standard's operators."""
+"""Decomposed normalizations become standard operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONG: Final = 1 << 18  # elements of a scale
 
 
 def axis_of(m: Match, node: Node, rank: int) -> int:
-    """The one axis that a Reduce node reduces, and keeps; a pool reduces all from the third on."""
+    """Return the single axis reduced, and kept, by a Reduce* node; a pool reduces all axes from the third on."""
     if node.op == "GlobalAveragePool":
         m.require(rank == 3, "a mean over several axes")
         return 2
@@ -47,25 +47,25 @@ def centered() -> Call:
 
 
 def moment(x: Callable[[], Pattern]) -> Call:
-    """The mean of squares."""
+    """Return the pattern of a mean of squares."""
     return mean_of(either(op.Pow(x(), 2), op.Mul(x(), x())), "moment")
 
 
 def over_root(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
-    """x / sqrt(variance + eps), maybe with a scale in it."""
+    """Return patterns of x / sqrt(variance + eps), perhaps scaled."""
     root, scale = op.Sqrt(op.Add(variance, const("eps"))), const("scale")
     return op.Div(x, root), op.Div(op.Mul(x, scale), root), op.Mul(x, op.Div(scale, root))
 
 
 def to_power(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
-    """The same with powers."""
+    """Return the same patterns with powers."""
     shifted = op.Add(variance, const("eps"))
     inverse = op.Pow(shifted, -0.5)
     return op.Div(x, op.Pow(shifted, 0.5)), op.Mul(x, inverse), op.Mul(x, op.Mul(inverse, const("scale")))
 
 
 def width(m: Match, x: Value, eps: Array, axis: int = -1) -> int:
-    """The size of the axis; declines what the operators do not compute."""
+    """Return the size of the axis; declines for types and sizes the operators do not support."""
     dims = m.shape(x)
     known = dims is not None and len(dims) > 0 and isinstance(dims[axis], int)
     m.require(known, "the size of the axis is unknown")
@@ -111,7 +111,7 @@ def normalized(m: Match, x: Value, eps: Array, scale: Array | None) -> Value:
 
 
 def factors(m: Match, x: Value, size: int, scale: Array | None, axis: int = -1) -> Value:
-    """A scale for each element of the axis: ones where there is none."""
+    """Return a scale for each element of the axis, ones by default."""
     if scale is None:
         return m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
     m.require(is_along(m, scale, x, size, axis), "the factor is not one per element of the axis")
@@ -119,9 +119,9 @@ def factors(m: Match, x: Value, size: int, scale: Array | None, axis: int = -1) 
 
 
 def is_along(m: Match, c: Array, x: Value, size: int, axis: int) -> bool:
-    """Has the constant one element for each of the axis of `x`, or one for all?"""
+    """Whether the constant has an element for each of the axis of `x`, or a single one for all."""
     rank = m.rank(x)
-    if not rank:  # unknown, as in functions: what has more axes than it makes more
+    if not rank:  # unknown, as in functions: a constant of higher rank would widen x
         return False
     behind = rank - 1 - axis % rank
     lies = c.ndim > behind and c.shape[c.ndim - 1 - behind] == c.size
@@ -167,7 +167,7 @@ def bias_behind_transpose(m: Match, x: Value, scale: Array, shift: Array) -> Val
 
 
 def last_of(m: Match) -> int:
-    """Where a Transpose puts the last axis."""
+    """Return the position to which a Transpose moves the last axis."""
     order = m.turned.attr("perm")
     m.require(order is not None, "the order is turned round, of unknown length")
     return list(order).index(len(order) - 1)
@@ -234,7 +234,7 @@ def filled_with(value: Value, number: int) -> bool:
 
 
 def axes_but_one(node: Node) -> bool:
-    """Does it reduce all axes of four but the second?"""
+    """Whether the node reduces all of four axes but the second."""
     return sorted(a % 4 for a in listed_axes(node) or ()) == [0, 2, 3]
 
 
@@ -279,13 +279,13 @@ class FuseNormalization(RewritePass):
     """LayerNormalization (opset 17) and RMSNormalization (opset 23) in place of means, squares and roots;
     GroupNormalization (opset 21) in place of an InstanceNormalization of groups.
 
-    Applies when: the means go over the last axis, whose size is known; nothing in between is used elsewhere. A
-    LayerNormalization over another axis (of channels that come first) stands between two Transposes.
-    GroupNormalization only with the option `groups`: onnxruntime has no kernel of its own, and takes 1.7 times as long.
+    Applies when: the means are over the last axis, of known size, and inner values have no other readers. A
+    LayerNormalization over another axis (channels first) is placed between two Transposes. GroupNormalization only with
+    the option `groups`: onnxruntime has no kernel for it, and takes 1.7 times as long.
     Not done: types other than float32, for which the operators compute in another precision.
     """
 
-    # Before: a factor of the formula would travel into weights.
+    # Before: otherwise a factor of the formula could be folded into weights.
     info = PassInfo(
         "fuse-normalization",
         opt_level=3,

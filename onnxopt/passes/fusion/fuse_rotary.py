@@ -1,4 +1,4 @@
-"""Rotary positions that are written out become the standard's operator (opset 23)."""
+"""Decomposed rotary embeddings become the standard operator (opset 23)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     negated = made is not None and made.op == "Neg"
     _require_heads(m, x)
     dims = [m.shape(v) for v in (m.pairs.output, *m.halves.outputs) if v is not None]
-    ones = [d[-1] if d else None for d in dims] == [2, 1, 1]  # in row-major order pairs lie side by side
+    ones = [d[-1] if d else None for d in dims] == [2, 1, 1]  # in row-major order pairs are adjacent
     m.require(ones and m.turned.attr("axis") in (-1, len(dims[0] or ()) - 1), "not pairs of features")
     m.require(types.same_shape(x, m.row.output), "not pairs of features")
     c, s = half(m, cos, 1, True), half(m, sin, 1 if negated else -1, True)
@@ -101,7 +101,7 @@ def rotary_of_numbers(m: Match, a: Value, b: Value, cos: Value, sin: Value) -> V
 
 
 def _paired(m: Match, a: Value, b: Value) -> Value | None:
-    """x, of which `a` has the elements at even places of the last axis, and `b` those at odd ones."""
+    """Return x if `a` holds the even and `b` the odd elements of its last axis, else None."""
     found = [_every_other(m, v, place) for place, v in enumerate((a, b))]
     return found[0] if found[0] is found[1] else None
 
@@ -127,7 +127,7 @@ def _every_other(m: Match, value: Value, place: int) -> Value | None:
 
 
 def _are_pairs(m: Match, x: Value, pairs: Value) -> bool:
-    """Is `pairs` x with its last axis in pairs?"""
+    """Whether `pairs` is x with the last axis split into pairs."""
     dims, split = m.shape(x), m.shape(pairs)
     if not dims or split is None or not isinstance(dims[-1], int):
         return False
@@ -169,7 +169,7 @@ def _require_halves(m: Match, x: Value) -> None:
 
 
 def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
-    """The angles of each sequence, as the operator takes them: [batch, positions, half]; `whole`: of both halves."""
+    """Return the angles in the operator's layout [batch, positions, half]; `whole`: angles of both halves."""
     batch, _, length, width = m.shape(x) or (None,) * 4
     dims = m.shape(whole)
     assert isinstance(width, int)
@@ -184,7 +184,7 @@ def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
     m.require(full[0] in (1, batch) and batch is not None, "angles for another batch")
     rank = len(dims or ())
     if rank == 4:
-        maker = angles.producer  # of these nodes, or of the graph
+        maker = angles.producer  # a new node, or a node of the graph
         one = maker.inputs[1] if maker is not None and maker.op == "Unsqueeze" and len(maker.inputs) > 1 else None
         inner = maker.inputs[0] if maker is not None and one is not None and one.constant else None
         taken = inner is not None and one is not None and one.array.tolist() in ([1], [-3])
@@ -202,9 +202,9 @@ def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
 class FuseRotary(RewritePass):
     """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s) (opset 23), however its signs and angles are written.
 
-    Applies when: the angles are the same for both halves, which Concat, Gather of a table, a product with signs, or
-    constants tell, and for all heads; they are of the positions of x. Angles of one sequence are repeated for a batch,
-    once for all layers. What is turned in front of features that stay is one operator as well.
+    Applies when: the angles are equal for both halves (by Concat, Gather of a table, product with signs, or constants)
+    and for all heads, and belong to the positions of x. Angles of a single sequence are expanded over the batch, once
+    for all layers. A rotated part before unrotated features is fused as well.
     """
 
     info = PassInfo("fuse-rotary", opt_level=3, after=("merge-parallel",), ops=("Concat",))

@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax that are written out become the standard's operators."""
+"""Decomposed Softmax and LogSoftmax become standard operators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def log_softmax_of_sum(m: Match, x: Value) -> Value:
 
 
 def one_axis(m: Match, x: Value) -> int:
-    """The axis that is reduced, and kept; before opset 13 Softmax takes those behind it as well."""
+    """Return the single axis reduced and kept; before opset 13 it must be the last, as Softmax merges later axes."""
     rank = m.rank(x)
     m.require(rank and m.dtype(x) in FLOATS, "the rank is unknown, or not floating point")
     found = set()
@@ -69,11 +69,11 @@ def log_softmax(m: Match, x: Value) -> Value:
 class FuseSoftmax(RewritePass):
     """exp(x - max) / sum(exp(x - max)) = Softmax(x); log(Softmax(x)) = x - max - log(sum(exp(x - max))) = LogSoftmax.
 
-    Applies when: it is along one axis, and nothing in between is used elsewhere.
-    Not done: before opset 13 along another axis than the last, as a Softmax is over all axes from one on.
+    Applies when: a single axis is reduced, and inner values have no other readers.
+    Not done: before opset 13 along another axis than the last, as Softmax then covers all axes from there on.
     """
 
-    # Before: a factor of the formula would travel into weights.
+    # Before: otherwise a factor of the formula could be folded into weights.
     info = PassInfo(
         "fuse-softmax",
         opt_level=3,

@@ -1,1 +1,1 @@
-"""Conv, MatMul and Gemm: what is around them goes into their weights, and several are one."""
+"""Conv, MatMul and Gemm: neighbouring operators are folded into weights, and several products are merged."""

@@ -1,4 +1,4 @@
-"""A constant added to, or multiplied with, the result of a Conv or Gemm belongs into its bias and weights."""
+"""Constants added to, or multiplied with, the result of a Conv or Gemm are folded into bias and weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def linear_call() -> Call:
 
 
 def factors(m: Match, z: Array, w: Array) -> Array:
-    """`z` as one float64 per output channel; declines where it does not broadcast so."""
+    """Return `z` as a float64 for each output channel; declines if it does not broadcast along channels."""
     result = linear.per_channel(z, w.ndim, linear.output_channels(m.linear, w))
     m.require(result is not None, "the constant is not one per channel")
     assert result is not None
@@ -30,11 +30,12 @@ def factors(m: Match, z: Array, w: Array) -> Array:
 
 
 def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | None) -> Value:
-    """a * linear(x; W, b) + c as one node; None leaves that part as it is."""
+    """Return a * linear(x; W, b) + c as a single node; None omits a factor or term."""
     node: Node = m.linear
     x = m.value("x")
     m.require(not quantized(m, x), "the operator is quantized")
-    m.require(m.dtype(m.value("w")) in FLOATS, "not floating point")  # integers wrap, and cut off what they divide
+    # integers wrap around, and their division truncates
+    m.require(m.dtype(m.value("w")) in FLOATS, "not floating point")
     channels = linear.output_channels(node, w)
     weight = m.value("w") if a is None else m.const(linear.scale_outputs(node, w, a), like=w)
     bias = bias_per_channel(m, node, b, channels)
@@ -87,7 +88,7 @@ def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -
 
 
 def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
-    """Weights that take x where they took x * z, or x / z."""
+    """Return weights for input x instead of x * z, or x / z."""
     m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
     dims, group = m.shape(x), m.conv.attr("group")
     m.require(dims is not None and len(dims) == w.ndim, "the rank of the input is unknown or differs")
@@ -141,7 +142,7 @@ def fold_shifted_summand(m: Match, y: Value, x: Value, t: Array, w: Array, b: Ar
 
 
 def shifted(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
-    """The bias of a Conv that takes x where it took x + t."""
+    """Return the bias of a Conv for input x instead of x + t."""
     m.require(linear.unpadded(m.conv), "the padding is not shifted")
     m.require(m.conv.attr("group") == 1, "grouped convolution")
     m.require(not quantized(m, x), "the convolution is quantized")
@@ -161,16 +162,15 @@ def shifted(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
 class ConvAddFolding(RewritePass):
     """Conv(x; W, b) + z = Conv(x; W, b + z), and - / * likewise; ConvTranspose and Gemm too.
 
-    Applies when: the constant is one number, or one per output channel ([C,1,1] or [1,C,1,1] for images, [N] for
-    Gemm), and nobody else reads the value in between. Also a constant factor on the input of a Conv, and
-    without padding a constant term, or that of a summand: pictures that are standardized.
-    Keeps: the rank and shape of the result: [C] after a Conv of images is along the width, not the channels.
+    Applies when: the constant is a single number, or has an element for each output channel ([C,1,1] or [1,C,1,1] for
+    images, [N] for Gemm), and the inner value has no other readers. Also a constant factor on the input of a Conv, and
+    without padding a constant term of the input or of a summand, as in image standardization.
+    Keeps: rank and shape of the result: [C] after a Conv of images is along the width, not the channels.
     Not done: constants along other axes, integers, quantized operators, division by zero, weights that overflow or
-    underflow their type; the last factor of a Gelu that is written out, which runtimes run as one operator: 4 % of
-    HuBERT's time.
+    underflow their type; the last factor of a decomposed Gelu, which runtimes fuse (4 % of HuBERT's time).
     """
 
-    # After: what is computed twice is computed once, which weights of their own would hide.
+    # After: separate weights would hide common subexpressions.
     info = PassInfo(
         "conv-add-folding", opt_level=2, after=("common-subexpressions",), ops=("Conv", "ConvTranspose", "Gemm")
     )

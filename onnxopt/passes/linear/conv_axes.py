@@ -1,4 +1,4 @@
-"""Convolutions over an axis that is put in for them, and taken out behind them."""
+"""Convolutions over an axis inserted before and dropped afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AXES: Final = const("put")
 _CONV: Final = (const("w"), var("b").opt())
 _WINDOWS: Final = POOLS | {"Conv"}
 _STEPS: Final = _WINDOWS | UNARY | ARITHMETIC
-_LONG: Final = 64  # nodes in a row
+_LONG: Final = 64  # nodes in a chain
 _BESIDE: Final = "something else reads what is in between, or is beside it"
 
 
@@ -46,8 +46,10 @@ def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, 
 
 @rewrite(op.Squeeze(var("last"), const("taken"), reads=_WINDOWS))
 def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
-    """Squeeze(MaxPool(f(Conv(Unsqueeze(x, i), w))), i) = MaxPool(f(Conv(x, Squeeze(w, i)))), f element by element; the
-    windows in any number and order, and what is put in maybe turned."""
+    """Squeeze(MaxPool(f(Conv(Unsqueeze(x, i), w))), i) = MaxPool(f(Conv(x, Squeeze(w, i)))), f elementwise.
+
+    Windows occur in any number and order; the inserted axis may be transposed.
+    """
     rank, steps, value = m.rank(last), list[Node](), last
     m.require(rank is not None and taken.size == 1, "several axes are taken out, or the rank is unknown")
     axis = int(taken.item()) % (rank or 1)
@@ -72,7 +74,7 @@ def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
 
 
 def _before(m: Match, value: Value, axis: int) -> Value:
-    """What the axis was put into, turned if that was turned."""
+    """Return the input of the Unsqueeze, transposed if a Transpose follows."""
     node, perm = value.producer, list[int]()
     if node is not None and node.op == "Transpose" and node.inputs[0] is not None:
         perm = list(order_of(node, m.rank(value) or 0))
@@ -89,7 +91,7 @@ def _before(m: Match, value: Value, axis: int) -> Value:
 
 
 def _narrow(m: Match, constant: Value | None, axis: int, rank: int) -> Value | None:
-    """A constant beside values of `rank` axes, without one of them."""
+    """Return a constant operand of values of `rank` axes, without the dropped axis."""
     if constant is None or constant.constant_type()[1] == ():
         return constant
     at = axis - (rank - constant.array.ndim)
@@ -100,7 +102,7 @@ def _narrow(m: Match, constant: Value | None, axis: int, rank: int) -> Value | N
 
 
 def _pool(m: Match, pool: Node, axis: int, rank: int) -> dict[str, Any]:
-    """The attributes of a pool along all axes but one, along which it takes each element alone."""
+    """Return the attributes of a pool without an axis along which its window has a single element."""
     spatial, i = rank - 2, axis - 2
     m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")
     kernel, strides = pool.attr("kernel_shape"), pool.attr("strides") or [1] * spatial
@@ -111,7 +113,7 @@ def _pool(m: Match, pool: Node, axis: int, rank: int) -> dict[str, Any]:
 
 
 def _without(node: Node, i: int, spatial: int) -> dict[str, Any]:
-    """What a window says of each axis, but for one."""
+    """Return the per-axis attributes of a window, without an axis."""
     given = {name: node.attr(name) for name in ("kernel_shape", "strides", "dilations", "pads")}
     return {name: [n for k, n in enumerate(v) if k % spatial != i] if v else None for name, v in given.items()}
 
@@ -122,7 +124,7 @@ def _conv(m: Match, x: Value, axis: int, w: Array, b: Value | None, taken: Array
 
 
 def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
-    """The Conv of `x`, which has the axis no more."""
+    """Return the Conv of `x` without the axis."""
     weights = conv.inputs[1]
     m.require(weights is not None and weights.is_stored, "its weights are computed")
     assert weights is not None
@@ -143,9 +145,9 @@ class ConvAxes(RewritePass):
     """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i)): TensorFlow writes a convolution along one axis as
     one over images of one row, maybe turned in between.
 
-    Applies when: the window has one tap along the axis, which is not padded. So do pools, and what works element by
-    element between windows.
-    Keeps: weights that are used elsewhere, or quantized.
+    Applies when: the window has a single tap along the axis, without padding. Pools, and elementwise operators between
+    windows, are included.
+    Keeps: weights that are quantized or have other readers.
     """
 
     info = PassInfo("conv-axes", opt_level=2, ops=("Squeeze",))

@@ -1,4 +1,4 @@
-"""BatchNormalization in inference is an affine function per channel: it belongs into the weights beside it."""
+"""BatchNormalization in inference is an affine function of each channel, folded into neighbouring weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def batch_norm(x: Pattern) -> Pattern:
 
 
 def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Array) -> tuple[Array, Array]:
-    """(a, c) of y = a x + c per channel, float32 or float64; declines where BatchNormalization is not in inference."""
+    """Return (a, c) of y = a x + c for each channel, float32 or float64; declines for BatchNormalization in
+    training."""
     opset = m.opset
     m.require(not bn.attr("training_mode", 0), "training_mode is set")
     if opset < 14:
@@ -34,15 +35,15 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     assert result is not None
     a, c = result
     if scale.dtype == np.float32:
-        # Runtimes round the factor to float32 before they multiply. Using the same factor, the folded weights
-        # differ from the original by independent roundings only, not by a common one: up to a third closer.
+        # Runtimes round the factor to float32 before multiplying. With the same factor, folded weights differ from the
+        # original by independent roundings only: up to a third closer.
         a, c = a.astype(np.float32), c.astype(np.float32)
     m.require(linear.is_finite(a) and linear.is_finite(c), "the statistics are not finite")
     return a, c
 
 
 def scaled(m: Match, node: Node, x: Value, w: Array, b: Array | None, a: Array, c: Array) -> Value:
-    """The same Conv or Gemm of x, a times as large per output channel, and c larger."""
+    """Return the Conv or Gemm of x with outputs multiplied by a, plus c, for each output channel."""
     bias = c if b is None else a * bias_per_channel(m, node, b, a.size) + c
     weight = m.const(linear.scale_outputs(node, w, a), like=w)
     return again(m, node, x, weight, m.const(bias, like=w, hint=m.value("shift").name))
@@ -116,7 +117,7 @@ def fold_after_instance_norm(m: Match, x: Value, scale: Array, shift: Array, z: 
 
 
 def _changed(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> tuple[Value, Value]:
-    """Scale and shift of which `m.node`, with the constant z, is a part."""
+    """Return scale and shift with the constant z of `m.node` folded in."""
     m.require(scale.shape == shift.shape == (scale.size,), "scale and shift are not one number per channel")
     rank = m.rank(x)
     m.require(rank is not None, "the rank of the input is unknown")
@@ -134,15 +135,15 @@ def _changed(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> tuple[
 class ConvBnFolding(RewritePass):
     """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps).
 
-    Applies when: the normalisation is in inference, all parameters are constant, nobody else reads the value in
-    between. Conv and ConvTranspose with groups, Gemm, MatMul; also a BatchNormalization in front of a Conv without
-    padding or a Gemm, and constants after a BatchNormalization that stays, or an InstanceNormalization. One that is
-    written out as Sub, Mul, Div, Add folds by `conv-add-folding`.
+    Applies when: the normalization is in inference mode, all parameters are constant, and the inner value has no other
+    readers. Conv and ConvTranspose with groups, Gemm, MatMul; also a BatchNormalization before a Conv without padding
+    or a Gemm, and constants behind a remaining BatchNormalization or InstanceNormalization. A decomposed
+    BatchNormalization (Sub, Mul, Div, Add) is folded by `conv-add-folding`.
     Keeps: shared weights (the fold makes a copy); the type of the weights: computed in float64, rounded once.
     Not done: training mode, spatial = 0, quantized convolutions, weights that overflow or underflow their type.
     """
 
-    # After: what is computed twice is computed once, which weights of their own would hide.
+    # After: separate weights would hide common subexpressions.
     info = PassInfo(
         "conv-bn-folding",
         opt_level=2,

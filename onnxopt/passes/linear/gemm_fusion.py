@@ -1,4 +1,4 @@
-"""A matrix product and what is added to it are one Gemm."""
+"""Matrix products and additive terms become a Gemm."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
 def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value | None, target: Value) -> Value:
     """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b; so for Flatten(x).
 
-    One node less, as onnxruntime makes rows of all leading dims by itself; where x is not wide enough yet, one target
-    less to compute. Of several products in a row it would leave more nodes: `flatten-rows` weighs that.
+    Saves a node, as onnxruntime merges leading dims by itself; if x is not wide enough yet, saves computing a target.
+    For several products in a chain nodes would be added: see `flatten-rows`.
     """
     dims, result = m.shape(x), m.shape(m.outer.output)
     made = m.shape(m.inner.output) if rows is None else tuple(rows.tolist())
@@ -110,9 +110,9 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     if m.product.attr("transB"):
         columns = columns[::-1]
     if x.producer is not None and x.producer.op == "Reshape" and (target.constant or x.only_user is not None):
-        m.skip()  # two Reshapes are one, or none: `flatten-rows` makes such with constant targets, and counts on that
+        m.skip()  # two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge
     if len(dims) > len(result) and target.constant:
-        m.skip()  # it takes a Reshape still, and nobody would have to compute less
+        m.skip()  # a Reshape would remain, with no less to compute
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
     m.require((last, result[-1]) == columns and (made or ())[1] in (-1, last), "the rows are others")
     m.require(None not in dims[:n] and dims[:n] == result[:n] and 0 not in dims[:n], "not provably the leading dims")
@@ -138,11 +138,11 @@ class GemmFusion(RewritePass):
     """x W + b = Gemm(x, W, b), Gemm(x, W, b) + Gemm(y, V, c) = Gemm(x, W, Gemm(y, V, b + c)); a Transpose of a matrix
     before a Gemm becomes its attribute. A product of rows that are made for it alone is one of all leading dims.
 
-    Applies when: both are matrices, and b broadcasts into the product; two that are added are of the same shape.
-    Not done: integers, quantized products, products used elsewhere. `flatten-rows` makes matrices of higher ranks.
-    What stays MatMul and Add onnxruntime fuses when it loads, and gives its own shapes, and the Casts around half of a
-    precision, names that it does not look up: in a model that it saved, what is called so gets other names, or it could
-    not load the result.
+    Applies when: both operands are matrices, and b broadcasts to the product; two added products have the same shape.
+    Not done: integers, quantized products, products with other readers. `flatten-rows` makes matrices of higher ranks.
+    On loading, onnxruntime fuses a remaining MatMul and Add, and gives its shapes, and Casts around float16, names
+    without checking for collisions. Values with these names, in models saved by onnxruntime, are renamed; otherwise the
+    result could not be loaded.
     """
 
     info = PassInfo("gemm-fusion", opt_level=2, ops=("MatMul", "Gemm"))

@@ -1,4 +1,4 @@
-"""Keys and values that several heads of queries share are read as they are, not copied for each head."""
+"""Keys and values shared by several query heads are read directly, not copied for each head."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
     )
 )
 def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | None = None) -> Value:
-    """Softmax(q k[:, heads]ᵀ + mask) v[:, heads] = Softmax(q' kᵀ + mask') v: in q' the queries that share a head are
-    more rows of it, and so is the mask in mask'."""
+    """Softmax(q k[:, heads]ᵀ + mask) v[:, heads] = Softmax(q' kᵀ + mask') v.
+
+    In q' the queries sharing a head are additional rows, likewise in mask'.
+    """
     m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
     m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
     s = scores_of(x)
@@ -60,7 +62,7 @@ def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | N
 
 
 def _few(m: Match, turned: Value, few: int) -> Value:
-    """The keys, last axes swapped, before their heads were copied."""
+    """Return the keys, with the last axes swapped, before heads were copied."""
     node, axis, perm = turned.producer, 1, None
     if node is not None and node.op == "Transpose" and turned.only_user is not None and node.inputs[0] is not None:
         perm = list(node.attr("perm") or ())
@@ -79,12 +81,12 @@ def _few(m: Match, turned: Value, few: int) -> Value:
 
 
 def is_regular(heads: Array, few: int) -> bool:
-    """Are these the indices 0 to `few`, each as often as the next, in a row?"""
+    """Whether the indices 0 to `few` - 1 occur in order, each equally often."""
     return heads.ndim == 1 and heads.size > few and np.array_equal(heads, np.repeat(np.arange(few), heads.size // few))
 
 
 def _for_group(m: Match, value: Value, sizes: Shape, group: int) -> Value:
-    """What is combined with scores, of all queries that share a head: of one row, or repeated for each of them."""
+    """Return an operand of the scores for all queries sharing a head: a single row, or tiled."""
     dims = m.shape(value)
     m.require(dims is not None and len(dims) <= 4, "a mask of unknown rank")
     rank = len(dims or ())
@@ -98,13 +100,13 @@ def _for_group(m: Match, value: Value, sizes: Shape, group: int) -> Value:
 class GroupHeads(RewritePass):
     """Queries that share a head of keys and values are rows of one product with them: nothing is copied for each.
 
-    Applies when: a Gather of keys and of values, with constant indices, repeats each head as often as the next, in
-    order; nothing else reads what is in between; masks are the same for all heads. A mask with a row for each query is
-    repeated by a Tile, once for all that read it.
-    Keeps: biases for each head; heads that are picked otherwise.
-    Not done: an empty batch, which runtimes refuse to reshape where the number of queries is no constant.
+    Applies when: a Gather of keys and of values with constant indices repeats each head equally often, in order; inner
+    values have no other readers; masks are equal for all heads. A mask with a row for each query is tiled, once for all
+    its readers.
+    Keeps: biases for each head; heads picked in another order.
+    Not done: an empty batch, which runtimes cannot reshape if the number of queries is not constant.
     """
 
-    # After: an Attention takes the heads as they are.
+    # After: an Attention reads shared heads directly.
     info = PassInfo("group-heads", opt_level=2, after=("fuse-attention",), ops=("Gather",))
     rules = (grouped_heads,)

@@ -1,4 +1,4 @@
-"""A linear operator right behind another, with nothing non-linear between, is one linear operator."""
+"""Consecutive linear operators, composed into a single one."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _MULTIPLICATIONS: Final = 1 << 34  # about a second
 
 
 def require_chain(m: Match, made: int, read: int) -> None:
-    """The second reads as many channels as the first makes, which onnx's checker does not look at."""
+    """Decline unless the second operator reads as many channels as the first makes, which onnx.checker does not
+    check."""
     m.require(made == read, "no runtime takes these channels")
 
 
 def require_finite(m: Match, composed: Array) -> None:
-    """Where a weight is infinite, the sign of the value in between decides, which the product does not know."""
+    """Decline for infinite weights: the sign of the inner value would decide, and the composed weights lose it."""
     m.require(linear.is_finite(composed), "the weights are not finite")
 
 
 def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -> None:
-    """A product of weights may be larger than both: a bottleneck is there to be narrow. And it is to end."""
+    """Decline if the composed weights are larger, as for a bottleneck, or expensive to compute."""
     m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
     most = _MULTIPLICATIONS if m.options is None else m.options.max_operations
     m.require(multiplications <= most, "composing the weights takes too many multiplications (max-operations)")
 
 
 def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
-    """A Conv with one tap per channel and no padding, that looks at every position, or every so many."""
+    """Whether a Conv has a single tap per channel, no padding, and (unless `strides`) stride 1."""
     return (
         set(w.shape[2:]) <= {1}
         and node.attr("group") == 1
@@ -54,7 +55,7 @@ def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
 
 
 def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: Any) -> Value:
-    """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
+    """Return the Conv with `weight` in the type of `w`; declines for quantized or infinite weights."""
     x = m.value("x")
     m.require(not quantized(m, x), "the convolutions are quantized")
     require_finite(m, weight)
@@ -80,7 +81,7 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     bias = None
     if b1 is not None or b2 is not None:
         bias = mix @ bias_per_channel(m, m.inner, b1, w1.shape[0]) + bias_per_channel(m, m.outer, b2, w2.shape[0])
-    # floor(floor(n / s) / t) = floor(n / (s t)): every t-th of every s-th position.
+    # floor(floor(n / s) / t) = floor(n / (s t)): every t-th of every s-th position
     inner_strides = m.inner.attr("strides") or [1] * (w1.ndim - 2)
     product = [s * t for s, t in zip(inner_strides, strides)]
     changes = {} if product == list(inner_strides) else {"strides": product}
@@ -106,7 +107,7 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
 
 
 def product(m: Match, w1: Array, w2: Array) -> Array:
-    """W V in float64, where it is no larger than both together."""
+    """Return W V in float64; declines if larger than both together."""
     m.require(w1.ndim == 2 and w2.ndim == 2, "the weights are no matrices")
     m.require(is_float(w1), "not a floating point product")
     require_chain(m, w1.shape[1], w2.shape[0])
@@ -130,7 +131,8 @@ def compose_products_with_bias(m: Match, x: Value, w1: Array, b1: Array, w2: Arr
     rank = m.rank(x)
     m.require(rank is not None and b1.ndim <= rank, "the rank is unknown, or would rise")
     columns = w1.shape[-1]
-    m.require(b1.shape[-1:] == (columns,) and b1.size == columns, "the bias is not one per column")  # else it widens
+    # otherwise it may widen the result
+    m.require(b1.shape[-1:] == (columns,) and b1.size == columns, "the bias is not one per column")
     weight = product(m, w1, w2)
     bias = b1.reshape(-1).astype(np.float64) @ w2.astype(np.float64)
     scaled = m.op.MatMul(x, m.const(weight, like=w1), like=m.outer)
@@ -169,9 +171,9 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): linear operators in a row are one.
 
-    Applies when: nobody reads the value in between, and the composed weights are no larger than both were, so that
-    neither bytes nor multiplications rise: the narrow middle of a bottleneck stays.
-    Keeps: biases in between; with padding behind them they are not linear, and stay.
+    Applies when: the inner value has no other readers, and the composed weights are no larger than both, so that
+    neither bytes nor multiplications increase: bottlenecks stay.
+    Keeps: inner biases before padding, where the composition is not linear.
     Not done: groups, quantized operators.
     """
 

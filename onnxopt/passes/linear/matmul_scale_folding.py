@@ -1,4 +1,4 @@
-"""Constant factors before and after a product with constant weights belong into the weights."""
+"""Constant factors before and behind a product, folded into its constant weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxopt.rewriting import Match, const, ends_formula, one_of, op, quantized,
 
 
 def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
-    """`z` as one factor for each of `size` elements of the last axis; declines where it is none, or widens."""
+    """Return `z` as a factor for each of `size` elements of the last axis; declines for other shapes."""
     m.require(rank is not None and z.ndim <= rank, "the rank is unknown, or would rise")
     m.require(all(d == 1 for d in z.shape[:-1]) and z.size in (1, size), "not one factor per element of the last axis")
     m.require(np.isfinite(z).all() and z.all(), "a factor is zero or not finite")
@@ -49,7 +49,7 @@ def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
 def fold_factor_of_sum(m: Match, x: Value, w: Array, b: Array, z: Array) -> Value:
     """(x W + b) z = x (W z) + b z, z along the columns: the scale of a layer, beside what is not scaled."""
     if z.size == 1:
-        m.skip()  # scale-propagation knows more ways for a number
+        m.skip()  # scale-propagation handles single numbers more generally
     weights(m, x, w)
     columns = w.shape[1]
     m.require(all(d == 1 for d in b.shape[:-1]) and b.size in (1, columns), "what is added is no bias")
@@ -99,13 +99,13 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
 class MatMulScaleFolding(RewritePass):
     """(x z) W = x (z W), (x W + b) z = x (W z) + b z, (x z) (y u) = (x zu) y: of two scales one is left.
 
-    Applies when: the factor is one number, or one per element of the last axis; nobody else reads the value between.
-    Beside scale-propagation, which follows a factor through what moves data: this one looks at a product and the
-    factor at it, and leaves one of two scales of queries and keys. LLaMA, DINOv2, HuBERT and SAM have such.
-    Not done: weights that are shared, which would be there twice; factors of zero; quantized products; what ends
-    a normalization or Gelu that is written out, and that runtimes run as one operator: 4 % of T5's time, 5 % of ViT's.
+    Applies when: the factor is a single number, or has an element for each element of the last axis; the inner value
+    has no other readers. Unlike scale-propagation, which follows a factor through data movement, this pass examines a
+    product and its factor, and merges the scales of queries and keys, as in LLaMA, DINOv2, HuBERT and SAM.
+    Not done: shared weights, which would be stored twice; factors of zero; quantized products; the end of a decomposed
+    normalization or Gelu, which runtimes fuse (4 % of T5's time, 5 % of ViT's).
     """
 
-    # After: what is computed twice is computed once, which weights of their own would hide.
+    # After: separate weights would hide common subexpressions.
     info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",), ops=("MatMul",))
     rules = (fold_factor, fold_divisor, fold_factor_of_sum, fold_scaled_rows, join_factors)

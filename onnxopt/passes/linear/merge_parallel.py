@@ -1,4 +1,4 @@
-"""Operators that work side by side on one tensor become one, whose result is split."""
+"""Parallel operators on a tensor, merged into a single operator with a Split behind."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _OPS: Final = ("MatMul", "Gemm", "Conv")
 class MergeParallel(GraphPass):
     """x W1, x W2, x W3 = Split(x [W1 W2 W3]); f(a), f(b), f(c) of Split(x) = Split(f(x)).
 
-    Applies when: MatMul, Gemm or Conv (one group) of one input, with constant weights and equal attributes, and fewer
-    nodes remain: three or more, or two whose readers join too. Behind a Split: element by element operators, with
-    constants; Reshape into heads; Transpose, where a part that wants another order gets it afterwards.
-    Keeps: weights that something else reads; quantized operators.
-    Not done: results so large that copying the parts costs more time than two operators less save: measured in
-    onnxruntime, up to 7 % are gained below the limit and 4 % lost above. A size that is not known counts as one.
+    Applies when: MatMul, Gemm or Conv (group 1) of the same input, with constant weights and equal attributes, and
+    fewer nodes remain: three or more, or two whose readers merge, too. Behind a Split: elementwise operators with
+    constants; Reshape into heads; Transpose, where a part with another permutation is permuted again.
+    Keeps: weights with other readers; quantized operators.
+    Not done: results so large that copying parts costs more time than saved (measured in onnxruntime: up to 7 % gained
+    below the limit, 4 % lost above). An unknown size counts as 1.
     """
 
     info = PassInfo("merge-parallel", opt_level=3, after=("gemm-fusion",), ops=(*_OPS, "Split"))
@@ -41,7 +41,7 @@ class MergeParallel(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
-            return  # attributes say which axes broadcast
+            return  # attributes name the broadcast axes
         if sum(len(graph.by_op.get(op, ())) for op in _OPS) > 1:
             _Merging(graph, self, ctx).run()
         for split in list(graph.by_op.get("Split", ())):
@@ -49,14 +49,14 @@ class MergeParallel(GraphPass):
 
 
 class _Merging:
-    """The groups of one scope."""
+    """The groups of a scope."""
 
     def __init__(self, graph: Graph, options: MergeParallel, ctx: PassContext) -> None:
         self.graph = graph
         self.options = options
         self.ctx = ctx
         self.groups: dict[Hashable, list[Node]] = {}
-        self.joined: dict[tuple[int, tuple[Value, ...]], Value] = {}  # shared layers share the joined weights too
+        self.joined: dict[tuple[int, tuple[Value, ...]], Value] = {}  # joined weights, reused for shared layers
 
     def run(self) -> None:
         for node in self.graph:
@@ -82,7 +82,7 @@ class _Merging:
         return ""
 
     def _mergeable(self, node: Node) -> bool:
-        """Stored weights of its own kind, nothing quantized."""
+        """Whether the node has stored weights and nothing around it is quantized."""
         if len(node.inputs) < 2 or node.has_references or node.outputs[0] is None:
             return False
         x, w, b = node.inputs[0], node.inputs[1], node.input(2)
@@ -98,7 +98,7 @@ class _Merging:
         return all(user.op != "QuantizeLinear" for user in node.output.users)
 
     def _profitable(self, group: list[Node]) -> list[list[Node]]:
-        """The subsets that leave fewer nodes: what goes on alike is merged before what does not."""
+        """Return the subsets that leave fewer nodes; nodes with equal continuations are merged first."""
         lanes: dict[Hashable, list[Node]] = {}
         for node in group:
             lanes.setdefault(_lane(node.output), []).append(node)
@@ -133,7 +133,7 @@ class _Merging:
 
 
 def _hoist_all(split: Node, ctx: PassContext) -> None:
-    """Take what reads all parts of a Split before it, as long as that leaves fewer nodes."""
+    """Move equal readers of all parts of a Split in front of it, as long as nodes are saved."""
     while split.graph is not None and not split.has_references:
         parts = [v for v in split.outputs if v is not None]
         sizes = [_length(v, split.attr("axis") or 0) for v in parts]
@@ -167,7 +167,7 @@ def _weight(node: Node) -> Value:
 
 
 def _weight_axis(node: Node) -> int:
-    """Where the output channels are in the weights."""
+    """Return the axis of output channels in the weights."""
     return 0 if node.op == "Conv" or (node.op == "Gemm" and node.attr("transB")) else 1
 
 
@@ -180,7 +180,7 @@ def _sizes(group: Sequence[Node]) -> list[int]:
 
 
 def _key(node: Node) -> Hashable:
-    """What has to be the same: the input, the operator, the attributes, the weights' other dims and type."""
+    """Return the key of mergeable nodes: operator, input, attributes, type and remaining dims of the weights."""
     data_type, dims = _weight(node).constant_type()
     axis = _weight_axis(node)
     return node.op, node.inputs[0], data_type, dims[:axis], dims[axis + 1 :], attribute_bytes(node.proto)
@@ -193,7 +193,7 @@ def _bias(node: Node, size: int) -> Array:
 
 
 def _lane(value: Value) -> Hashable:
-    """How a result goes on: the width of the heads it is reshaped into, behind element by element arithmetic."""
+    """Return a key of a result's continuation: the head width of the Reshape behind elementwise operators, or None."""
     for _ in range(8):
         node = value.only_user
         if node is None or not node.outputs or node.outputs[0] is None:

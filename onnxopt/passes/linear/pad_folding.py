@@ -1,4 +1,4 @@
-"""Zeros put around an image in front of an operator that can pad by itself, and rows that are cut off behind it."""
+"""Zero padding in front of an operator with its own padding, and crops behind it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def padded() -> Call:
 
 
 def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, turned: Node | None = None) -> list[int]:
-    """Pads of `node` and of the Pad in front of it, or of the Transpose between, [begins, ends]; declines where the Pad
-    does more than that."""
+    """Return the combined pads [begins, ends] of `node` and the Pad before it (or before the Transpose `turned`).
+
+    Declines if the Pad does anything else than zero padding of spatial axes.
+    """
     only_read_by(m, m.pad, turned.op if turned else node.op)
     if turned:
         only_read_by(m, turned, node.op)
@@ -94,7 +96,7 @@ def _is_nonnegative(x: Value) -> bool:
         return False
     if maker.op == "Clip":
         low, high = [*operands(maker), None, None][1:3]
-        return _is_bound(low) and (high is None or _is_bound(high))  # what is below both is the higher one
+        return _is_bound(low) and (high is None or _is_bound(high))  # below both bounds the higher one wins
     return maker.op in NONNEGATIVE
 
 
@@ -158,7 +160,7 @@ def cut_of_conv(
 def _bounds(
     m: Match, starts: Array, ends: Value, axes: Array | None, steps: Array | None, rank: int
 ) -> list[tuple[int, int, int | None]]:
-    """(axis, start, end) of what is cut along spatial axes; the end is None for the size of what the Conv reads."""
+    """Return (axis, start, end) of spatial cuts; an end of None is the size of the Conv's input."""
     lists = [None if a is None else [int(i) for i in a.reshape(-1)] for a in (starts, axes, steps)]
     first, along, by = lists
     assert first is not None
@@ -174,7 +176,7 @@ def _bounds(
 
 
 def _is_size(vector: Value, x: Value, axis: int) -> bool:
-    """Is it [size of x along the axis]?"""
+    """Whether a vector is [size of x along the axis]."""
     node = vector.producer
     if node is not None and node.op == "Gather" and not node.attr("axis", 0):
         index, shape = node.inputs[1], node.inputs[0]
@@ -188,7 +190,8 @@ def _is_size(vector: Value, x: Value, axis: int) -> bool:
 
 
 def _cut_off(m: Match, axis: int, start: int, end: int | None, same: int | None) -> tuple[int, int]:
-    """How much of the front and of the back goes; `same`: how much more is made than was read."""
+    """Return the number of elements cropped in front and behind; `same`: by how much the output is longer than the
+    input."""
     size = (m.shape(m.conv.output) or [None] * (axis + 1))[axis]
     if isinstance(size, int) and end is not None:
         taken = indices(start, end, 1, size)
@@ -210,11 +213,11 @@ class PadFolding(RewritePass):
     a ConvTranspose larger: causal convolutions are padded on both sides, and cut; Keras pads them before the channels
     are in front.
 
-    Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
-    What is cut off was made of padding, by constant bounds, or down to the size of what the Conv reads.
-    Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros beside negative numbers.
-    Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may have all
-    taps in the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
+    Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and has no other readers.
+    Cropped elements were made of padding, and are cropped by constant bounds or to the size of the Conv's input.
+    Keeps: borders that reflect or repeat, crop, or widen channels; MaxPool over zeros next to negative numbers.
+    Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may lie completely
+    in the border. An image of unknown size is assumed not to be empty, as runtimes pool no empty image.
     """
 
     info = PassInfo("pad-folding", opt_level=2, ops=("Pad", "Conv", "ConvTranspose"))

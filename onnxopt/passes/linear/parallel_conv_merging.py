@@ -1,4 +1,4 @@
-"""Convolutions of one input that are added are one convolution (RepVGG, MobileOne, ACNet train such branches)."""
+"""Parallel convolutions of the same input, added up and merged (branches of RepVGG, MobileOne, ACNet)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
 
 class _Window(NamedTuple):
-    """Where a kernel looks, axis by axis."""
+    """The window of a kernel, by axis."""
 
     kernel: tuple[int, ...]
     begin: tuple[int, ...]  # padding in front
@@ -27,7 +27,7 @@ class _Window(NamedTuple):
 
 
 def window(m: Match, conv: Node, w: Array) -> _Window:
-    """The window of a Conv; declines where its padding depends on the input."""
+    """Return the window of a Conv; declines if the padding depends on the input."""
     n = w.ndim - 2
     m.require(conv.attr("auto_pad") in ("NOTSET", "VALID"), "the padding depends on the input")
     pads = conv.attr("pads") or [0] * (2 * n)
@@ -36,7 +36,7 @@ def window(m: Match, conv: Node, w: Array) -> _Window:
 
 
 def into(m: Match, w: Array, a: _Window, b: _Window) -> tuple[Array, list[int]]:
-    """`w` with zeros around it, so that it looks where both windows do; and the padding of that window."""
+    """Return `w` zero-padded to cover both windows, and the padding of the combined window."""
     begin = [max(p, q) for p, q in zip(a.begin, b.begin)]
     end = [max(p, q) for p, q in zip(a.end, b.end)]
     around = [(0, 0), (0, 0)]
@@ -47,7 +47,7 @@ def into(m: Match, w: Array, a: _Window, b: _Window) -> tuple[Array, list[int]]:
 
 
 def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | None, Array, Array | None]) -> Value:
-    """The Conv that computes first(x) + second(x)."""
+    """Return the Conv equal to first(x) + second(x)."""
     w1, b1, w2, b2 = arrays
     x = m.value("x")
     m.require(not quantized(m, x), "the convolutions are quantized")
@@ -86,7 +86,7 @@ def merge_convs_in_sum(m: Match, y: Value, x: Value, w1: Array, b1: Array | None
 
 
 def with_identity(m: Match, w: Array, b: Array | None, scale: Array | None, shift: Array | None) -> Value:
-    """conv(x) + (scale x + shift), as a tap in the middle of the kernel; None is one, and none."""
+    """Return conv(x) + (scale x + shift) as a tap in the middle of the kernel; None is scale 1, or shift 0."""
     conv, x = m.conv, m.value("x")
     m.require(not quantized(m, x), "the convolutions are quantized")
     group = conv.attr("group")
@@ -139,8 +139,8 @@ def merge_batch_norm(
 class ParallelConvMerging(RewritePass):
     """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c); so are a BatchNormalization of x, and x itself.
 
-    Applies when: strides, dilations, groups and channels are equal, and the kernels look at the same positions once
-    zeros are put around them: no more taps are computed than before.
+    Applies when: strides, dilations, groups and channels are equal, and the zero-padded kernels cover the same
+    positions without more taps than before.
     Not done: padding that depends on the input, quantized convolutions.
     """
 

@@ -1,6 +1,6 @@
-"""A constant factor travels through what is linear in it, until it meets weights that can take it.
+"""Constant factors, moved through linear operators into weights.
 
-The scale of attention is the usual one: exporters write it behind heads that were cut out of a product with weights.
+The usual case is the scale of attention, exported behind heads cut out of a product with weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnxopt.rewriting.replace import bypass
 
 
 class _Scaled(NamedTuple):
-    """Where x times a number is x, once the edits are made."""
+    """A product x z at `node`, replaced by x after the edits."""
 
     node: Node
     x: Value
@@ -34,14 +34,14 @@ class _Scaled(NamedTuple):
 class ScalePropagation(GraphPass):
     """T(x W + b) z = T(x (z W) + z b): a constant factor goes into the weights behind what moves data.
 
-    Applies when: the factor is one number; everything between is linear in it (Transpose, Reshape, Slice, Split, Concat
-    of all such, a product with one such operand, average pooling) or keeps its sign (Relu, MaxPool), nobody else reads
-    it, but on other ways to the same factor (rotary positions read a query twice), and it ends at a product,
-    convolution, normalization or factor whose weights nobody else reads, or others that take the same factor: layers
-    that share weights. On the way to what reads it a constant term is divided by it. Also the other way, a factor per
-    channel in front of Transpose, Pad or pooling and a Conv or MatMul.
+    Applies when: the factor is a single number. All operators in between are linear (Transpose, Reshape, Slice, Split,
+    Concat of scaled parts, a product with a scaled operand, average pooling) or keep a positive factor (Relu, MaxPool),
+    without other readers except paths to the same factor (rotary embeddings read a query twice). The path ends at a
+    product, convolution, normalization or factor with unshared weights, or weights shared by operators with the same
+    factor. On the way downstream a constant term is divided by the factor. Also downstream: a factor per channel before
+    Transpose, Pad or pooling and a Conv or MatMul.
     Not done: factors of zero, quantized operators, weights that overflow or underflow their type; the last factor of a
-    normalization or Gelu that is written out does not travel on.
+    decomposed normalization or Gelu does not move downstream.
     """
 
     info = PassInfo(
@@ -50,7 +50,7 @@ class ScalePropagation(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
-            return  # attributes say which axes broadcast
+            return  # attributes name the broadcast axes
         for op in ("Mul", "Div"):
             for node in list(graph.by_op.get(op, ())):
                 found = _factor(node)
@@ -84,7 +84,8 @@ def _carry_out(graph: Graph, scaled: _Scaled) -> None:
 
 
 def _into_shared(graph: Graph, ctx: PassContext) -> bool:
-    """Weights that several products read, as those of a layer that is applied again, take a number common to all."""
+    """Fold a factor common to all products with the same weights, such as a repeated layer. Returns whether any was
+    folded."""
     found: dict[Value, list[_Scaled]] = {}
     for node in (n for op in ("Mul", "Div") for n in graph.by_op.get(op, ())):
         x, factor = _factor(node) or (None, None)
@@ -99,7 +100,7 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
     for w, together in found.items():
         each = [{s.node, s.x.producer, *(e.node for e in s.edits)} for s in together]
         nodes = {n for ns in each for n in ns if n is not None}
-        # What one of them edits or removes, no other does: all were computed from the graph as it is.
+        # All edits were computed for the same graph, so no node may be edited or removed twice.
         alone = sum(map(len, each)) == len(nodes) and changed.isdisjoint(nodes)
         if len(together) != len(w.users) or not alone or not _agree(together):
             continue
@@ -113,7 +114,7 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
 
 
 def _agree(together: Sequence[_Scaled]) -> bool:
-    """Do all make the same of the weights that they share, and is nothing lost?"""
+    """Whether all products scale the shared weights equally, without overflow or underflow."""
     made = together[0].edits[0].array
     if any(e.lost for s in together for e in s.edits):
         return False
@@ -121,8 +122,7 @@ def _agree(together: Sequence[_Scaled]) -> bool:
 
 
 def _factor(node: Node) -> tuple[Value, Array] | None:
-    """(x, z) of x * z or x / z, z in float64; None where z is no constant, varies along several axes, widens x, or is
-    zero somewhere."""
+    """Return (x, z) of x * z or x / z, z in float64; None for zeros, several varying axes, or a z that widens x."""
     pairs = [(0, 1), (1, 0)] if node.op == "Mul" else [(0, 1)]
     for i, j in pairs:
         x, z = node.inputs[i], node.inputs[j]

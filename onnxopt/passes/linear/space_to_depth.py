@@ -1,5 +1,5 @@
-"""A picture cut into every other row and column, as YOLO's Focus does, is a SpaceToDepth; of channels that come last,
-as in Swin's patch merging, a Transpose between two Reshapes."""
+"""Images cut into every b-th row and column (YOLO's Focus): SpaceToDepth, or for channels-last a Transpose between two
+Reshapes (Swin's patch merging)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from onnxopt.rewriting.axis_runs import constant_target, product, size_of
 from onnxopt.rewriting.forms import operands
 
 _SPATIAL: Final = (2, 3)
-_KERNELS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)  # that onnxruntime has
-_LARGEST_BLOCK: Final = 8  # of which there are 64 parts
+_KERNELS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)  # types with onnxruntime kernels
+_LARGEST_BLOCK: Final = 8  # 64 parts
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat", axis=1))
@@ -58,7 +58,7 @@ def blocks_of_tokens(m: Match, first: Value) -> Value:
 
 
 def _blocks(m: Match, spatial: tuple[int, int]) -> tuple[Value, int, list[tuple[int, int]]]:
-    """What is cut into blocks along two axes, their length, and which row and column of each the parts are."""
+    """Return (image, block size, (row, column) in the block for each part)."""
     parts = m.concat.inputs
     block = round(len(parts) ** 0.5)
     if block < 2 or block * block != len(parts) or block > _LARGEST_BLOCK:
@@ -74,7 +74,7 @@ def _blocks(m: Match, spatial: tuple[int, int]) -> tuple[Value, int, list[tuple[
     inside = {m.concat, *slices}
     m.require(not any(v.is_output or v.users.keys() - inside for v in read), "a part is read elsewhere")
     dims = m.shape(x) or ()
-    # Of parts of other sizes a Concat is an error in the standard; onnxruntime leaves out those that are empty.
+    # A Concat of parts of different sizes is an error in the standard; onnxruntime omits empty parts.
     sizes = [d for i in spatial for d in dims[i : i + 1] if isinstance(d, int) and d % block == 0]
     m.require(len(dims) == 4 and len(sizes) == 2, "a size may be no multiple of the block")
     return x, block, places
@@ -83,7 +83,7 @@ def _blocks(m: Match, spatial: tuple[int, int]) -> tuple[Value, int, list[tuple[
 def _part(
     v: Value | None, block: int, slices: dict[Node, None], spatial: tuple[int, int]
 ) -> tuple[Value, tuple[int, int]] | None:
-    """(what is cut, which row and column of each block is taken), through Slices along one axis or both."""
+    """Return (image, (row, column) in the block) of a part, through Slices along one axis or both, or None."""
     starts: dict[int, int] = {}
     while v is not None and v.producer is not None and v.producer.op == "Slice" and len(starts) < len(spatial):
         node = v.producer
@@ -101,7 +101,7 @@ def _part(
     return (v, (starts[spatial[0]], starts[spatial[1]])) if v is not None and len(starts) == len(spatial) else None
 
 
-# [n, c, r, r, h, w] or [n, r, r, c, h, w] to [n, c, h, r, w, r]: the mode, and where c and both r are
+# [n, c, r, r, h, w] or [n, r, r, c, h, w] to [n, c, h, r, w, r]: mode, and positions of c and both r
 _SHUFFLES: Final = {(0, 1, 4, 2, 5, 3): ("CRD", (1, 2, 3)), (0, 3, 4, 1, 5, 2): ("DCR", (3, 1, 2))}
 
 
@@ -154,12 +154,12 @@ class SpaceToDepth(RewritePass):
 
     Reshape(Transpose(Reshape(x, [n, c, r, r, h, w])), [n, c, h r, w r]) = DepthToSpace(x, r), in half of the time.
 
-    Applies when: the Slices take every b-th row and column to the end, each part once, only the Concat reads them, and
-    the sizes are known to be multiples of b. YOLO's Focus is one, with b = 2.
-    Not done: other types than float32 and float64, for which runtimes have no kernel; grouped and quantized Convs.
+    Applies when: the Slices take every b-th row and column to the end, each part once, read only by the Concat, and the
+    sizes are known multiples of b. YOLO's Focus is a case with b = 2.
+    Not done: types other than float32 and float64, for which runtimes have no kernel; grouped and quantized Convs.
     """
 
-    # After: a Slice of a Slice may be one.
+    # After: a Slice of a Slice may become a single Slice.
     info = PassInfo(
         "space-to-depth", opt_level=2, after=("merge-chains", "gather-axes"), ops=("Concat", "Gather", "Transpose")
     )

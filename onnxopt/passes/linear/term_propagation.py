@@ -1,4 +1,4 @@
-"""A constant term goes into the bias of what made the value, past what only moves data."""
+"""Constant terms, moved past data movement into the bias of the producer."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting.replace import bypass
 
-_MOST: Final = 1 << 14  # elements of a term, which is one of a bias
+_MOST: Final = 1 << 14  # elements of a term, as many as a bias
 
 
 @register
 class TermPropagation(GraphPass):
     """T(x W + b)[i] + c = T(x W + b')[i], where b' is b, and c more for what becomes part i.
 
-    Applies when: the term is one number, or one for each element of what was one axis of the product; between are a
-    Split, of which the other parts stay as they are, Reshape, Transpose, Squeeze, Unsqueeze, and nobody else reads what
-    these make; and it ends at a Gemm or convolution, or where a constant is added. Transformers that are conditioned
-    scale by one and a part of what is made of the condition; Keras adds its biases to the heads of attention; VITS has
-    four such terms. Beside scale-propagation, whose factors pass operators that terms do not: products, Relu, pooling.
-    Keeps: biases that are computed, and those of many; what is quantized.
+    Applies when: the term is a single number, or has an element for each element of an axis of the product; in between
+    are Split (other parts stay), Reshape, Transpose, Squeeze, Unsqueeze without other readers; and the path ends at a
+    Gemm, convolution or constant summand. Conditioned transformers scale by 1 plus a part of an embedding; Keras adds
+    biases to attention heads; VITS has four such terms. Unlike terms, factors (scale-propagation) also pass products,
+    Relu and pooling.
+    Keeps: computed biases, and biases with many readers; quantized operators.
     """
 
-    # After: what stands right behind a product is in its bias, and axes are put in before parts are made.
+    # After: terms directly behind a product are in its bias by then, and axes are inserted before the Split.
     info = PassInfo(
         "term-propagation", opt_level=2, after=("conv-add-folding", "axes-before-split"), ops=("Add", "Sub")
     )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
-            return  # attributes say which axes broadcast
+            return  # attributes name the broadcast axes
         for node in [n for op in ("Add", "Sub") for n in graph.by_op.get(op, ())]:
             found = _term(node)
             if found is None:
@@ -61,7 +61,7 @@ class TermPropagation(GraphPass):
 
 
 def _term(node: Node) -> tuple[Value, Array] | None:
-    """(x, c) of x + c or x - (-c), where x is what was moved; None where c is no finite number, or widens x."""
+    """Return (x, c) of x + c or x - (-c), where x was moved; None if c is not finite, or widens x."""
     for i, j in [(0, 1), (1, 0)] if node.op == "Add" else [(0, 1)]:
         x, c = node.inputs[i], node.inputs[j]
         if x is None or c is None or x.constant or not c.constant or x.producer is None or x.producer.op not in MOVES:

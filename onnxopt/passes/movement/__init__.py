@@ -1,1 +1,1 @@
-"""Steps that move data, and compute nothing: fewer, or where they meet others."""
+"""Data movement: fewer steps, or steps moved to where they merge with others."""

@@ -1,4 +1,4 @@
-"""Axes that all elements picked of a tensor get, or parts lose, are put in, or go, where they are picked."""
+"""Axes added to all picked elements, or dropped from all parts, changed once before picking."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from onnxopt.rewriting.parts import insert_new, of_axes
 class AxesBeforeSplit(GraphPass):
     """Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i.
 
-    Squeeze(p) for each part p, of one place, of Split(x) = Gather(x, i), if the axis is that which is split.
+    Squeeze(p) for each part p, of size 1, of Split(x) = Gather(x, i), if the split axis is squeezed.
 
-    Applies when: each part that is read is read by one such node alone. A recurrence that is written out picks what it
-    reads step by step, and what is unbound is picked. Axes that parts get, or lose others, axes-first moves.
+    Applies when: each used part has only such a reader. Unrolled recurrences pick inputs step by step, and unbind
+    becomes picks. Axes added to or dropped from other parts are moved by axes-first.
     """
 
-    # After: Slices are a Split, and Unsqueezes in a row are one.
+    # After: Slices have become a Split, and chained Unsqueezes a single one.
     info = PassInfo(
         "axes-before-split",
         opt_level=1,
@@ -53,7 +53,7 @@ class AxesBeforeSplit(GraphPass):
 
 
 def _unbound(split: Node) -> dict[int, Node] | None:
-    """The Squeezes that alone read the parts, of which there are several, and take out the axis that is split."""
+    """Return the Squeezes of the split axis by part, if they are the only readers of several parts; else None."""
     parts = {i: v for i, v in enumerate(split.outputs) if v is not None and v.is_used}
     readers = {i: reader for i, v in parts.items() if (reader := v.only_user) is not None and reader.op == "Squeeze"}
     if len(readers) < len(parts) or len(parts) < 2 or split.has_references:
@@ -67,7 +67,7 @@ def _unbound(split: Node) -> dict[int, Node] | None:
 
 
 def _places(split: Node, readers: dict[int, Node]) -> dict[int, int] | None:
-    """Where along the axis the parts are that are read."""
+    """Return the index along the axis for each used part, or None."""
     if any(len(listed_axes(n) or ()) > 1 for n in readers.values()):
         return None
     places, place, axis = {}, 0, int(split.attr("axis") or 0)
@@ -76,7 +76,7 @@ def _places(split: Node, readers: dict[int, Node]) -> dict[int, int] | None:
         dims = types.shape(part) if part is not None else None
         size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
         if i in readers:
-            places[i], size = place, size if size is None else 1  # of another size it could not be squeezed
+            places[i], size = place, size if size is None else 1  # any other size could not be squeezed
         if not isinstance(size, int) or size < 0:
             return None
         place += size
@@ -98,8 +98,7 @@ Picks = dict[tuple[Value, int, tuple[int, ...]], list[tuple[Node, Node]]]
 
 
 def _picks(graph: Graph) -> Picks:
-    """Gathers of one element of a value, each with the Unsqueeze that alone reads it; by the value, the axis along
-    which they pick, and the axes that are put in."""
+    """Return (Gather of one element, its only reader Unsqueeze) by value, picked axis and added axes."""
     found: Picks = {}
     for gather in graph.by_op.get("Gather", ()):
         x, index, made = gather.input(0), gather.input(1), gather.outputs[0]
@@ -114,7 +113,7 @@ def _picks(graph: Graph) -> Picks:
         if axes and rank:
             place, wide = int(gather.attr("axis")) % rank, rank - 1 + len(axes)
             key = x, place, tuple(sorted(a % wide for a in axes))
-            if key[2] != (place,):  # that is a Gather of [i] (index-chains)
+            if key[2] != (place,):  # otherwise a Gather of [i] (index-chains)
                 found.setdefault(key, []).append((gather, reader))
     return found
 
@@ -122,7 +121,7 @@ def _picks(graph: Graph) -> Picks:
 def _move_before_picks(graph: Graph, x: Value, place: int, axes: Sequence[int], found: list[tuple[Node, Node]]) -> None:
     rank = len(axes) + (types.rank(x) or 0)
     kept = [i for i in range(rank - 1) if i not in axes]
-    picked = kept[place] if place < len(kept) else rank - 1  # where the axis is that goes, among those put in
+    picked = kept[place] if place < len(kept) else rank - 1  # position of the picked axis among the added ones
     first, reader = found[0]
     made = of_axes(graph, "Unsqueeze", x, [a + (a >= picked) for a in axes], first)
     whole = insert_new(graph, made, reader.output, first)

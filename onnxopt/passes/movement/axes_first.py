@@ -1,4 +1,4 @@
-"""Axes of one element that are put into what is computed, or taken out of it, are put into what it is computed of."""
+"""Axes of size 1 added to, or dropped from, computed values: changed at the operands instead."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.relayout import End, Relayout
 
 _BACK: Final = {"Unsqueeze": "Squeeze", "Squeeze": "Unsqueeze"}
-_REACH: Final = 16  # nodes of one region
-_FEW: Final = 4  # readers of one value
+_REACH: Final = 16  # nodes of a region
+_FEW: Final = 4  # readers of a value
 
 
 @register
 class AxesFirst(GraphPass):
     """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)); that may be one with an Unsqueeze before.
 
-    So Squeeze. So of what was squeezed of these axes, picked along the axis, or reduced over the axes before: f works
-    with them. Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); so Squeeze.
+    Likewise Squeeze. For operands squeezed, picked or reduced along these axes before, f works with the axes kept.
+    Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); likewise Squeeze.
 
-    Applies when: between are operators that work element by element, of constants or of values of one rank, Concat and
-    Split; nobody reads what they make but such, and what puts in the same axes, Unsqueezes and Reshapes, or takes them
-    out; and fewer nodes are left. Cosines and sines of positions get their axis for the heads like that; the half that
-    rotary positions turn loses and gets its axis around a Neg; variances, which JAX computes without the axes, keep
-    them; what a detector picks of each box is bounded with the axis along which all is joined; scales and shifts that
-    are made of an embedding at once are taken apart, and broadcast along the tokens.
-    Keeps: large constants that something else reads.
+    Applies when: in between are elementwise operators with constants or operands of equal rank, Concat and Split,
+    without readers other than these and nodes that add (or drop) the same axes: Unsqueeze, Squeeze, Reshape; and fewer
+    nodes are left. Examples: cosines and sines of positions, which get an axis for the heads; the rotated half of
+    rotary embeddings, with its axis dropped and added around a Neg; variances, which JAX computes without the reduced
+    axes; boxes of a detector, bounded before they are joined; scales and shifts computed from an embedding, split and
+    broadcast along tokens.
+    Keeps: large constants with other readers.
     """
 
-    # After: Slices are a Split, Unsqueezes in a row are one, and what is computed twice is computed once.
+    # After: Slices have become a Split, chained Unsqueezes a single one, and common subexpressions are merged.
     info = PassInfo(
         "axes-first",
         opt_level=1,
@@ -46,11 +46,11 @@ class AxesFirst(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
-            return  # attributes say which axes broadcast
+            return  # attributes name the broadcast axes
         for node in [n for op in ("Unsqueeze", "Squeeze", "Reshape") for n in graph.by_op.get(op, ())]:
             for op in _BACK if node.op == "Reshape" else (node.op,):
                 if node.graph is None:
-                    break  # it went with another
+                    break  # removed with another region
                 region = _Region.of(node, op)
                 changed = _Changed(region) if isinstance(region, _Region) else None
                 if isinstance(region, str):
@@ -62,8 +62,8 @@ class AxesFirst(GraphPass):
 
 
 def _axes(node: Node, op: str) -> list[int]:
-    """The axes, in order, that an Unsqueeze puts in (a Squeeze takes out), or a Reshape that provably does nothing
-    else; none if unknown."""
+    """Return the sorted axes added by an Unsqueeze (dropped by a Squeeze), or by an equivalent Reshape; empty if
+    unknown."""
     x, made = node.input(0), node.outputs[0]
     few, many = (types.shape(v) if v is not None else None for v in ((x, made) if op == "Unsqueeze" else (made, x)))
     if node.op == op:
@@ -75,7 +75,7 @@ def _axes(node: Node, op: str) -> list[int]:
 
 
 def _between(few: Shape, many: Shape) -> list[int]:
-    """The axes of one element that are in `many` dims and not in `few`, which are the same otherwise."""
+    """Return the axes of size 1 in `many` missing in `few`, if all others are equal; else empty."""
     if len(many) <= len(few) or None in few:
         return []
     axes, rest = [], list(reversed(few))
@@ -90,7 +90,7 @@ def _between(few: Shape, many: Shape) -> list[int]:
 
 
 class _Region:
-    """Nodes whose results, of one rank, get the same axes behind, or lose them: `exits` are what does that."""
+    """Nodes of equal rank whose results all get, or lose, the same axes at the `exits`."""
 
     def __init__(self, graph: Graph, op: str, rank: int, axes: list[int]) -> None:
         self.graph, self.op, self.axes = graph, op, axes
@@ -102,7 +102,7 @@ class _Region:
 
     @classmethod
     def of(cls, node: Node, op: str) -> _Region | str | None:
-        """What can be done behind the axes that a node puts in, or takes out; None where that is nothing, or why."""
+        """Return the region before the axes changed by a node; None for nothing to do, or a reason."""
         x = node.inputs[0]
         if x is None or node.graph is None or x.graph is not node.graph or not (axes := _axes(node, op)):
             return None
@@ -116,27 +116,27 @@ class _Region:
         return region if region.nodes else None
 
     def given(self, source: Value) -> Value | None:
-        """What is the source with the axes put in (or taken out), where it lost (or got) them before."""
+        """Return the source's form with the axes changed, if the opposite change was applied to it; else None."""
         maker = source.producer
         if maker is None or maker.op != _BACK[self.op] or maker.has_references:
             return None
         return maker.inputs[0] if _axes(maker, _BACK[self.op]) == self.axes else None
 
     def merges(self, source: Value) -> bool:
-        """Is it made by what may make it with the axes, or without, as the region alone reads it?"""
+        """Whether the producer of `source` can make the changed form itself, and only the region reads it."""
         maker = source.producer
         if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
             return False
         if maker.op in REDUCTIONS:
             return self._reduces(maker)
-        if maker.op == "Reshape":  # reshape-chains composes them, if the Reshape does something
+        if maker.op == "Reshape":  # reshape-chains composes them, unless the Reshape is the identity
             x, target = maker.inputs[:2]
             written = target is not None and target.constant and bool(target.array.all())
             return written and x is not None and not types.same_shape(x, source) and not maker.attr("allowzero", 0)
         return self._picks(maker) or (maker.op in ("Unsqueeze", self.op) and listed_axes(maker) is not None)
 
     def direct(self, source: Value) -> Node | None:
-        """A node that puts the axes in, which only depends on the source: it can stand wherever that does."""
+        """Return a reader of `source` that changes the axes, and depends on nothing else; else None."""
         if source.graph is not self.graph or source.producer is None or len(source.users) > _FEW:
             return None
         for user in source.users:
@@ -146,7 +146,8 @@ class _Region:
         return None
 
     def _reduces(self, maker: Node) -> bool:
-        """Does it reduce these axes? Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept; so Squeeze."""
+        """Whether `maker` reduces these axes: Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept; so
+        Squeeze."""
         if maker.keeps_dims == (self.op == "Unsqueeze") or maker.has_references or maker.graph is not self.graph:
             return False
         x = maker.inputs[0]
@@ -154,7 +155,7 @@ class _Region:
         return bool(wide) and sorted(a % (wide or 1) for a in listed_axes(maker) or ()) == self.axes
 
     def _picks(self, maker: Node) -> bool:
-        """Does it pick one place along the axis? Unsqueeze(Gather(x, i)) = Gather(x, [i]); so Squeeze."""
+        """Whether `maker` picks an index of the axis: Unsqueeze(Gather(x, i)) = Gather(x, [i]); so Squeeze."""
         if maker.op != "Gather" or maker.has_references or maker.graph is not self.graph:
             return False
         x, index = maker.inputs
@@ -165,7 +166,7 @@ class _Region:
         return index.constant_type()[1] == one and self.axes == [int(maker.attr("axis")) % wide]
 
     def _grow(self, value: Value) -> None:
-        """From what one of them reads, back to where nothing more can be done behind it."""
+        """Grow the region backwards from a value, as far as nodes have a form in the view."""
         open_values = [value]
         while open_values:
             v = open_values.pop()
@@ -185,7 +186,7 @@ class _Region:
             open_values += [i for n in (maker, *inside) for i in self.passing[n].seen]
 
     def _is_closed(self, node: Node, found: dict[Node, None], exits: dict[Value, Node]) -> bool:
-        """Does nobody read its results but nodes that are `found`, and `exits`, where the same axes are put in?"""
+        """Whether results of `node` are read only by nodes `found` (extended here) and by `exits`."""
         for value in node.outputs:
             if value is None or value.is_output or len(value.users) > _FEW:
                 return False
@@ -194,7 +195,7 @@ class _Region:
                     continue
                 if self._is_exit(user):
                     if exits.setdefault(value, user) is not user:
-                        return False  # one of two that are alike, which outputs keep apart
+                        return False  # equal exits kept apart as outputs
                     continue
                 if len(found) == _FEW or not self._fits(user):
                     return False
@@ -205,11 +206,11 @@ class _Region:
 
     def _is_exit(self, node: Node) -> bool:
         if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
-            return False  # what is repeated along an axis of its own, and joined, is one Gather
+            return False  # copies along an axis of their own, when joined, become a single Gather
         return node.graph is self.graph and node.op in (self.op, "Reshape") and _axes(node, self.op) == self.axes
 
     def _fits(self, node: Node) -> bool:
-        """Does it compute as well with the axes put in?"""
+        """Whether the node works with the axes changed, too."""
         found = passes(node, self.view) if node.graph is self.graph else None
         if found is None or found.axes.last or (found.axes.along and node.op not in ("Concat", "Split")):
             return False
@@ -218,7 +219,7 @@ class _Region:
 
 
 class _Changed(Relayout):
-    """The nodes of a region with the axes put in, or without them."""
+    """The nodes of a region with the axes added or dropped."""
 
     def __init__(self, region: _Region) -> None:
         super().__init__(region.graph, region.nodes, region.view, region.passing)
@@ -226,7 +227,8 @@ class _Changed(Relayout):
         self.look()
 
     def carry_out(self) -> None:
-        self.nodes = [n for n in self.graph if n in self.inside]  # the first reader of a value has it made
+        # in graph order, so that the first reader creates a value
+        self.nodes = [n for n in self.graph if n in self.inside]
         super().carry_out()
 
     def enters(self, v: Value) -> End[Node]:
@@ -240,13 +242,14 @@ class _Changed(Relayout):
                 made = of_axes(self.graph, region.op, v, region.axes, before)
                 return insert_new(self.graph, made, v, before)
             if direct is not None and v.producer is not None:
-                self.graph.move_after(direct, v.producer)  # it may stand behind what reads it from now on
+                self.graph.move_after(direct, v.producer)  # it may stand behind its new readers
             return given
 
         return End(-(given is None and not region.merges(v)), write)
 
     def _is_broadcast(self, v: Value) -> bool:
-        """Returns whether broadcasting puts the axes in: in front, where each reader has an operand that gets them."""
+        """Return whether broadcasting adds the axes: leading ones, next to an operand of the new rank in each
+        reader."""
         region, opset = self.region, self.graph.opset()
         if region.op != "Unsqueeze" or region.axes != [*range(len(region.axes))] or region.merges(v):
             return False
@@ -266,4 +269,4 @@ class _Changed(Relayout):
         return End(1, write) if self.region.exits.get(v) is user else None
 
     def restores(self, v: Value, readers: list[Node]) -> None:
-        """Nobody else reads it."""
+        """Return None: results have no other readers."""

@@ -1,4 +1,4 @@
-"""A constant that holds the same again and again is stored once."""
+"""Constants with repeated contents, stored once and broadcast."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from onnxopt.operators import MULTIDIRECTIONAL, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 
-_LARGEST: Final = 1 << 20  # elements of a constant that is looked at
-_TERM: Final = 2  # where a Gemm reads what it adds
+_LARGEST: Final = 1 << 20  # elements of an examined constant
+_TERM: Final = 2  # index of a Gemm's term
 
 
 @register
 class ConstantsOnce(GraphPass):
-    """f(c, y) = f(c1, y), where the constant c holds c1 again and again, beside a y that is as large; so for what
-    a Gemm adds, and what a Where chooses from.
+    """f(c, y) = f(c1, y), where the constant c holds c1 again and again, beside a y that is as large; so for what a
+    Gemm adds, and what a Where chooses from.
 
-    Applies when: y provably has the axes along which c repeats itself, in the same length, or with more axes.
-    Keeps: vectors, with a number for each channel; zeros of two signs apart.
-    JAX's exporters write each number and each bias in the shape of the result, as which no other rule knows them; so
-    are some in Mamba and in VITS.
+    Applies when: y provably has the axes along which c repeats, with the same length, or has more axes.
+    Keeps: vectors with a number for each channel; zeros of different sign.
+    JAX's exporters write each number and bias in the shape of the result, unrecognizable for other rules; so do parts
+    of Mamba and VITS.
     """
 
-    # At -O2 because of Where: runtimes choose by multiplying, so that the sign of a zero depends on the shapes.
+    # At -O2 because of Where: runtimes select by multiplying, so the sign of a zero depends on the shapes.
     info = PassInfo("constants-once", opt_level=2, ops=("Gemm", *sorted(MULTIDIRECTIONAL)))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
@@ -45,7 +45,7 @@ class ConstantsOnce(GraphPass):
 
 
 def _may_narrow(node: Node, c: Value) -> bool:
-    """Does it broadcast this operand? Of a Gemm that is the term, and not the weights."""
+    """Whether the node broadcasts this operand (of a Gemm only the term)."""
     assert node.graph is not None
     opset = node.graph.opset()
     if node.op == "Gemm":
@@ -54,24 +54,24 @@ def _may_narrow(node: Node, c: Value) -> bool:
 
 
 def _axes_of_copies(c: Value) -> list[int]:
-    """Axes along which all is the same, bit for bit."""
+    """Return the axes along which all elements are bitwise equal."""
     dims = c.constant_type()[1] if c.constant else ()
     if len(dims) < 2 or prod(dims) > _LARGEST:
         return []
-    data = c.glance()  # most are as they should be, and nothing is kept of them
+    data = c.glance()  # most constants do not repeat, and are not cached
     if element_kind(data) == "S":
         return []
     return [axis for axis, length in enumerate(dims) if length > 1 and _repeats(np.moveaxis(data, axis, 0))]
 
 
 def _repeats(data: Array) -> bool:
-    """Is each part along the first axis the same, bit for bit? Most differ in the second."""
+    """Whether all parts along the first axis are bitwise equal; mostly decided by the second."""
     one = data[0].tobytes()
     return bool(one == data[1].tobytes() and data.tobytes() == one * len(data))
 
 
 def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None:
-    """Where the others of what this node reads are as large, it reads what is stored once."""
+    """Make the node read the narrowed constant, if its other operands determine the shape."""
     graph, gemm = node.graph, node.op == "Gemm"
     if graph is None or not _may_narrow(node, c):
         return
@@ -86,7 +86,8 @@ def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None
 
 
 def _once(data: Array, axes: Sequence[int], beside: Sequence[Shape | None], rank: int) -> Array:
-    """Of what is the same along these axes as little as gives the shape beside the others, of `rank` axes at least."""
+    """Return the smallest part of a repeated constant with the same broadcast shape next to `beside`, of at least
+    `rank` axes."""
     known = [s for s in beside if s is not None]
     for axis in axes:
         place = data.ndim - axis

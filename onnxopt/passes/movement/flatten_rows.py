@@ -1,7 +1,7 @@
-"""Work on [batch, tokens, features] row by row is work on the matrix [batch · tokens, features].
+"""Row-wise work on [batch, tokens, features], done on the matrix [batch · tokens, features].
 
-In a transformer everything between two attentions treats tokens one by one. Done on matrices, each MatMul + Add is one
-Gemm, and the Reshapes at the ends merge with those that attention has anyway.
+In a transformer everything between two attentions works on single tokens. On matrices, each MatMul + Add is a Gemm, and
+the Reshapes at the borders merge with those of the attention.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnxopt.rewriting.axes import Rows
 from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.relayout import End, Region, connected, regions
 
-_LEAD: Final = 2  # leading dims of what onnxruntime makes SkipLayerNormalization of: batch and tokens
+_LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization
 
 
 @register
@@ -33,13 +33,12 @@ _LEAD: Final = 2  # leading dims of what onnxruntime makes SkipLayerNormalizatio
 class FlattenRows(GraphPass):
     """Regions of nodes that treat rows one by one work on matrices, where that leaves fewer nodes.
 
-    Applies when: all values of a region have the same leading dims; the products with a bias in it, each of which
-    is one node as Gemm, and the Reshapes from and to matrices outnumber those that are needed at its ends.
-    With the option `normalizations` also where that leaves more nodes, or not where it leaves fewer, for the sake of an
-    Add in front of a LayerNormalization: of rank 3 onnxruntime makes SkipLayerNormalization of the two, which takes
-    longer than they do in some versions, and less in others.
-    Keeps: the shape of values that are read elsewhere. A Reshape restores one unknown dim; more are listed, once for
-    the whole region, by a Shape of what enters it.
+    Applies when: all values of a region have the same leading dims, and the products with bias (each a Gemm) and
+    removed Reshapes outnumber the Reshapes needed at the borders.
+    The option `normalizations` counts an Add before a LayerNormalization: onnxruntime fuses both in rank 3 as
+    SkipLayerNormalization, which in some versions is slower than the two, and faster in others.
+    Keeps: the shape of values with other readers. A Reshape restores a single unknown dim; several are listed, once for
+    the region, by a Shape of an entering value.
     Not done: products of integers.
     """
 
@@ -57,15 +56,15 @@ class FlattenRows(GraphPass):
         for found in regions(graph, (*SAME_ORDER, "MatMul"), _leading_dims, Rows):
             done = _flatten(graph, ctx, found, min(self.normalizations, 0))
             if done is False or (done is None and self.normalizations > 0):
-                # Nodes that hang together only by what they read, as queries do with what is added to the attention's
-                # result, may be made rows or stay each; so may those with a normalization that pays for them.
+                # Nodes connected only through common operands, such as queries and the residual of an attention, may be
+                # flattened separately; likewise parts with a normalization that pays for them.
                 parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
                 for part in parts if len(parts) > 1 or self.normalizations > 0 else ():
                     _flatten(graph, ctx, part, self.normalizations)
 
 
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalizations: int) -> bool | None:
-    """True where it is done, or cannot be; False where something would be gained, but not as much as it costs."""
+    """Return True if done or impossible; False if gains do not cover the costs; None without gains."""
     region = _Rows(graph, found, ctx.opt_level > 2 and "merge-parallel" not in ctx.disabled_pass)
     if normalizations and len(region.lead) == _LEAD:
         region.count_normalizations(normalizations)
@@ -82,7 +81,7 @@ def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalization
 
 
 def _leading_dims(node: Node) -> Shape | None:
-    """The leading dims of what the node makes, if these are known, and there are several."""
+    """Return the leading dims of a node's results if known and several, else None."""
     lead: Shape | None = None
     for v in node.outputs:
         dims = types.shape(v) if v is not None else None
@@ -95,32 +94,32 @@ def _leading_dims(node: Node) -> Shape | None:
 
 
 class _Rows(Reshaped):
-    """Nodes, in order, whose values all have the leading dims `lead`. `gains`: does anything go?"""
+    """Nodes, in order, whose values all have the leading dims `lead`. `gains`: whether any node is saved."""
 
     suffix = "_rows"
 
     def __init__(self, graph: Graph, found: Region[Shape], are_merged: bool) -> None:
-        """`are_merged`: are three products of one value one, here or there?"""
+        """`are_merged`: whether merge-parallel merges three products of a value."""
         inside, self.lead = set(found.nodes), found.kind
-        # Several unknown dims are listed, as a Shape says; one of them may be 0, which before opset 14 copies another.
+        # Several unknown dims are listed by a Shape; before opset 14 a 0 among them would copy a dim.
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
         nodes = [n for n in found.nodes if not _is_cheaper_outside(n, found.passing[n].seen, inside)]
         super().__init__(graph, nodes, Rows(self.lead), found.passing)
         self.look()
         self.listed = list(dict.fromkeys(e.target for e in self.all_ends if isinstance(e.target, tuple)))
-        self.targets: dict[tuple[int, ...], Value] = {}  # by what is behind the leading dims
+        self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
         costs = self.listed or not self.is_possible or any(e.saved < 0 for e in self.all_ends)
         biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
         products = sum(1 if are_merged and k > 2 else k for k in biased.values())
-        self.saved += products  # each is one node with its bias
+        self.saved += products  # each becomes a single node with its bias
         outer = [e.node for e in self.ends.values() if e.saved > 0]
         outer += [_only_reader(_only_reader(e.node)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
         self.gains = bool(products or (outer and (costs or not all(map(self._is_of_rows, outer)))))
 
     def count_normalizations(self, worth: int) -> None:
-        """Have each Add in front of a LayerNormalization be worth so many Reshapes."""
+        """Count each Add before a LayerNormalization as `worth` Reshapes."""
         self.saved += worth * self.normalized_sums
         self.gains = self.gains or worth * self.normalized_sums > 0
 
@@ -128,7 +127,7 @@ class _Rows(Reshaped):
         return False
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """A Reshape to the leading dims and more has these listed, where several are unknown."""
+        """For a Reshape to the leading dims and others, list several unknown leading dims."""
         end = super().leaves(v, user)
         if end is not None or not self.lists or user.op != "Reshape" or user.graph is not self.graph:
             return end
@@ -141,7 +140,7 @@ class _Rows(Reshaped):
         return End(0, lambda new: self.read_by(user, new, behind, new), target=behind)
 
     def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
-        """Where several dims are unknown, they are listed."""
+        """List several unknown leading dims."""
         last = (types.shape(v) or ())[-1]
         if self.lists and 0 not in self.lead and isinstance(last, int):
             return self.restored_by(v, (last,))
@@ -151,8 +150,7 @@ class _Rows(Reshaped):
         return self.targets[sizes] if isinstance(sizes, tuple) else super().target(sizes, hint, before)
 
     def _is_of_rows(self, outer: Node | None) -> bool:
-        """Is it the Reshape behind a product of rows, which as a product of all leading dims (`gemm-fusion`) is a node
-        less, too?"""
+        """Whether the node is the Reshape behind a row product that `gemm-fusion` can simplify as well."""
         if outer is None or outer.op != "Reshape" or outer.inputs[0] is None:
             return False
         product = outer.inputs[0].producer
@@ -173,7 +171,7 @@ class _Rows(Reshaped):
         )
 
     def _is_biased(self, product: Node) -> bool:
-        """Is the product's only reader an Add of a constant, with which it is a Gemm?"""
+        """Whether the product's only reader is an Add of a constant, so that both become a Gemm."""
         user = product.output.only_user
         if user is None or user.op != "Add" or user not in self.inside or types.dtype(product.output) not in FLOATS:
             return False
@@ -184,7 +182,7 @@ class _Rows(Reshaped):
         super().carry_out()
 
     def _list_targets(self) -> dict[tuple[int, ...], Value]:
-        """In front of all that reads them."""
+        """Insert the listed Reshape targets before all readers."""
         wanted, n, first = self.listed, len(self.lead), self.nodes[0]
         if not wanted:
             return {}
@@ -202,7 +200,7 @@ class _Rows(Reshaped):
         return targets
 
     def _list(self, op: str, inputs: list[Value], length: int, **attributes: int) -> Value:
-        """A vector of sizes, in front of the region."""
+        """Insert a node that computes a vector of sizes before the region. Returns the vector."""
         made = Value(self.graph.model.names.fresh(inputs[0].name, "_" + op.lower()), self.graph)
         made.dtype, made.shape = TensorProto.INT64, (length,)
         self.graph.insert(Node(make_node(op, "", "", attributes), [*inputs], [made]), self.nodes[0])
@@ -210,13 +208,13 @@ class _Rows(Reshaped):
 
 
 def _only_reader(node: Node | None) -> Node | None:
-    """What reads the result of `node`, if it is one node."""
+    """Return the only reader of the result of `node`, or None."""
     return node.output.only_user if node is not None and len(node.outputs) == 1 else None
 
 
 def _is_cheaper_outside(node: Node, operands: Sequence[Value], inside: set[Node]) -> bool:
-    """Would results that are read outside alone, not by a Reshape, each need a Reshape, where what they are made of
-    needs one, or needs it anyway for others?"""
+    """Whether results need a Reshape each, being read only outside, while the operands' Reshapes are no more or needed
+    anyway."""
     readers = {u for v in node.outputs if v is not None for u in v.users}
     if not inside.isdisjoint(readers) or any(u.op in SAME_ORDER for u in readers):
         return False

@@ -1,4 +1,4 @@
-"""Chains that pick elements, composed."""
+"""Composition of chains that pick elements."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class GatherAxes(RewritePass):
     """Chains of Gather, GatherND, Slice, Expand and Tile, with Reshapes and Transposes between them, are composed: one
     Slice, one Gather for each axis, one Transpose, one Reshape before and behind, as far as they are needed.
 
-    Applies when: indices are constant, or computed along one axis, and no other node reads the results in between.
-    PyTorch's exporters transpose an axis to the front, index along it, and transpose back: `x[:, i]`. `x[:, i, j]` is
-    one Gather of both axes where these are neighbours and the places are constant. So are rows and columns that Swin
-    shifts between two Reshapes, and heads of keys and values that Expand or Tile repeats for several queries.
+    Applies when: indices are constant, or computed along a single axis, and inner results have no other readers.
+    PyTorch's exporters move an axis to the front, index it, and move it back: `x[:, i]`. `x[:, i, j]` becomes a Gather
+    of both axes if adjacent, with constant indices. Further cases: rows and columns shifted between two Reshapes
+    (Swin), and heads of keys and values repeated by Expand or Tile.
     """
 
-    # After: what is all there, in order, is no Gather.
+    # After: identity picks are removed by then.
     info = PassInfo(
         "gather-axes",
         opt_level=1,

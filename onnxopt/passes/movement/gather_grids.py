@@ -1,4 +1,4 @@
-"""What is picked element by element, in order, lies there already."""
+"""Elementwise picks in order, equal to the tensor itself."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def gather_of_rows(m: Match, x: Value, a: Value, b: Value, columns: Value) -> Va
     assert dims is not None and places is not None
     m.require(len(dims) == 2 and dim_of(width) == dims[1], "not rows of this length")
     lines = [counts(rows), counts(columns)]
-    for line, v in zip(lines, (rows, columns)):  # a sum repeats what has one element along an axis
+    for line, v in zip(lines, (rows, columns)):  # a sum repeats elements along an axis of size 1
         alike = line is None or (m.shape(v) or ())[line.axis] == places[line.axis]
         m.require(alike, "elements are picked again and again")
-    # One element too many of a row is the first of the next: no error, as one row too many is.
+    # An excess element of a row is the first of the next, without an error; an excess row is an error.
     m.require(lines[1] is not None and places[lines[1].axis] == dims[1], "not whole rows")
     return _spread(m, x, [c and c._replace(axis=c.axis - len(tail)) for c in lines], (*places, *tail))
 
@@ -120,7 +120,7 @@ def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, w
     dims, found = m.shape(x), m.shape(mask)
     m.require(dims and found and len(dims[:2]) == len(found) == 2 and dims[2:] in ((), (1,)), "no matrices")
     assert dims is not None and found is not None
-    # A column behind the last of x would be the first of the next row, and no error.
+    # A column behind the last of x would be the first of the next row, without an error.
     m.require(isinstance(dims[1], int) and found[1] == dims[1], "rows of another length")
     m.require(width.shape in ((), (1,)) and width.item() == dims[1], "not rows of this length")
     m.require(m.places.attr("perm") in (None, [1, 0]), "not place by place")
@@ -132,7 +132,7 @@ def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, w
 
 
 def _row(m: Match) -> list[int]:
-    """The ones behind the elements of what lies flat."""
+    """Return the trailing axes of size 1 of a flattened tensor."""
     flat = m.shape(m.flat.output)
     m.require(flat is not None and flat[1:] in ((), (1,)), "not one row of elements")
     m.require(m.gather.attr("axis", 0) in (0, -len(flat or ())), "along another axis")
@@ -140,7 +140,7 @@ def _row(m: Match) -> list[int]:
 
 
 def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[Dim]) -> Value:
-    """x with axes of one element where `places` has them between its own, along which `lines` count."""
+    """Return x with axes of size 1 inserted where `places` has them between the axes counted by `lines`."""
     dims = m.shape(x)
     m.require(dims is not None and None not in dims, "a dim is unknown")
     assert dims is not None
@@ -150,11 +150,11 @@ def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[
         assert line is not None
         axis = line.axis + len(places)
         if 0 <= axis < len(places) and places[axis] == 1:
-            axis = own[-1] + 1 if own else 0  # always the first: it may be any of one element
+            axis = own[-1] + 1 if own else 0  # any axis of size 1 is possible: the first
             m.require(axis < len(places) and places[axis] == 1, "axes in another order")
         m.require((own[-1] if own else -1) < axis < len(places), "axes in another order")
         end = line.end
-        if places[axis] != size:  # it stops before x does: behind, there is nothing that could be picked
+        if places[axis] != size:  # the count stops before the end of x: a Slice is needed
             m.require(end is not None and is_size(end) and m.dtype(end) == TensorProto.INT64, "it may end elsewhere")
             assert end is not None
             picks = m.gather.inputs[1]
@@ -172,12 +172,12 @@ def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[
 class GatherGrids(RewritePass):
     """Gather(Flatten(x), i n + j), GatherND(x, (i, j)), for each i and each j, in order = Unsqueeze(x).
 
-    Applies when: what picks is stored, or made of Ranges along axes of their own, and the dims are known; where they
-    may pick less than there is, a Slice is left. Masks of language models are looked up like that, token by token.
-    Gather(Flatten(x), i n + j) = GatherND(x, (i, j)) where NonZero finds i and j: the weights of a mixture of experts.
-    GatherElements(Expand(x), Expand(i)) = GatherND(x, i) of a batch: neighbours in clouds of points.
-    GatherND(x, Unsqueeze(i, -1)) = Gather(x, i): what PyTorch indexes along the first axis.
-    Not done: indices that repeat elements; rows that may be cut, where more would be taken of the next.
+    Applies when: indices are stored, or computed by Ranges along separate axes, and dims are known; a Slice is left
+    where the indices may end early. Masks of language models are looked up in this way, token by token.
+    Gather(Flatten(x), i n + j) = GatherND(x, (i, j)) for i and j from NonZero: the weights of a mixture of experts.
+    GatherElements(Expand(x), Expand(i)) = GatherND(x, i) of a batch: neighbours in point clouds.
+    GatherND(x, Unsqueeze(i, -1)) = Gather(x, i): PyTorch's indexing along the first axis.
+    Not done: indices that repeat elements; rows that may be cropped, where an index would run into the next row.
     """
 
     info = PassInfo(

@@ -1,4 +1,4 @@
-"""What broadcasts by itself need not be expanded."""
+"""Explicit expansion of operands that broadcast implicitly."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
-_COPIES: Final = PICKS | {"ConstantOfShape"}  # what may hold the same again and again
-_EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # what masks go through, element by element
+_COPIES: Final = PICKS | {"ConstantOfShape"}  # operators that may hold repeated elements
+_EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # elementwise operators of masks
 _ON_FILLS: Final = tuple(sorted(MULTIDIRECTIONAL | EXACT.intersection(UNARY)))
 _STEPS: Final = 8
 _FEW: Final = 4
-_SMALL: Final = 1 << 20  # bytes that are compared
+_SMALL: Final = 1 << 20  # bytes compared
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
-    """The shape that operands of these shapes give (onnx's Broadcasting.md), where it is known for sure.
+    """Return the broadcast shape (onnx's Broadcasting.md) if certain, else None.
 
-    A symbol may be 1: beside a number that is not 1 the number decides, beside another symbol nothing is known.
+    A symbol may be 1: next to a number other than 1 the number decides; next to another symbol the result is unknown.
     """
     if any(s is None for s in shapes):
         return None
@@ -47,7 +47,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
 
 def repeated(value: Value | None) -> Array | None:
-    """The one element, without axes, that `value` has nothing but copies of."""
+    """Return the element, of rank 0, of which `value` consists, or None."""
     for _ in range(_STEPS):
         if value is None or value.constant:
             break
@@ -66,7 +66,7 @@ def repeated(value: Value | None) -> Array | None:
 
 
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
-    """What broadcasts to `value`, with its shape."""
+    """Yield (shape, value or array) of operands that broadcast to `value`."""
     node = value.producer if value is not None else None
     if node is None or node.op not in _COPIES or node.has_references:
         return
@@ -84,8 +84,10 @@ def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Arr
 
 
 def _steps_to(value: Value) -> list[Node]:
-    """The steps, the last first, by which an Expand becomes this value, element by element, for this alone; none if it
-    is not made like that. One number beside it makes nothing larger."""
+    """Return the single-use elementwise steps, last first, from an Expand to `value`; empty without an Expand.
+
+    Steps may have a scalar constant, which widens nothing.
+    """
     steps: list[Node] = []
     while len(steps) < _FEW:
         node = value.producer
@@ -106,8 +108,7 @@ def _steps_to(value: Value) -> list[Node]:
 
 
 def _beside(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value, list[Node]]]:
-    """What may stand in the place of `value`, if the result keeps its shape: the shape that it has, what it is made of,
-    and by which steps, the last first."""
+    """Yield (shape, operand, steps) that may replace `value` if the result keeps its shape; steps last first."""
     if value is None:
         return
     for dims, x in _narrower(m, value):
@@ -122,8 +123,8 @@ def _beside(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array
 
 
 def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
-    """Has what this reader makes the same shape if `value` has that one? It will be asked, too, and the steps are one
-    again."""
+    """Whether a reader's result keeps its shape with an operand of shape `dims`. Such readers are rewritten, too, and
+    share the steps."""
     if user.op not in MULTIDIRECTIONAL or user.graph is not m.node.graph:
         return False
     made = m.shape(user.output)
@@ -135,8 +136,10 @@ def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
 
 @rewrite(one_of(*sorted(MULTIDIRECTIONAL))(var("first"), ..., name="node", reads=_COPIES | _EACH))
 def expand_of_operand(m: Match, first: Value) -> Value:
-    """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others, for what
-    an Expand becomes element by element, and for one number, or row of a table, that is repeated."""
+    """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others.
+
+    Also for operands computed from an Expand elementwise, and for a repeated number, or row of a table.
+    """
     given = m.node.inputs
     found = [(i, *other) for i, v in enumerate(given) for other in _beside(m, v)]
     shapes = [m.shape(v) if v is not None else None for v in given] if found else []
@@ -184,14 +187,13 @@ def choice_of_expanded(m: Match, c: Value, s: Value, a: Array, b: Array) -> Valu
 
 @register
 class ImplicitBroadcast(RewritePass):
-    """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is
-    one number that ConstantOfShape repeats, and the row of a table that is picked for each position. Between two
-    numbers is chosen before what says which is expanded. What is computed of one number that is repeated is one.
+    """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is one
+    number that ConstantOfShape repeats, and the row of a table that is picked for each position. Between two numbers is
+    chosen before what says which is expanded. What is computed of one number that is repeated is one.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
-    Keeps: symbols apart, of which one may be 1 at run time.
-
-    At -O2 because of Where: runtimes choose by multiplying, so that the sign of a zero depends on the operands' shapes.
+    Keeps: different symbols, either of which may be 1 at run time.
+    At -O2 because of Where: runtimes select by multiplying, so the sign of a zero depends on the operands' shapes.
     """
 
     info = PassInfo("implicit-broadcast", opt_level=2)

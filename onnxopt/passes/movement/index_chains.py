@@ -1,4 +1,4 @@
-"""Elements that are picked one by one are picked together."""
+"""Elements picked separately, picked together."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import operands
 
-_BLOCK: Final = 32  # elements that are copied at once: of 16, onnxruntime's Gather takes as long as Split and Concat
-_PICKS: Final = 1 << 12  # indices that are stored
+_BLOCK: Final = 32  # elements copied at once; with 16, onnxruntime's Gather takes as long as Split and Concat
+_PICKS: Final = 1 << 12  # indices stored
 _STEPS: Final = 8
 _LONG: Final = 64  # elements of a part
 
@@ -51,11 +51,11 @@ def concat_of_picks(m: Match, first: Value) -> Value:
     """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis; parts of a Split, in another
     order, pick all of theirs."""
     rank = m.rank(first)
-    if not rank:  # of no axes is what never runs
+    if not rank:  # rank 0 never runs
         m.skip()
     axis = int(m.concat.attr("axis")) % rank
     parts = _parts(m, axis, shared=True)
-    if len(parts) > 1:  # more than one node takes its place
+    if len(parts) > 1:  # more than one node would replace it
         parts = _parts(m, axis, shared=False)
     if len(parts) == len(m.concat.inputs):
         m.skip()
@@ -64,8 +64,10 @@ def concat_of_picks(m: Match, first: Value) -> Value:
 
 
 def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | Value]:
-    """What is joined; of a tensor that is picked from again and again, all indices. `shared`: also where other Concats
-    read what is picked."""
+    """Return the joined values, with runs of picks from a tensor merged to (tensor, indices).
+
+    `shared`: also picks read by several Concats.
+    """
     split = next((v.producer for v in m.concat.inputs if v is not None and v.producer is not None), None)
     if split is not None and split.op == "Split":
         x, places = _split(m, split, axis)
@@ -86,7 +88,7 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
 
 
 def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]:
-    """What a Split of which only the Concat reads the parts takes apart, and which of its elements each part has."""
+    """Return (source of a Split whose parts only the Concat reads, index range of each part)."""
     x, parts = split.inputs[0], [v for v in split.outputs if v is not None]
     dims = m.shape(x) if x is not None and not split.has_references else None
     m.require(dims and int(split.attr("axis") or 0) % len(dims) == axis, "joined along another axis")
@@ -106,7 +108,7 @@ def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]
 
 
 def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[int]] | None:
-    """What nobody else reads of a tensor whose length along the axis is known: the tensor, and the indices."""
+    """Return (tensor, indices) of a Gather read only by the Concat, along an axis of known length; else None."""
     node = v.producer
     if node is None or node.op != "Gather" or node.has_references:
         return None
@@ -140,14 +142,14 @@ def concat_of_dims(m: Match, first: Value) -> Value:
             parts.append(v if listed is None else listed)
     if len(parts) == len(m.concat.inputs):
         m.skip()
-    # What stands alone is read as it was.
+    # Shapes left alone are read as before.
     alone = {p: v for v in m.concat.inputs if v is not None and (p := _listed(m, v)) is not None}
     inputs = [p if isinstance(p, Value) else alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) for p in parts]
     return m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
 
 
 def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:
-    """Whose dims these are, from which to which, if only the Concat reads them, once."""
+    """Return (tensor, first dim, end dim) of a Shape read only by the Concat, once; else None."""
     node = v.producer
     x = node.inputs[0] if node is not None and node.op == "Shape" and not node.has_references else None
     rank = m.rank(x) if x is not None else None
@@ -162,7 +164,7 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     """Reshape(Transpose(Slice(Reshape(Concat(a, b, c), …), …), …), [-1]) = Concat(c, a, b), elements of vectors."""
     chain, joined = _moves(m.reshape)
     if len(chain) < 2 or joined is None or m.rank(joined.output) != 1:
-        m.skip()  # one step is the Reshape of a vector to what it is
+        m.skip()  # a single step is a Reshape of a vector to itself
     places = _elements(m, joined)
     where = np.arange(len(places))
     for node in reversed(chain):
@@ -219,7 +221,7 @@ def concat_of_strided(m: Match, first: Value) -> Value:
 
 
 def _strided(v: Value | None, reader: Node, rank: int) -> tuple[Value, int, int, int, bool] | None:
-    """(x, axis, n, i, is it turned) of Unsqueeze(x[i::n], axis + 1), or of its Neg, that only `reader` reads."""
+    """Return (x, axis, n, i, negated) of Unsqueeze(x[i::n], axis + 1), or its Neg, read only by `reader`; else None."""
     turned = False
     axes: int | None = None
     after = reader
@@ -254,7 +256,7 @@ def _every(
 
 
 def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
-    """What moves the elements of a vector about, the last first, and the Concat that makes the vector."""
+    """Return (steps that move the elements of a vector, last first; the Concat that makes the vector)."""
     chain: list[Node] = []
     while node is not None and node.op in PICKS and len(node.outputs) == 1 and len(chain) < _STEPS:
         x = node.inputs[0]
@@ -268,7 +270,7 @@ def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
 
 
 def _elements(m: Match, concat: Node) -> list[tuple[Value, int]]:
-    """Each element of a vector: of which part, and which of it."""
+    """Return (part, index) for each element of a concatenated vector."""
     parts = [v for v in concat.inputs if v is not None]
     return [(v, i) for v in parts for i in range(_length(m, v))]
 
@@ -287,10 +289,10 @@ class IndexChains(RewritePass):
     Gather; dims of one tensor, one after the other, are one Shape. Elements of vectors that are joined and moved about
     are joined in that order at once; columns that are sliced by steps and joined again are a Split.
 
-    Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
-    Targets of Reshape are written like that: one dim of a Shape after the other. `torch.roll` joins parts in another
-    order: a Gather, where it copies 32 elements at once. PyTorch lists the widths of a border from the last axis on,
-    and turns them around.
+    Applies when: indices are constant, the axis length is known, and gathered values have no other readers.
+    Exporters write Reshape targets like this, a dim of a Shape at a time. `torch.roll` joins parts in another order: a
+    Gather replaces it if it copies at least 32 elements at once. PyTorch lists pads from the last axis on, and reverses
+    them.
     """
 
     info = PassInfo(

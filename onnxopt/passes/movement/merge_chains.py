@@ -1,4 +1,4 @@
-"""Two steps of the same kind become one."""
+"""Two consecutive operators of the same kind, merged."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def concat_of_concat(m: Match, first: Value) -> Value:
         reader = result.only_user
         if reader is not None and len(inputs) <= _MOST_PARTS - _FEW_PARTS and _joins_only(result, axis):
             if len(reader.inputs) + len(given) <= _MOST_PARTS:
-                m.skip()  # who reads it takes its parts
+                m.skip()  # the reader merges its parts
     if inputs == given:
         m.skip()
     return m.op.Concat(*inputs, like=m.outer)
 
 
 def _joined(outer: Node, axis: int, most: int) -> list[Value | None]:
-    """What is joined, and in place of other Concats what these join, until these are so many."""
+    """Return the inputs of the Concat with inner Concats replaced by their inputs, up to `most` inputs."""
     inputs: list[Value | None] = []
     stack, count = outer.inputs[::-1], len(outer.inputs)
     while stack:
@@ -49,13 +49,13 @@ def _joined(outer: Node, axis: int, most: int) -> list[Value | None]:
     return inputs
 
 
-_MOST_PARTS: Final = 1024  # of one Concat,
-_FEW_PARTS: Final = 64  # and of one in a chain, as each step writes them again: the last, or a full one, takes all
-_MOST_COPIES: Final = 64  # of the parts of one Concat that several read: copies of copies double at each step
+_MOST_PARTS: Final = 1024  # of a Concat
+_FEW_PARTS: Final = 64  # of an inner Concat, as each step writes the inputs again; the last, or a full one, takes all
+_MOST_COPIES: Final = 64  # parts of a shared Concat: copies of copies double at each step
 
 
 def _joins_only(v: Value, axis: int) -> bool:
-    """Do only Concats along its own axis read the Concat `v`, which goes then, without too many copies of its parts?"""
+    """Whether the Concat `v` is read only by Concats along its axis, so that it can be removed without many copies."""
     node, places = v.producer, sum(v.users.values())
     if node is None or (places > 1 and places * len(node.inputs) > _MOST_COPIES):
         return False
@@ -83,7 +83,7 @@ def concat_of_split(m: Match, first: Value) -> Value:
 
 
 def _split_of(m: Match, part: Value | None) -> Node | None:
-    """The Split, along the axis of the Concat, whose first part this is."""
+    """Return the Split along the Concat's axis whose first part this is, or None."""
     split = part.producer if part is not None and part.index == 0 else None
     if part is None or split is None or split.op != "Split":
         return None
@@ -121,7 +121,7 @@ def stack(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k) = Reshape(Concat(a, b, …; k)), axis k as two."""
     rank = m.rank(first)
     axis = int(m.concat.attr("axis")) % rank if rank else 0
-    if not rank or axis == rank - 1:  # elements of a would lie between those of b
+    if not rank or axis == rank - 1:  # elements of a and b would interleave
         m.skip()
     parts: list[Value] = []
     gone = 0
@@ -171,7 +171,7 @@ def reduce_with_ones(m: Match, x: Value) -> Value:
     return m.op[reduce.op](*reduce.inputs, like=reduce, keepdims=int(kept))
 
 
-# Every value of the first type is one of the second.
+# Types whose every value the other type represents.
 _EXACT_IN: Final = {
     t.code: {to.code for to in TYPES if to.is_arithmetic and to.holds(t)}
     for t in TYPES
@@ -197,7 +197,7 @@ class MergeChains(RewritePass):
     """Two steps are one: Concat of Concat, of Split, of Unsqueezes; Reshape of a stack; Unsqueeze, Squeeze, Reshape of
     Reduce; Cast of a Cast that loses nothing.
 
-    Applies when: axes and targets are constant, and nobody else reads the result in between.
+    Applies when: axes and targets are constant, and inner values have no other readers.
     """
 
     info = PassInfo(

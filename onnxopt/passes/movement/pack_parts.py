@@ -1,4 +1,4 @@
-"""What is computed alike of parts that lie side by side, and joined in the same order, is computed of them together."""
+"""Equal computations on adjacent parts, joined in the same order, computed on the whole."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from onnxopt.protos import Array, attribute_bytes
 from onnxopt.rewriting.parts import insert_new, insert_split, side_by_side
 
 _OPS: Final = UNARY | ARITHMETIC | of_form("bounded") | {"Max", "Min"}
-_MANY: Final = 64  # values that a Concat joins, and packs of it
-_BLOCK: Final = 32  # elements of a broadcast operand in a row: of fewer, a runtime makes as many steps as there are
-_SMALL: Final = 1 << 12  # elements of a result of which no broadcasting is slow
+_MANY: Final = 64  # inputs of a Concat, and its packs
+_BLOCK: Final = 32  # contiguous elements of a broadcast operand; with fewer, a runtime needs as many steps as elements
+_SMALL: Final = 1 << 12  # elements of a result small enough for any broadcasting
 
 Pack = tuple[Value, ...]
 
 
 class _Alike(NamedTuple):
-    """Nodes of one operator, and per input what takes the place of theirs: other packs, a value or a constant."""
+    """Nodes of the same operator, and for each input the replacement: a pack, a value or a constant."""
 
     nodes: tuple[Node, ...]
     operands: list[Pack | Value | Array | None]
@@ -34,21 +34,21 @@ class _Alike(NamedTuple):
 class PackParts(GraphPass):
     """Concat(f(a, c), f(b, d)) = f(Split(x)[0], Split(x)[1]) of parts (a, b) and (c, d) that are one part each.
 
-    Applies when: the operators work element by element, are alike step by step back to parts of Splits along the axis
-    of the Concat, in their order, or to constants; the other dims are the same, and nobody else reads what is between.
-    Corners of boxes are computed like that of centers and sizes, (cx - w/2, cy - h/2, cx + w/2, cy + h/2) = (c - s/2,
-    c + s/2), and landmarks. It is known as superword-level parallelism (Larsen, Amarasinghe, 2000).
-    Not done: where constants that differ would be broadcast along few elements at once, which is slower in runtimes.
+    Applies when: elementwise operators are equal step by step back to parts of Splits along the Concat's axis, in
+    order, or to constants; other dims are equal, and inner values have no other readers.
+    Corners of boxes are computed from centers and sizes in this way, (cx - w/2, cy - h/2, cx + w/2, cy + h/2) = (c -
+    s/2, c + s/2), likewise landmarks. Known as superword-level parallelism (Larsen, Amarasinghe, 2000).
+    Not done: different constants broadcast along few elements, which is slower in runtimes.
     """
 
-    # After: Slices are a Split, and axes are put in before it.
+    # After: Slices have become a Split, and axes are added before it.
     info = PassInfo(
         "pack-parts", opt_level=2, after=("slices-to-split", "axes-before-split", "axes-first"), ops=("Split",)
     )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 8:
-            return  # attributes say which axes broadcast, and Max does not
+            return  # attributes name the broadcast axes, and Max does not broadcast
         for concat in list(graph.by_op.get("Concat", ())):
             packing = _Packing.of(concat)
             if packing is None:
@@ -60,18 +60,18 @@ class PackParts(GraphPass):
 
 
 class _Packing:
-    """What of the inputs of a Concat is computed together: `runs` of them."""
+    """The inputs of a Concat to be computed together, in `runs`."""
 
     def __init__(self, graph: Graph, concat: Node, axis: int, shape: Shape) -> None:
         self.graph, self.concat, self.axis, self.rank = graph, concat, axis, len(shape)
         self.packs: dict[Pack, _Alike] = {}
-        self.parts: dict[Pack, Node] = {}  # of which Split
+        self.parts: dict[Pack, Node] = {}  # with their Split
         self.owner: dict[Value, Pack] = {}
-        self.runs: dict[int, Pack] = {}  # by the place of the first
+        self.runs: dict[int, Pack] = {}  # by index of the first input
 
     @classmethod
     def of(cls, concat: Node) -> _Packing | None:
-        """Nothing where nothing is alike; without packs where only other readers are in the way."""
+        """Return the packing of a Concat; None if nothing is equal; without packs if only other readers prevent it."""
         graph, shape, inputs = concat.graph, types.shape(concat.output), concat.inputs
         if graph is None or not shape or concat.has_references or not 2 <= len(inputs) <= _MANY:
             return None
@@ -106,7 +106,7 @@ class _Packing:
             start = end
 
     def _read_elsewhere(self) -> set[Value]:
-        """Which inputs of the Concat lead to values that something else reads, too."""
+        """Return the inputs of the Concat that depend on values with other readers."""
         inside = {self.concat, *(n for alike in self.packs.values() for n in alike.nodes)}
         bad = {v for v in self.owner if v.is_output or any(u not in inside for u in v.users)}
         bad.update(o for alike in self.packs.values() for o in alike.operands if isinstance(o, Value))
@@ -126,7 +126,7 @@ class _Packing:
         return found
 
     def _joined(self) -> Iterator[tuple[Value | None, Pack | None]]:
-        """What the Concat joins then: values that it joins now, or runs."""
+        """Yield (present input, run or None) of the new Concat."""
         place = 0
         while place < len(self.concat.inputs):
             run = self.runs.get(place)
@@ -134,7 +134,7 @@ class _Packing:
             place += len(run) if run is not None else 1
 
     def _packed(self, values: Pack) -> bool:
-        """Are these computed alike, back to parts? If not, nothing is remembered of it."""
+        """Whether the values are computed equally back to parts; registers the packs, or nothing."""
         if values in self.packs or values in self.parts:
             return True
         if len(self.packs) == _MANY or any(v in self.owner for v in values) or not self._side_by_side(values):
@@ -155,7 +155,7 @@ class _Packing:
         return True
 
     def _side_by_side(self, values: Pack) -> bool:
-        """Are they of known length along the axis, and of the same dims along the others?"""
+        """Whether the values have known lengths along the axis, and equal dims otherwise."""
         shapes = [types.shape(v) for v in values]
         rest = set()
         for shape in shapes:
@@ -165,7 +165,7 @@ class _Packing:
         return len(rest) == 1 and all(v.graph is self.graph for v in values)
 
     def _split_of(self, values: Pack) -> Node | None:
-        """The Split along the axis whose parts these are, one after the other."""
+        """Return the Split along the axis with these consecutive parts, or None."""
         split, at = values[0].producer, values[0].index
         if split is None or split.op != "Split" or split.has_references:
             return None
@@ -198,7 +198,7 @@ class _Packing:
             if operand is None:
                 return None
             if i and first.op in ("Clip", "Pow") and not isinstance(operand, Value):
-                return None  # bounds are numbers, and a power is fastest that is one for all
+                return None  # bounds are scalars, and a power is fastest with a scalar exponent
             operands.append(operand)
         if not any(isinstance(o, tuple) for o in operands):
             return None
@@ -230,7 +230,7 @@ class _Packing:
         return column if self._packed(column) else None
 
     def _fast(self, dims: Sequence[object], whole: Shape, column: Pack, shapes: Sequence[Shape]) -> bool:
-        """Is an operand that is broadcast taken in steps as long as those of the parts, or of few elements?"""
+        """Whether broadcasting an operand takes steps at least as long as for the parts, or few elements."""
         steps = [_span(types.shape(v) or (), shape) for v, shape in zip(column, shapes)]
         few = prod(d if isinstance(d, int) else _SMALL + 1 for d in whole) <= _SMALL
         return few or _span(dims, whole) >= min(steps)
@@ -262,7 +262,7 @@ class _Packing:
             graph.remove(split)
 
     def _cut_anew(self) -> dict[Pack, Value]:
-        """The packs of parts, of Splits that make them; what is all of a value is that."""
+        """Return the packs of parts, made by new Splits, or the whole value."""
         graph, made = self.graph, {}
         for split in dict.fromkeys(self.parts.values()):
             x = split.inputs[0]
@@ -297,7 +297,7 @@ def _op(value: Value | None) -> str:
 
 
 def _span(dims: Sequence[object], whole: Sequence[object]) -> int:
-    """How many elements a runtime takes at once of an operand that is broadcast along what is `whole`."""
+    """Return the number of contiguous elements processed at once for an operand broadcast to `whole`."""
     if all(d == 1 for d in dims):
         return _BLOCK
     span = 1

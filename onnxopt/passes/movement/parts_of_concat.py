@@ -1,4 +1,4 @@
-"""What is cut out of a Concat where it was joined is what was joined there."""
+"""Parts cut out of a Concat at its joints: the joined values themselves."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import of_axes
 
-Part = tuple[Value, int, int]  # what is cut out, and from which to which input of the Concat
+Part = tuple[Value, int, int]  # (value, first input of the Concat, end input)
 
 
 @register
 class PartsOfConcat(GraphPass):
     """Split(Concat(a, b, c)) = a, Concat(b, c); Slice(Concat(a, b), from where b begins) = b.
 
-    Gather(Concat(a, b), 0) = Squeeze(a), if a has one element along the axis.
+    Gather(Concat(a, b), 0) = Squeeze(a), if a has size 1 along the axis.
 
-    Applies when: it is along the same axis, each part begins and ends where something joined does, by lengths that are
-    known, and fewer nodes are left, or a Squeeze, which copies nothing, in place of a Gather. Embeddings of time, of
-    which sines and cosines change places, are joined twice like that, tokens that are put in front are cut off again,
-    and codes of a codec that are stacked are picked one by one.
+    Applies when: axes are equal, each part begins and ends at a joint, by known lengths, and fewer nodes are left, or a
+    Squeeze (which copies nothing) instead of a Gather. Examples: embeddings of time with exchanged sines and cosines,
+    prepended tokens that are removed again, stacked codes of a codec picked one by one.
     """
 
-    # After: Slices are a Split, and several Concats in a row are one.
+    # After: Slices have become a Split, and chained Concats a single one.
     info = PassInfo("parts-of-concat", opt_level=1, after=("slices-to-split", "merge-chains"), ops=("Concat",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
@@ -48,7 +47,7 @@ class PartsOfConcat(GraphPass):
                 ctx.decline("taken", "cut elsewhere than it was joined, or of unknown lengths", repr(node))
                 continue
             if not parts:
-                continue  # nobody reads any
+                continue  # all parts are unread
             goes = x.only_user is node
             made = sum(v.is_output or end - start > 1 for v, start, end in parts)
             if goes + 1 - made < 1 and node.op != "Gather":
@@ -58,7 +57,7 @@ class PartsOfConcat(GraphPass):
                 _take(graph, node, concat, parts)
                 last = x.only_user if concat.graph is graph else None
                 if last is not None and last.op in CUTTING:
-                    asked.append(last)  # with it the Concat goes
+                    asked.append(last)  # the Concat is removed with it
 
 
 def _parts(node: Node, concat: Node) -> list[Part] | None:
@@ -79,7 +78,7 @@ def _parts(node: Node, concat: Node) -> list[Part] | None:
     for v, start, end in ranges:
         if not v.is_used:
             continue
-        # Of several places that are one, those that leave out what is empty.
+        # Of equal joints, those that exclude empty inputs.
         first = max(_places(front, back, start), default=None)
         last = len(joined) if end is None else min(_places(front, back, end), default=None)
         if first is None or last is None or first >= last:
@@ -89,7 +88,7 @@ def _parts(node: Node, concat: Node) -> list[Part] | None:
 
 
 def _sums(lengths: Sequence[int | None]) -> list[int | None]:
-    """Where each begins, and the last ends, as far as that is known."""
+    """Return the start of each input, and the end of the last, as far as known."""
     found: list[int | None] = [0]
     for length in lengths:
         at = found[-1]
@@ -98,12 +97,12 @@ def _sums(lengths: Sequence[int | None]) -> list[int | None]:
 
 
 def _places(front: Sequence[int | None], back: Sequence[int | None], place: int) -> list[int]:
-    """Which inputs begin there, counted from the end where it is below zero."""
+    """Return the inputs that start at `place`, counted from the end if negative."""
     return [i for i, (p, q) in enumerate(zip(front, back)) if (p == place if place >= 0 else q == -place)]
 
 
 def _of_split(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | None]] | None:
-    """The parts of a Split along the axis, and from where to where they go; None is the end."""
+    """Return (part, start, end) of a Split along the axis; an end of None is the end of the axis."""
     if int(node.attr("axis") or 0) % rank != axis:
         return None
     found: list[tuple[Value, int, int | None]] = []
@@ -134,7 +133,7 @@ def _of_slice(node: Node, axis: int, dims: Sequence[object]) -> list[tuple[Value
 
 
 def _of_gather(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | None]] | None:
-    """One place along the axis: a cut of length one, without the axis."""
+    """Return the range of a single index along the axis; the result lacks the axis."""
     index = node.inputs[1]
     if int(node.attr("axis") or 0) % rank != axis or index is None or not index.constant or index.constant_type()[1]:
         return None

@@ -1,4 +1,4 @@
-"""Chains of Reshapes and Transposes, composed."""
+"""Composition of chains of Reshapes and Transposes."""
 
 from __future__ import annotations
 
@@ -65,13 +65,12 @@ class ReshapeChains(RewritePass):
     """Chains of Reshape, Flatten, Squeeze, Unsqueeze and Transpose are composed: one Reshape and one Transpose remain,
     one of them, or none.
 
-    Applies when: no other node reads the results in between, and a target with at most one unknown dim exists for the
-    Reshape. Axes that it joins or splits are neighbours in its input. A decoder that runs one token at a time
-    transposes [batch, 1, heads, width] like that; PyTorch's attention transposes [tokens, batch · heads, width], and
-    splits batch and heads then.
-    Keeps: a Transpose between operators that compute, where a Reshape would save nothing; heads that are transposed as
-    others of the same tensor are: merge-parallel may transpose them together.
-    Not done: a Reshape past a Transpose where no node goes; dims of 0.
+    Applies when: inner results have no other readers, and a Reshape target with at most one unknown dim exists. Joined
+    or split axes are adjacent in the input. Single-token decoders transpose [batch, 1, heads, width] like this;
+    PyTorch's attention transposes [tokens, batch · heads, width], then splits batch and heads.
+    Keeps: a Transpose between computing operators, where a Reshape saves nothing; heads transposed like others of the
+    same tensor, which merge-parallel may transpose together.
+    Not done: a Reshape moved past a Transpose without saving a node; dims of 0.
     """
 
     info = PassInfo(

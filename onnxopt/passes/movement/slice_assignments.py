@@ -1,4 +1,4 @@
-"""A tensor of which parts are assigned is its parts, joined: x[:, a:b] = u."""
+"""Assignments to parts of a tensor, x[:, a:b] = u, expressed by concatenation."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _RULE: Final = "assigned"
 class SliceAssignments(GraphPass):
     """Scatter(x, the places of x[:, a:b], u) = Concat(x[:, :a], u, x[:, b:]); Pad(u) where x is one number.
 
-    Applies when: the indices are a box of the data, which is less along one axis than the data (of one number along any
-    axes), as constants or as Ranges, Expands and Concats that say so; the dims are known; and no more nodes are left,
-    after all scatters along an axis of one tensor: what one of them writes over is not joined by the others, and who
-    cuts a part out of the result reads what it was made of. Transposes around them go.
-    Keeps: scatters that add; boxes that may reach beyond the data, which would be an error.
+    Applies when: the indices form a box that is smaller than the data along a single axis (for constant data along any
+    axes), as constants or built from Range, Expand and Concat; dims are known; and no more nodes are left after all
+    scatters along an axis of a tensor: overwritten parts are not joined, and readers of a part read its source.
+    Transposes around them are removed.
+    Keeps: scatters that add; boxes that may exceed the data, an error.
     """
 
-    # After: indices are constants, as far as they can be.
+    # After: indices are constant as far as possible.
     info = PassInfo("slice-assignments", opt_level=1, after=("gather-axes", "merge-chains"), ops=_SCATTERS)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 11 or not any(graph.by_op.get(op) for op in _SCATTERS):
             return
         found: dict[Value, Canvas] = {}  # by results of scatters
-        now: dict[Value, Value] = {}  # what took the place of values
+        now: dict[Value, Value] = {}  # replacements of values
         for node in [n for n in graph if n.op in _SCATTERS]:
             box = box_of(node)
             axes = [k for k, span in enumerate(box.spans) if span != WHOLE] if box is not None else []
@@ -64,7 +64,7 @@ class SliceAssignments(GraphPass):
             elif ctx.spend(_RULE, at=canvas.scatters[-1]):
                 saved += len(canvas.gone) - canvas.made
                 canvas.carry_out()
-        for canvas in rest:  # of many rows that are assigned one by one the first is cut off
+        for canvas in rest:  # of many rows assigned one by one the first is cut off
             if len(canvas.scatters) < 2 or canvas.cost() > min(1, saved):
                 ctx.decline(_RULE, "it would leave more nodes", repr(canvas.scatters[0]))
             elif ctx.spend(_RULE, at=canvas.scatters[-1]):
@@ -75,7 +75,7 @@ class SliceAssignments(GraphPass):
 def _paint(
     graph: Graph, scatter: Node, axis: int, box: Box, found: dict[Value, Canvas], now: dict[Value, Value]
 ) -> bool:
-    """Add the scatter to those that it writes on; False where it is not known which parts it writes over."""
+    """Add the scatter to the canvas of its data. Returns False if the overwritten parts are unknown."""
     data = scatter.inputs[0]
     assert data is not None
     canvas = found.get(data)
@@ -88,7 +88,7 @@ def _paint(
 
 
 def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[Value, Value]) -> None:
-    """What is written over as a whole is what it is written over with."""
+    """Replace a completely overwritten tensor by the updates."""
     updates = scatter.inputs[2]
     assert updates is not None
     if missing:
@@ -100,7 +100,7 @@ def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[V
 
 
 def _pad(graph: Graph, scatter: Node, missing: Sequence[int], pads: Array, fill: Array) -> None:
-    """One number around what is written."""
+    """Replace a scatter into a constant tensor by a Pad of the updates."""
     updates = scatter.inputs[2]
     assert updates is not None
     if missing:

@@ -1,4 +1,4 @@
-"""Slices and columns that share out one tensor along an axis are one Split; one part alone is a Slice."""
+"""Slices and columns that partition a tensor along an axis become a Split; a Split with a single used part, a Slice."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CUTS: Final = ("Slice", "Gather", _EXTRACTOR)
 class SlicesToSplit(GraphPass):
     """x[:a], x[a:b], x[b:] = Split(x); a Split of which one part is read is a Slice; Split of Split = Split.
 
-    Applies when: the size of the axis is known, and the slices, each of constant bounds and step 1, cover it without
-    gaps and overlaps; so do elements that are listed one after the other. A rotary embedding halves each head like
-    that, scikit-learn takes all columns.
+    Applies when: the axis size is known, and slices with constant bounds and step 1 (or lists of consecutive indices)
+    cover the axis without gaps and overlaps. Rotary embeddings halve each head like this; scikit-learn takes all
+    columns.
     """
 
-    # After: slices of a shape that are known otherwise have gone, and those of slices are of what these are cut from.
+    # After: known slices of shapes are removed, and slices of slices read the original tensor.
     info = PassInfo(
         "slices-to-split",
         opt_level=1,
@@ -63,7 +63,7 @@ class SlicesToSplit(GraphPass):
             if found is None:
                 continue
             part = found[0]
-            if is_refused(part, part):  # whose bounds are known otherwise than from the Split
+            if is_refused(part, part):  # with bounds known from the Slice instead of the Split
                 ctx.decline("single", REFUSED, repr(node))
             elif ctx.spend("single", at=node):
                 _slice(graph, node, *found)
@@ -72,12 +72,12 @@ class SlicesToSplit(GraphPass):
 def _size(source: Value, axis: int) -> int | None:
     dims = types.shape(source)
     size = dims[axis] if dims is not None and axis < len(dims) else None
-    # Where it never runs an axis may not be there, and its size may be below zero.
+    # In code that never runs, an axis may be missing, or a size negative.
     return size if isinstance(size, int) and size >= 0 else None
 
 
 def _cut(node: Node) -> tuple[Value, int, Range] | None:
-    """(what is cut, along which axis, from where to where)."""
+    """Return (source, axis, (start, end)) of a Slice, or None."""
     source = node.inputs[0]
     parameters = [*operands(node), None, None, None][1:5]
     dims = types.shape(source) if source is not None else None
@@ -87,7 +87,7 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
         return None
     starts, ends, axes, steps = ([] if v is None else v.array.reshape(-1).tolist() for v in parameters)
     found = cuts(starts, ends, axes or None, steps or None, len(dims)) or []
-    found = [c for c in found if c[1] or c[3] != 1 or not is_behind(c[2], c[0], dims)]  # the rest takes everything
+    found = [c for c in found if c[1] or c[3] != 1 or not is_behind(c[2], c[0], dims)]  # other cuts take the whole axis
     if len(found) != 1 or found[0][3] != 1:
         return None
     axis, start, end, _ = found[0]
@@ -99,7 +99,7 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
 
 
 def _picked(node: Node) -> tuple[Value, int, Range] | None:
-    """The same of elements one after the other that are listed, but of sizes, which other passes follow."""
+    """Return (source, axis, (start, end)) of consecutive listed indices, except of shape vectors; else None."""
     source, given = node.inputs[0], node.inputs[1]
     if source is None or source.constant or given is None or not given.constant or node.has_references:
         return None
@@ -117,7 +117,7 @@ def _picked(node: Node) -> tuple[Value, int, Range] | None:
 
 
 def _only_part(node: Node) -> tuple[Value, int, Range] | None:
-    """(the one part of several that is read, along which axis, from where to where)."""
+    """Return (part, axis, (start, end)) of a Split with a single used part, else None."""
     read = [v for v in node.outputs if v is not None and v.is_used]
     source = node.inputs[0]
     if len(node.outputs) < 2 or len(read) != 1 or source is None or node.has_references:
@@ -128,12 +128,12 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     known = [s for s in sizes if s is not None]
     whole = _size(source, axis)
     if not rank or len(known) < len(sizes) or (whole is not None and sum(known) > whole):
-        return None  # no runtime takes such lengths, where it runs
+        return None  # no runtime accepts such lengths
     return part, axis, (sum(known[:-1]), sum(known))
 
 
 def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
-    """The Split of which `node` alone splits a part, along which axis, and the lengths and the parts that one makes."""
+    """Return (outer Split, axis, lengths, parts) if `node` alone splits a part of the outer Split; else None."""
     part = node.inputs[0]
     outer = part.producer if part is not None else None
     if part is None or outer is None or outer.op != "Split" or outer.graph is not node.graph:
@@ -148,7 +148,7 @@ def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     if int(outer.attr("axis") or 0) % rank != axis or len(known) < len(sizes):
         return None
     own, whole = [_size(v, axis) for v in node.outputs if v is not None], outer.inputs[0]
-    # Where it never runs, parts may be longer than what they are of, which runtimes refuse to load.
+    # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
     if _size(part, axis) != sum(n or 0 for n in own) or whole is None:
         return None
     if (size := _size(whole, axis)) is not None and size != sum(known):
@@ -184,9 +184,9 @@ def _covers(parts: list[Range], size: int | None) -> bool:
 
 
 def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node) -> None:
-    source = first.inputs[0]  # not what it was at first, if that was itself cut out twice
+    source = first.inputs[0]  # the present source: the original may have been cut out twice
     assert source is not None
-    # The values of the first Slices become the parts: the names of outputs stay.
+    # The values of the first Slices become the parts, so output names stay.
     taken = [group[0].output for group in parts.values()]
     split = insert_split(graph, source, taken, axis, [b - a for a, b in parts], first)
     describe_as(split.proto, first.proto)

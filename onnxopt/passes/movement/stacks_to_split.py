@@ -1,4 +1,4 @@
-"""What is stacked along an axis of its own is taken apart by one Split, of that axis and the next as one."""
+"""Stacks along a separate axis, taken apart by a Split of this and the next axis, merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MANY: Final = 100  # parts
 
 
 class _Stack(NamedTuple):
-    """A Reshape to `dims`, maybe a Transpose of it, and what is taken from it at each place of one of its axes."""
+    """A Reshape to `dims`, perhaps transposed, and the reader of each index of an axis."""
 
     reshape: Node
     transpose: Node | None
@@ -35,17 +35,17 @@ class _Stack(NamedTuple):
 class StacksToSplit(GraphPass):
     """Transpose(Reshape(x, [.., n, m, ..]))[i] = Split(Transpose(Reshape(x, [.., n m, ..])))[i], along n.
 
-    Applies when: nobody else reads the Reshape and the Transpose, what is read of them is one place of the axis each,
-    by Gather or by Split and Squeeze, or a Reshape that copies no dim, and n and m are known. Queries, keys and values
-    in one product are taken apart like that.
+    Applies when: Reshape and Transpose have no other readers, each reader takes a single index of the axis, by Gather,
+    by Split and Squeeze, or by a Reshape that copies no dim, and n and m are known. Queries, keys and values in a
+    single product are taken apart like this.
     """
 
-    # After: Slices are a Split, and what is gathered of one element is a Squeeze.
+    # After: Slices have become a Split, and a Gather of a single element a Squeeze.
     info = PassInfo("stacks-to-split", opt_level=1, after=("slices-to-split", "index-chains"), ops=("Reshape",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 5:
-            return  # a Reshape holds its target
+            return  # Reshape has its target as attribute
         for reshape in list(graph.by_op.get("Reshape", ())):
             stack = _stack(reshape)
             if stack is None:
@@ -82,7 +82,7 @@ def _stack(reshape: Node) -> _Stack | None:
 
 
 def _parts(value: Value) -> tuple[int, dict[int, Node]] | None:
-    """The axis of which a Split makes parts of one element each, and the Squeeze that reads each part."""
+    """Return (axis, {index: reader}) of a Split into parts of one element, each with a Squeeze; else None."""
     split, rank = value.only_user, types.rank(value)
     if split is None or split.op != "Split" or split.graph is not value.graph or split.has_references or not rank:
         return None
@@ -103,7 +103,7 @@ def _parts(value: Value) -> tuple[int, dict[int, Node]] | None:
 
 
 def _reshapes(user: Node, part: Value) -> bool:
-    """Does it put the elements into an order that no axis of the part, or none more, is seen in?"""
+    """Whether a Reshape of the part copies no dim, so that its axes do not matter."""
     target = user.inputs[1] if user.op == "Reshape" and user.inputs[0] is part and not user.has_references else None
     return target is not None and target.constant and bool((target.array != 0).all())
 
@@ -114,7 +114,7 @@ def _drops(user: Node, axis: int, rank: int) -> bool:
 
 
 def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
-    """The axis along which Gathers take one place each, and the Gather of each."""
+    """Return (axis, {index: Gather}) of Gathers of single indices along an axis; else None."""
     shape = types.shape(value)
     axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
     if shape is None or len(axes) != 1 or value.is_output or len(value.users) > _MANY:
@@ -130,7 +130,7 @@ def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
         if user.has_references or not isinstance(size, int) or not -size <= place < size <= _MANY:
             return None
         if taken.setdefault(place % size, user) is not user:
-            return None  # the same again, which an output keeps apart
+            return None  # an equal Gather kept apart as output
     return axis, taken
 
 

@@ -1,7 +1,7 @@
-"""Operators that do not care about the order of axes are turned as a whole, so that the Transposes around them go.
+"""Regions independent of the axis order, permuted as a whole to cancel the surrounding Transposes.
 
-Exporters of channels-last frameworks put a Transpose before and after each convolution; what lies between works element
-by element, or along axes that can be renamed. Turned into the order of the convolutions, the region needs none of them.
+Exporters of channels-last frameworks put a Transpose before and behind each convolution. Operators in between work
+elementwise, or along axes that can be renamed. In the convolutions' order the region needs no Transpose.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Perm = tuple[int, ...]
 class TransposePropagation(GraphPass):
     """f(Transpose(x, p)) = Transpose(f'(x), p), f' the same with its axes renamed: Transposes meet, and cancel.
 
-    Applies when: a region of operators that work element by element, broadcast, or along axes that are constant
-    (Concat, Split, Softmax, Reduce, Pad, Slice, quantizers) has more Transposes at its border than the turned region
-    needs, and these move no more elements. A Transpose that only moves axes of one element, beside a Reshape, is none.
-    Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
-    Not done: opsets before 7; Softmax before opset 13, which takes all axes from one on together.
+    Applies when: a region of operators that work elementwise, broadcast, or along constant axes (Concat, Split,
+    Softmax, Reduce, Pad, Slice, quantizers) has more Transposes at its border than the permuted region needs, and no
+    more elements are moved. A Transpose of axes of size 1 next to a Reshape does not count.
+    Keeps: values with other readers, and outputs, in their order, by a counted Transpose.
+    Not done: opsets before 7; Softmax before opset 13, which merges all later axes.
     """
 
-    # After: places that NonZero finds are picked by as columns, which are rows once they are turned.
+    # After: indices from NonZero are picked as columns, which become rows by a Transpose.
     info = PassInfo(
         "transpose-propagation", opt_level=2, after=("gather-grids",), before=("flatten-rows",), ops=("Transpose",)
     )
@@ -43,7 +43,7 @@ class TransposePropagation(GraphPass):
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Transpose"):
             return
         while self._turn_regions(graph, ctx):
-            pass  # what is turned reads what others read, and may be one region with them now
+            pass  # permuted nodes may form a larger region with others
 
     def _turn_regions(self, graph: Graph, ctx: PassContext) -> bool:
         turned = False
@@ -64,7 +64,7 @@ def _rank(node: Node) -> int | None:
 
 
 def _orders(graph: Graph, found: Region[int]) -> list[Perm]:
-    """The orders that make Transposes at the border cancel, the most common first."""
+    """Return the two most common orders that cancel Transposes at the border."""
     region, rank, count = Relayout(graph, found.nodes, AnyOrder(found.kind), found.passing), found.kind, Counter[Perm]()
     count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
     readers = (u for v in region.made() for u in region.outside(v) if u.graph is graph)
@@ -73,15 +73,16 @@ def _orders(graph: Graph, found: Region[int]) -> list[Perm]:
 
 
 def _turns(node: Node, rank: int) -> bool:
-    """Is it a Transpose of so many axes, each of which it names once? Another one is an error at run time, of which
-    onnx infers a shape all the same."""
+    """Whether the node is a valid Transpose of this rank. onnx infers a shape even for an invalid permutation."""
     x = node.inputs[0] if node.op == "Transpose" else None
     return x is not None and types.rank(x) in (None, rank) and known_order(node, rank) is not None
 
 
 class _Plan(Relayout):
-    """Nodes, in order, that are to work on values in the order `q`. `gain`: Transposes less; 0 where more elements
-    would be moved. One that is a Reshape beside another counts for none, before and after."""
+    """Nodes, in order, to be permuted to order `q`. `gain`: Transposes saved, 0 if more elements would be moved.
+
+    A Transpose equivalent to a Reshape, next to a Reshape, does not count.
+    """
 
     suffix = "_turned"
 
@@ -93,7 +94,7 @@ class _Plan(Relayout):
         self.gain = self.saved if self.is_possible and in_order and self.moved <= 0 else 0
 
     def enters(self, v: Value) -> End[Node] | None:
-        """What was transposed into its order is read in its own."""
+        """Return the end at an outside value: read the input of its Transpose, or a new Transpose."""
         t, alone = v.producer, not v.is_output and self.inside.issuperset(v.users)
         x = t.inputs[0] if t is not None and _turns(t, len(self.q)) else None
         if t is None or x is None:
@@ -101,7 +102,7 @@ class _Plan(Relayout):
             goes, needed = False, not (inner and is_reshape(types.shape(v), self.q, v.producer))
             x, perm = v, self.q
         elif x.producer in self.inside:
-            return None  # it works on one value in two orders
+            return None  # used in two orders
         else:
             first = order_of(t, len(self.q))
             perm = after(first, self.q)
@@ -114,7 +115,7 @@ class _Plan(Relayout):
         return End(goes - needed, write, _size(v) * (needed - goes))
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """A Transpose outside reads the turned value, or is that."""
+        """Return the end at an outside Transpose: with a new permutation, or removed."""
         if user.graph is not self.graph or not _turns(user, len(self.q)):
             return None
         first, reader = order_of(user, len(self.q)), user.output.only_user
@@ -135,7 +136,7 @@ class _Plan(Relayout):
         return End(goes - needed, write, _size(v) * (needed - goes))
 
     def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
-        """Anything else gets the value in its order."""
+        """Return the end that restores the original order for any other reader."""
         reader = readers[0] if len(readers) == 1 and not v.is_output else None
         needed = not is_reshape(self.seen_dims(v), self.back, reader)
 
@@ -151,5 +152,5 @@ class _Plan(Relayout):
 
 
 def _size(value: Value) -> float:
-    """Elements, an unknown dim taken for one: what is compared has the same unknown dims nearly always."""
+    """Return the number of elements, unknown dims as 1: compared values mostly have the same unknown dims."""
     return float(prod(d for d in types.shape(value) or () if isinstance(d, int)))

@@ -1,7 +1,7 @@
-"""Work on [batch · heads, …] is work on [batch, heads, …], without the Reshapes that merge the two and take them apart.
+"""Work on [batch · heads, …], done on [batch, heads, …] without the Reshapes in between.
 
-PyTorch's `bmm` takes one batch axis: attention that is written with it merges batch and heads for its products, takes
-them apart for the mask, merges them for Softmax and the second product, and takes them apart again.
+PyTorch's `bmm` has a single batch axis: attention written with `bmm` merges batch and heads for its products, splits
+them for the mask, merges them for Softmax and the second product, and splits them again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnxopt.rewriting.relayout import End, Region, regions
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes
-_MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
+_MOST: Final = 4  # merged axes, and alternative splits tried
 
 
 @register
@@ -33,12 +33,12 @@ _MOST: Final = 4  # axes that are one, and ways to take them apart that are trie
 class UnmergeBatches(GraphPass):
     """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes and f treats what lies along them apart.
 
-    Applies when: a region of nodes (products, Softmax, what works element by element, along other axes or turns them)
-    has more Reshapes at its border that do nothing but merge those axes, or take them apart, than it needs then. What
-    computes targets that become constant counts, too.
-    With the option `normalizations`, which is that of flatten-rows, what onnxruntime takes longer for counts as well.
-    Keeps: the shape of what is read elsewhere; what is quantized before or behind such a Reshape.
-    Not done: where a Reshape at the border would have two unknown dims.
+    Applies when: a region of nodes (products, Softmax, elementwise operators, on other axes or permuting them) has more
+    Reshapes at its border, merging or splitting only the batch axes, than the unmerged region needs. Dead computations
+    of Reshape targets count, too.
+    The option `normalizations` has the meaning of the option of flatten-rows.
+    Keeps: the shape of values with other readers; quantized values next to a border Reshape.
+    Not done: a Reshape with two unknown dims at the border.
     """
 
     info = PassInfo("unmerge-batches", opt_level=2, after=("shape-arithmetic", "reshape-chains"), ops=("Reshape",))
@@ -62,16 +62,16 @@ class UnmergeBatches(GraphPass):
                 why = "it would not leave fewer nodes" if best.is_possible else _SAID
                 ctx.decline("unmerged", why, repr(best.nodes[0]))
         for plan in _without_odd(plans, ctx):
-            # What is beside it may have changed.
+            # Neighbouring regions may have changed.
             now = _Plan(graph, plan.region, plan.view, plan.passing, self.normalizations)
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
 
 
 def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
-    """The plans without those that would have one of several parts, or products, of one tensor reshaped otherwise.
+    """Return the plans that reshape no single one of several sibling parts or products differently.
 
-    Heads are turned together where they are turned alike (merge-parallel), which saves more.
+    The pass merge-parallel transposes equal heads together, and saves more.
     """
     while True:
         freed = {end.node for plan in plans for end in plan.ends.values()}
@@ -84,13 +84,13 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
 
 
 def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Shape | None:
-    """The first dim (alone) of what the node makes, if there are ways to take it apart."""
+    """Return the first dim of a node's result, as a tuple, if there are ways to split it; else None."""
     dims = types.shape(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
     return dims[:1] if dims is not None and len(dims) > 1 and dims[:1] in ways else None
 
 
 def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
-    """By the first dim (alone): those that a Reshape makes one, or makes of one, in front of others that stay."""
+    """Return the splits of a first dim found in Reshapes of leading axes."""
     ways: dict[Shape, list[Apart]] = {}
     for node in graph.by_op.get("Reshape", ()):
         x = node.inputs[0]
@@ -111,7 +111,7 @@ def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
 
 
 class _Plan(Reshaped):
-    """Nodes, in order, whose values have one first dim, which is to be several."""
+    """Nodes, in order, with a common first axis to be split."""
 
     view: Apart
     suffix = "_apart"
@@ -119,18 +119,18 @@ class _Plan(Reshaped):
     def __init__(
         self, graph: Graph, region: Region[Shape], view: Apart, passing: Mapping[Node, Passing], worth: int
     ) -> None:
-        """`worth`: so many Reshapes is an Add with a LayerNormalization, of matrices."""
+        """`worth`: number of Reshapes counted for an Add with a LayerNormalization, in matrices."""
         self.region, self.more = region, len(view.lead) - 1
         super().__init__(graph, region.nodes, view, passing)
         self.look()
-        self.merged = sum(e.saved > 0 for e in self.all_ends)  # Reshapes that merge, or take apart, and go
+        self.merged = sum(e.saved > 0 for e in self.all_ends)  # removed Reshapes that merge or split
         if self.is_possible and self.merged:
             if self.more == 1 and len(types.shape(self.nodes[0].output) or ()) == _MATRIX:
                 self.saved -= worth * self.normalized_sums
             self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
 
     def is_beside_alike(self, freed: Set[Node | None]) -> bool:
-        """Would a Reshape have another target than that of another part of the same tensor, which is not `freed`?"""
+        """Whether a Reshape's target would differ from the target of a sibling part not in `freed`."""
         for end in self.ends.values():
             if end.node is None or not end.target or end.source is None:
                 continue
@@ -142,7 +142,7 @@ class _Plan(Reshaped):
         return False
 
     def enters(self, v: Value) -> End[Node] | None:
-        """Where what comes in is turned, the first axis comes from behind, where a Reshape makes it."""
+        """Return the end at an outside value; behind a Transpose, the split axis is moved through the Transpose."""
         transpose = v.producer
         y = transpose.inputs[0] if transpose is not None and transpose.op == "Transpose" else None
         alone = not v.is_output and self.inside.issuperset(v.users)
@@ -167,7 +167,7 @@ class _Plan(Reshaped):
         return End(int(not target), write, node=node, source=x, target=target)
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """A Transpose between the value and the Reshape stays, with more axes."""
+        """Return the end at an outside reader; a Transpose before the Reshape stays, with more axes."""
         if user.op != "Transpose" or user.graph is not self.graph or v.users[user] != 1 or user.has_references:
             return super().leaves(v, user)
         reader, perm = user.output.only_user, known_order(user, types.rank(v))
@@ -195,7 +195,7 @@ class _Plan(Reshaped):
 
 
 def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
-    """`perm`, where `axis` is that one and `more` axes behind it."""
+    """Return `perm` with `axis` followed by `more` further axes."""
     found: list[int] = []
     for i in perm:
         found += range(i, i + more + 1) if i == axis else [i + more * (i > axis)]
@@ -203,7 +203,7 @@ def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
 
 
 def _dying(freed: Iterable[Node]) -> int:
-    """How many nodes nothing reads any more once these read no target."""
+    """Return the number of nodes left without readers once these nodes read no target."""
     gone, count = set(freed), 0
     todo: list[Value | None] = [v for n in gone for v in n.inputs[1:]]
     while todo:

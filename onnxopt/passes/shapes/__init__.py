@@ -1,1 +1,1 @@
-"""Integers that are computed from shapes."""
+"""Integers computed from shapes."""

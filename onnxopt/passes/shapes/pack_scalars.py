@@ -1,4 +1,4 @@
-"""Numbers that are computed one by one, and joined, are computed together."""
+"""Numbers computed separately, then joined, computed as a vector."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
 
-_OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels hand on the one or the other
-_WIDE: Final = 16  # numbers in a row
-_DEEP: Final = 64  # operators in a row
-_BROADCASTING: Final = 8  # the opset from which Max and Min broadcast, too; the others from 7 on
+_OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels may return either
+_WIDE: Final = 16  # numbers in a run
+_DEEP: Final = 64  # operators in a chain
+_BROADCASTING: Final = 8  # first opset in which Max and Min broadcast; the others from 7 on
 
 
 @register
 class PackScalars(GraphPass):
     """Concat([f(a)], [f(b)]) = f([a, b]): superword-level parallelism (Larsen and Amarasinghe, PLDI 2000).
 
-    Applies when: numbers, or vectors of one element, that are joined one after the other are computed alike, element
-    by element, of constants, of the same numbers, and of elements of the same vector; and fewer nodes are left.
-    Exporters compute height and width each by itself, when a border or a size depends on them.
-    Keeps: what others read of the single numbers.
+    Applies when: consecutive joined numbers, or vectors of one element, are computed equally and elementwise, from
+    constants, the same numbers, or elements of the same vector; and fewer nodes are left. Exporters compute height and
+    width separately if a border or size depends on them.
+    Keeps: single numbers with other readers.
     """
 
-    # After: what is picked of a Shape is a Gather.
+    # After: elements of a Shape are picked by Gathers.
     info = PassInfo("pack-scalars", opt_level=1, after=("merge-chains", "index-chains"), ops=("Concat",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
@@ -53,29 +53,29 @@ class PackScalars(GraphPass):
 
 @record(frozen=True, eq=False)
 class _Vector:
-    """What holds some numbers: one for all of them, constants, elements that are picked, or an operator of vectors."""
+    """A form of several numbers: a single value for all, constants, picked elements, or an operator on vectors."""
 
     numbers: tuple[Value, ...]
     single: Value | None = None
     operands: tuple[_Vector, ...] = ()
-    picked: Value | None = None  # of which the numbers are elements
+    picked: Value | None = None  # the vector they are picked from
 
     @property
     def nodes(self) -> list[Node]:
-        """Those in whose place it is one."""
+        """The replaced nodes."""
         made = [v.producer for v in self.numbers] if self.operands or self.picked is not None else []
         return [node for node in made if node is not None]
 
 
 class _Packing:
-    """How what a Concat joins can be made of vectors. `runs`: by its first input, numbers in a row."""
+    """How the inputs of a Concat can be computed as vectors. `runs`: consecutive numbers, by first input."""
 
     def __init__(self, graph: Graph, concat: Node) -> None:
         self._graph, self._concat = graph, concat
         self._known: dict[tuple[Value, ...], _Vector | None] = {}
-        self._order: list[_Vector] = []  # none before its operands
+        self._order: list[_Vector] = []  # operands before their vector
         self.runs: dict[int, _Vector] = {}
-        if concat.attr("axis") not in (0, -1):  # nor is what a function's caller says
+        if concat.attr("axis") not in (0, -1):  # not for a reference attribute, either
             return
         numbers = [self._number(v) for v in concat.inputs]
         i = 0
@@ -94,7 +94,7 @@ class _Packing:
                 i += 1
 
     def _number(self, part: Value | None) -> Value | None:
-        """Returns the number that a part of one element holds: what an Unsqueeze makes the vector of, or the vector."""
+        """Return the number in a part of one element: the operand of its Unsqueeze, or the part itself."""
         node = part.producer if part is not None else None
         if part is None or node is None or part.constant or node.graph is not self._graph:
             return None
@@ -144,7 +144,7 @@ class _Packing:
         return _Vector(numbers, operands=tuple(operands)) if any(o.single is None for o in operands) else None
 
     def _needed(self) -> list[_Vector]:
-        """All of which the runs are made, none behind its operands."""
+        """Return all vectors needed for the runs, each before its operands."""
         found, wanted = list[_Vector](), set(self.runs.values())
         for vector in reversed(self._order):
             if vector in wanted:

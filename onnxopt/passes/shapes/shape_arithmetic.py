@@ -1,4 +1,4 @@
-"""Index arithmetic on dynamic shapes: done once for all that is equal, not at all where the shapes say it already."""
+"""Index arithmetic on dynamic shapes: merged if equal, removed if shapes give the result."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from onnxopt.rewriting.hold import cannot_hold, hold
 from onnxopt.rewriting.replace import remove_dead
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
-_READ = ("Expand", "Reshape", "Slice")  # what they are given says less where more is known
-_PICKS = (*CUTTING, "Shape")  # other passes find the Shape that lists what these pick
+_READ = ("Expand", "Reshape", "Slice")  # their operands may be simplified when more is known
+_PICKS = (*CUTTING, "Shape")  # other passes find the Shape with the picked dims
 _HAND_ON = of_form("same", "order", "join") | {"Cast"}
 Seen = MutableMapping[Hashable, Value]
 
@@ -40,12 +40,17 @@ Seen = MutableMapping[Hashable, Value]
 class ShapeArithmetic(ModelPass):
     """Integers computed from shapes are known as expressions of the symbols of the inputs.
 
-    Applies when: all elements are numbers: a constant. Two tensors hold the same expressions: one serves. The target
-    of a Reshape is the shape it reads, up to one dim: 0 and -1. The target of an Expand is the shape it reads where
-    it does not repeat: 1. An end of a Slice is the size of the axis: no end. What is computed are dims of a tensor that
-    is there: its Shape. What a Where chooses is known, and is joined of what it chooses from: a Concat of the parts.
-    Keeps: Shape nodes whose dims are wanted as data.
-    Not done: sizes that depend on data; function bodies, which have no shapes.
+    Applies when:
+    * all elements are numbers: a constant;
+    * two tensors hold the same expressions: a single one is kept;
+    * a Reshape target equals the input shape up to one dim: 0 and -1;
+    * an Expand target equals the input dim: 1;
+    * a Slice end is the axis size: no end;
+    * computed sizes are dims of an existing tensor: its Shape;
+    * a Where's result is known: a Concat of parts of its operands.
+
+    Keeps: Shape nodes whose dims are needed as data.
+    Not done: sizes computed from data; function bodies, which have no shapes.
     """
 
     info = PassInfo("shape-arithmetic", opt_level=1, after=("canonicalize",), before=("elim-identity",))
@@ -58,14 +63,14 @@ class ShapeArithmetic(ModelPass):
             if reads or any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in inputs):
                 types.update(model)
             if not model.is_vague:
-                return  # what is computed from numbers alone, constant folding does
+                return  # computations on numbers are left to constant folding
         if not model.graph.skipped:
             look_ahead(model)
             _run_graph(model.graph, _known(model, ctx), {}, ctx)
 
 
 def _known(model: Model, ctx: PassContext) -> ShapeData:
-    """What an earlier round found out is true still."""
+    """Return the shape data, kept between rounds in models without bodies."""
     if model.graph.owners:
         return ShapeData()
     found = ctx.memo.setdefault("shape-arithmetic: known", {}).setdefault(model, ShapeData(kept=True))
@@ -75,13 +80,13 @@ def _known(model: Model, ctx: PassContext) -> ShapeData:
 
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
     there: dict[Dims, _Listed] = {}
-    alone: list[tuple[Value, int]] = []  # and how many are listed before
+    alone: list[tuple[Value, int]] = []  # with the number of shapes listed before
     choices: list[Node] = []
     contents, dims = data.contents, data.dims
     for node in data.sweep(graph):
         for body in node.bodies.values():
             if not body.skipped:
-                _run_graph(body, data, ChainMap({}, seen), ctx)  # what a body makes is not seen outside
+                _run_graph(body, data, ChainMap({}, seen), ctx)  # results of a body are not visible outside
         op = node.op
         if op == "Reshape":
             _reshape(node, data, ctx)
@@ -100,15 +105,17 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         for value in node.outputs:
             if value is not None and value in dims and _is_met(value):
                 _list(value, dims[value], there)
-    for node in (n for n in choices if n.graph is not None):  # one that another was made of may be gone
+    for node in (n for n in choices if n.graph is not None):  # removed if an operand of another
         _join_chosen(node, data, ctx)
     for value, before in reversed(alone):  # the whole before its parts
         _read_off(value, data, there, before, ctx)
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
-    """Readers of integers that are known read a constant, or the first value that holds the same; callers are given a
-    constant, too."""
+    """Make readers of known integers read a constant, or the first equal value. Graph outputs become constant, too.
+
+    Returns whether the value was replaced.
+    """
     content = data.contents.get(value)
     dtype = value.dtype or types.dtype(value)
     if content is None or value.constant or dtype not in _INTEGERS or not value.is_used:
@@ -150,7 +157,7 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
 
 
 def _is_computed(value: Value) -> bool:
-    """Is there more to it than picking dims of tensors?"""
+    """Whether a value is more than picked dims of tensors."""
     seen, stack = {value}, [value]
     while stack:
         v = stack.pop()
@@ -165,16 +172,17 @@ def _is_computed(value: Value) -> bool:
 
 
 def _is_met(value: Value) -> bool:
-    """Do others meet there already? One more reader of a step in a chain would keep it from what folds or fuses it."""
+    """Whether the value meets another at a reader; an additional reader in a chain would prevent folds and fusions."""
     if len(value.users) != 1 or value.is_output:
         return not value.constant and value.is_used
     met = (v for v in next(iter(value.users)).inputs if v is not None and not v.constant)
-    return not value.constant and len([*islice(met, 2)]) > 1  # of a Concat of thousands no more are asked
+    # at most two are counted, since a Concat may have thousands
+    return not value.constant and len([*islice(met, 2)]) > 1
 
 
 @record(frozen=True)
 class _Listed:
-    """Sizes that `tensor` has, the first of all, from its dim `start` on. `place`: how many were listed before."""
+    """The first tensor with these sizes, from dim `start` on. `place`: number of entries listed before."""
 
     tensor: Value
     start: int
@@ -185,22 +193,22 @@ def _list(value: Value, dims: Dims, there: dict[Dims, _Listed]) -> None:
     if dims in there or not any(map(_has_braces, dims)):
         return
     ends = range(len(dims) + 1)
-    partly = value.graph.opset() >= 15  # a Shape takes start and end from there on
+    partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
     for i, j in combinations(ends, 2) if partly else [(0, len(dims))]:
         if any(map(_has_braces, dims[i:j])):
             there.setdefault(dims[i:j], _Listed(value, i, len(there)))
 
 
 def _has_braces(size: Size | None) -> bool:
-    """Is it computed, and no dim of an input?"""
+    """Whether a size is a computed expression."""
     return isinstance(size, Expr) and size.name[0] == "{"
 
 
 def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], before: int, ctx: PassContext) -> None:
-    """A vector of sizes that a tensor has, one after the other, is its Shape, if what computes it goes."""
+    """Replace a vector of sizes by the Shape of a tensor with these dims, if its computation becomes dead."""
     content, node = data.contents.get(value), value.producer
     if content is None or content.ndim != 1 or node is None or not value.users or value.is_output:
-        return  # what the caller is given is computed anyway
+        return  # callers get the computed value anyway
     found = there.get(tuple(content.tolist()))
     if found is None or found.place >= before or types.dtype(value) != TensorProto.INT64 or not _is_computed(value):
         return
@@ -221,14 +229,13 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
 
 
 def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """A Where(x == -1, 1, x), as exporters say which dims an Expand keeps: where it is known of each element what it
-    is, the parts of x and numbers hold the same."""
+    """Replace Where(x == -1, 1, x), used by exporters for the kept dims of an Expand, by a Concat of known parts."""
     value, condition = node.output, node.inputs[0]
     content = data.contents.get(value)
     if content is None or content.ndim != 1 or not value.users or value.is_output:
         return
     if types.dtype(value) not in _INTEGERS or condition is None or condition.only_user is not node:
-        return  # what decides stays: nothing is gained
+        return  # the condition stays: nothing is saved
     parts = chosen_parts(data, node, content.tolist())
     if parts is None or len(parts) < 2:
         return
@@ -247,7 +254,7 @@ def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
 
 
 def _detached(elements: list[int], like: Value) -> Value:
-    """A constant that is not part of the model yet."""
+    """Return a constant outside the graph."""
     made = Value("", like.graph)
     made.array, made.constant = np.array(elements, numpy_dtype(types.dtype(like))), True
     return made
@@ -264,7 +271,7 @@ def _graph_of(node: Node) -> Graph:
 
 
 def _redirect(value: Value, other: Value) -> None:
-    """Nodes read `other`; graph outputs keep their own."""
+    """Make nodes read `other`; graph outputs stay."""
     value.redirect_readers(other)
 
 
@@ -282,7 +289,7 @@ def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, wha
 
 
 def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | None:
-    """The elements of an input that is computed, not constant, and of a type that is known."""
+    """Return the elements of a computed input of known type, else None."""
     value = node.input(index)
     content = data.content(value)
     if value is None or value.constant or content is None or content.ndim != 1 or not types.dtype(value):
@@ -291,10 +298,10 @@ def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | No
 
 
 def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number, and known of none else.
+    """Make a Reshape target constant, with 0 for a copied dim and -1 for a single other unknown dim.
 
-    Beside a dim of 0 a -1 is refused. What is always 0 is seen here; a batch that turns out to be 0 is not run then,
-    which is the price of a constant target.
+    A -1 next to a dim of 0 is an error in runtimes. Dims that are always 0 are detected; a batch of 0 at run time then
+    fails, the price of a constant target.
     """
     target, dims = _computed(node, 1, data), data.shape(node.input(0))
     if target is None or dims is None or (node.attr("allowzero", 0) and 0 in target):
@@ -306,19 +313,19 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
         elif isinstance(t, int):
             result.append(t)
         elif 0 in dims:
-            return  # no elements: runtimes refuse a -1
+            return  # no elements: runtimes reject a -1
         else:
             result.append(-1)
     made = data.shape(node.outputs[0])
-    if result.count(-1) > 1 and made is not None:  # what the file left to the runtime is known
+    if result.count(-1) > 1 and made is not None:  # dims left to the runtime by the file may be known
         sizes = zip(target, made, result, strict=True)
         result = [d if t == -1 and isinstance(d, int) and d > 0 else r for t, d, r in sizes]
     if result.count(-1) <= 1 and _set_target(node, 1, result, ctx, "reshape") and node.attr("allowzero", 0):
-        node.set_attr("allowzero", 0)  # now a zero copies
+        node.set_attr("allowzero", 0)  # a zero copies from now on
 
 
 def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """Where the target is the dim itself, a 1 says the same."""
+    """Make an Expand target constant, with 1 where it equals the dim."""
     target, dims = _computed(node, 1, data), data.shape(node.input(0))
     if target is None or dims is None:
         return
@@ -335,7 +342,7 @@ def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
 
 
 def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """A start the whole size before the end is the first; an end that is the size of the axis, or beyond, is no end."""
+    """Make the bounds of a Slice constant: start 0 for minus the size, no end for the size or more."""
     dims = data.shape(node.input(0))
     found = cuts_of(data, node, len(dims)) if dims is not None else None
     if dims is None or found is None or any(step != 1 for *_, step in found):
@@ -352,7 +359,7 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
 
 
 def _resize(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """Sizes that are the dims times numbers, or scales that are such quotients: the numbers say the same."""
+    """Make the scales of a Resize constant, from sizes or scales proportional to the dims."""
     at, graph = scales_of(node), _graph_of(node)
     given = node.input(at + 1) or node.input(at)
     if given is None or given.constant or node.has_references:

@@ -1,4 +1,4 @@
-"""A dim that several tensors have is read off one of them."""
+"""Equal dims of several tensors, read from a single tensor."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from onnxopt.rewriting.parts import insert_new
 
 Dims = list[int | str | None]
 
-_MOST: Final = 8  # Shapes that are looked at for one that lists the same
+_MOST: Final = 8  # Shapes compared for equal dims
 _LONGEST: Final = 64  # elements of a vector of dims
-_TURNING: Final = ("Transpose", "Unsqueeze")  # of which dims are those of what they read, in other places
+_TURNING: Final = ("Transpose", "Unsqueeze")  # operators whose dims are input dims at other positions
 
 
 @register
@@ -31,9 +31,9 @@ class ShapeSources(GraphPass):
     Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only, and
     dims of a Transpose or an Unsqueeze are picked of what it reads, so that it is one with what moves it on.
 
-    Applies when: nothing else reads the Shape that goes, indices are constant, and the other Shape can be there in
+    Applies when: the removed Shape has no other readers, indices are constant, and the other Shape is available in
     time; x provably has the shape of f(x).
-    Exporters ask for the batch wherever they need it: of tokens, of a mask, of a cache.
+    Exporters query the batch wherever needed: from tokens, a mask, a cache.
     """
 
     info = PassInfo("shape-sources", opt_level=1, after=("shape-arithmetic", "index-chains"), ops=("Shape",))
@@ -46,14 +46,15 @@ class ShapeSources(GraphPass):
             return
         position = {n: i for i, n in enumerate(graph)}
         shapes = _Shapes(graph, {n: listed[n] for n in sorted(listed, key=position.__getitem__)}, position)
-        for node in reversed(shapes.listed):  # of two that list the same, the first serves
+        for node in reversed(shapes.listed):  # of two equal lists the first is kept
             shapes.spare(node, ctx)
         for node in list(graph.by_op.get("Concat", ())):
             shapes.pick_together(node, ctx)
 
 
 def _climb(node: Node, ctx: PassContext) -> None:
-    """Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i]), also of an Unsqueeze."""
+    """Rewrite Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i]), also for an
+    Unsqueeze."""
     while True:
         value = node.inputs[0]
         maker = value.producer if value is not None else None
@@ -78,7 +79,8 @@ def _climb(node: Node, ctx: PassContext) -> None:
 
 
 def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
-    """The Shape of what is turned, where what is listed, or picked of it, are dims of that, too."""
+    """Return the Shape of the operand of a Transpose or Unsqueeze, if all listed or picked dims are its dims; else
+    None."""
     x, graph, axes = maker.inputs[0], node.graph, _axes_before(maker)
     if x is None or graph is None or axes is None:
         return None
@@ -103,7 +105,7 @@ def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
     before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
     if any(None in at for at in before) or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
         return None
-    listed = insert_new(graph, node.copy([x], []), node.output, node)  # of another length: another value
+    listed = insert_new(graph, node.copy([x], []), node.output, node)  # a new value, since the length differs
     for pick, i, at in zip(picks, given, before):
         pick.set_input(0, listed)
         pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
@@ -112,7 +114,7 @@ def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
 
 
 def _axes_before(maker: Node) -> list[int | None] | None:
-    """Which axis of what it reads each axis of its result is, None for one of one element that it adds."""
+    """Return the operand axis of each result axis, None for an added axis; None if unknown."""
     x, rank = maker.inputs[0], types.rank(maker.output)
     if x is None or rank is None or maker.has_references:
         return None
@@ -130,8 +132,7 @@ def _axes_before(maker: Node) -> list[int | None] | None:
 
 
 def _misleads(shape: Node, ctx: PassContext, what: str) -> bool:
-    """Would a body be refused, which may never run, if a runtime knew the sizes that this lists? It may know those of
-    the other tensor."""
+    """Whether a body might be rejected if a runtime knew the listed sizes, as it may for the other tensor."""
     for value in (shape.output, *(g.output for g in shape.output.users if g.op == "Gather")):
         dims = _dims(value)
         known = None if dims is None else [d for d in dims if isinstance(d, int)]
@@ -145,7 +146,7 @@ def _misleads(shape: Node, ctx: PassContext, what: str) -> bool:
 
 
 class _Shapes:
-    """The Shapes of one scope, in order, and who lists a dim."""
+    """The Shapes of a scope, in order, indexed by dim."""
 
     def __init__(self, graph: Graph, listed: dict[Node, Dims], position: dict[Node, int]) -> None:
         self.graph = graph
@@ -158,7 +159,7 @@ class _Shapes:
                     self.listing.setdefault(d, []).append(node)
 
     def spare(self, node: Node, ctx: PassContext) -> None:
-        """Where all that is picked of a Shape is listed by another, it is picked there, and the Shape goes."""
+        """Remove a Shape if all picked dims are listed by another Shape, and pick there."""
         value, position = node.output, self.position
         picks = {g: _dims(g.output) if g.op == "Gather" and g.graph is self.graph else None for g in value.users}
         wanted = [d for dims in picks.values() for d in dims or (None,)]
@@ -183,7 +184,7 @@ class _Shapes:
             return
 
     def pick_together(self, node: Node, ctx: PassContext) -> None:
-        """Concat(dims) = Gather(Shape(x), their places)."""
+        """Rewrite Concat(dims) = Gather(Shape(x), their indices)."""
         dims: Dims = []
         for v in node.inputs:
             part = _dims(v)
@@ -202,7 +203,7 @@ class _Shapes:
                 return
 
     def _that_list(self, wanted: Dims) -> list[Node]:
-        """Shapes with all these dims, that something reads."""
+        """Return the used Shapes with all these dims."""
         found = self.listing.get(wanted[0], [])[:_MOST] if wanted[0] is not None else []
         return [n for n in found if n.output.is_used and all(d in self.listed[n] for d in wanted)]
 
@@ -231,7 +232,7 @@ class _Shapes:
 
 
 def _dims(value: Value | None) -> Dims | None:
-    """The dims that a vector is made of: a Shape, what is picked (a scalar is one dim) or cut of one, or a constant."""
+    """Return the dims in a vector or scalar: a Shape, an element or part of a Shape, or a constant; else None."""
     if value is None:
         return None
     if value.constant:

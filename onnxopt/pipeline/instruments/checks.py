@@ -21,8 +21,7 @@ class CheckEach(Instrument):
     """After each pass checks the graph's invariants, the model as written, and `checks`, which raise on errors.
 
     A pass that uses a removed value raises InvariantError at this point. With `suppress`, failures become warnings in
-    the
-    run's report.
+    the run's report.
     """
 
     def __init__(

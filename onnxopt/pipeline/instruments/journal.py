@@ -24,10 +24,8 @@ class Entry:
     """A rewrite. `removed` and `made` describe nodes, `taken` and `outputs` name the values produced by them.
 
     `rule` is empty for passes without rules. `value` is the anchor's output, empty if the pass does not report it.
-    `fuel`
-    counts the rewrites of the run; changes without fuel form an entry for each scope and run of a pass, with 0.
-    `match`: the
-    nodes before, a line each, if the journal keeps them.
+    `fuel` counts the rewrites of the run; changes without fuel form an entry for each scope and run of a pass, with 0.
+    `match`: the nodes before, a line each, if the journal keeps them.
     """
 
     number: int
@@ -70,9 +68,7 @@ class _Begun(NamedTuple):
 
 class Journal(Instrument):
     """Records `entries` in order. `made_by(value)` is the rewrite that made a value's producer, `history(value)` all
-    rewrites
-    leading there, `of(name)` all rewrites of a pass or rule. `matches`: keep the text of each match.
-    """
+    rewrites leading there, `of(name)` all rewrites of a pass or rule. `matches`: keep the text of each match."""
 
     watches_rewrites: ClassVar[bool] = True
 
