@@ -18,12 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import click
 import onnx
 import pytest
 
 import onnxopt.passes
-from onnxopt.cli.main import cli
 from onnxopt.pipeline import config, registry
 from tests.cli.conftest import SCRIPT, fork_server  # noqa: F401  a fixture
 from tests.cli.fork_server import ForkServer
@@ -126,21 +124,6 @@ def test_pages_that_read_a_model_say_where_it_comes_from() -> None:
         text = page.read_text()
         if any('"model.onnx"' in block or "$ onnxopt" in block for _, _, block in FENCE.findall(text)):
             assert "(index.md#the-model-of-the-examples)" in text or page.name == "index.md", page.name
-
-
-def test_what_other_tools_flags_are_here_exists() -> None:
-    text = (ROOT / "docs" / "from-tools.md").read_text()
-    ours = [row.rstrip("| ").rpartition("|")[2] for row in text.splitlines() if row.startswith("|")]
-    commands = [cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))]
-    known = {o for c in commands if c is not None for p in c.params for o in (*p.opts, *p.secondary_opts)}
-    named = {flag for cell in ours for flag in re.findall(r"--[a-z][a-z-]+", cell)}
-    assert named
-    assert not named - known
-    names = text.partition("Some names:")[2].partition("##")[0]
-    cells = [row.rstrip("| ").rpartition("|")[2] for row in names.splitlines() if row.startswith("|")]
-    passes = {name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)}
-    assert len(passes) > 8
-    assert not passes - set(registry.all_passes())
 
 
 def test_the_page_on_plugins_shows_the_example() -> None:
