@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @record
 class Page:
     """An HTML page that needs no network; a notebook shows it. `doubts`: why the result may not be that of the run that
-    the page shows; `verification`: the verdict, as JSON has it."""
+    the page shows, and sections that could not be made; `verification`: the verdict, as JSON has it."""
 
     html: str
     doubts: list[str]
@@ -131,7 +131,8 @@ def _pages(
             from onnxopt.reporting.html import page
 
             progress("writing")
-            made = Page(page(data | {"times": times, "version": __version__}), doubts or [], data["verification"])
+            text = page(data | {"times": times, "version": __version__})
+            made = Page(text, [*(doubts or ()), *data["failures"].lines()], data["verification"])
             if staged is not None:
                 staged.write_bytes(made.html.encode())
                 staged.commit()

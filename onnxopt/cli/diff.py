@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.say import say
+from onnxopt.cli.report import tell_page
 from onnxopt.cli.stats import counting_options, tell_counts
 from onnxopt.cli.values import NewFile
 
@@ -31,9 +31,8 @@ def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
     tell_counts(a, b, **counting)
     if html is not None:
         from onnxopt.api.page import diff as make_page
-        from onnxopt.reporting.plain import size
         from onnxopt.reporting.progress import Progress
 
         with Progress() as progress:
             page = make_page(a, b, html, progress=progress.phase)
-        say(f"{html}: {size(len(page.html.encode()))}, open it in a browser", err=True)
+        tell_page(page, html, err=True)

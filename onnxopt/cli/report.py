@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -13,6 +13,9 @@ from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxopt.api.page import Page
 
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 done, 2 wrong usage, unreadable input or unwritable page.")
@@ -70,7 +73,6 @@ def report(
         _refuse_options([*given], "--from contradicts {}: nothing is run again", "leave one of them out")
     output = output if output is not None else _named_as(result if result is not None else source)
     from onnxopt.api import report as make_page
-    from onnxopt.reporting.plain import size
     from onnxopt.reporting.progress import Progress
 
     with Progress(enabled=not quiet) as progress:
@@ -86,9 +88,16 @@ def report(
             **(settings_of(given) if result is not None else {}),
         )
     if not quiet:
-        for doubt in page.doubts:
-            say(f"warning: {doubt}", err=True)
-        say(f"{output}: {size(len(page.html.encode()))}, open it in a browser")
+        tell_page(page, output)
+
+
+def tell_page(page: Page, output: Path, err: bool = False) -> None:
+    """What to know of a page that was written."""
+    from onnxopt.reporting.plain import size
+
+    for doubt in page.doubts:
+        say(f"warning: {doubt}", err=True)
+    say(f"{output}: {size(len(page.html.encode()))}, open it in a browser", err=err)
 
 
 def _refuse_options(names: list[str], why: str, hint: str) -> None:

@@ -45,24 +45,26 @@ Item = int | Block
 def blocks(graph: GraphRecord) -> Block:
     """The whole model as one block of blocks: bodies beside their owners, functions at the end.
 
-    Constant nodes are where they are read first: they make no structure.
+    Constant nodes are where they are read first: they make no structure. A node that reads constants alone
+    (DequantizeLinear of a weight) stands before its first reader, and in the reader's block where no name says another.
     """
     readers = _readers(graph)
     scopes: dict[int, list[int]] = defaultdict(list)
-    for i, node in enumerate(graph.nodes):
+    followed = _followed(graph)
+    for i in sorted(range(len(graph.nodes)), key=lambda i: (followed.get(i, i), i)):
         if i not in readers:
-            scopes[node.scope].append(i)
+            scopes[graph.nodes[i].scope].append(i)
     bodies: dict[int, list[Block]] = defaultdict(list)
     functions: list[Block] = []
     for number, scope in reversed([*enumerate(graph.scopes)][1:]):  # bodies come after their owners
-        items = _scope(graph, scopes[number], bodies)
+        items = _scope(graph, scopes[number], bodies, followed)
         if scope.owner is None:
             functions.insert(0, Block(scope.label, "function", items))
         else:
             owner = graph.nodes[scope.owner]
             label = f"{owner.op} {owner.name} {scope.label}" if owner.name else f"{owner.op} {scope.label}"
             bodies[scope.owner].insert(0, Block(label, "body", items))
-    root = _named(Block("model", "root", [*_scope(graph, scopes[0], bodies), *functions]))
+    root = _named(Block("model", "root", [*_scope(graph, scopes[0], bodies, followed), *functions]))
     inside = {i: block for block in _all(root) for i in block.items if not isinstance(i, Block)}
     for constant, reader in readers.items():
         inside[reader].items.append(constant)
@@ -80,6 +82,24 @@ def _readers(graph: GraphRecord) -> dict[int, int]:
     return found
 
 
+def _followed(graph: GraphRecord) -> dict[int, int]:
+    """For each node that reads constants alone, the node of its scope that is the first to read the result, or the
+    result of further such nodes."""
+    makers = {v: i for i, n in enumerate(graph.nodes) for v in n.outputs if v != ABSENT}
+    owners = {scope.owner for scope in graph.scopes}
+    still: set[int] = set()  # nodes without an input that changes
+    for i, node in enumerate(graph.nodes):
+        read = [v for v in node.inputs if v != ABSENT]
+        if i not in owners and all(makers.get(v) in still or graph.values[v].constant for v in read):
+            still.add(i)
+    found: dict[int, int] = {}
+    for i in reversed(range(len(graph.nodes))):
+        for v in graph.nodes[i].inputs:
+            if (maker := makers.get(v)) in still and graph.nodes[maker].scope == graph.nodes[i].scope:
+                found[maker] = found.get(i, i)
+    return found
+
+
 def _all(root: Block) -> Iterator[Block]:
     stack = [root]
     while stack:
@@ -88,13 +108,15 @@ def _all(root: Block) -> Iterator[Block]:
         stack += [item for item in block.items if isinstance(item, Block)]
 
 
-def _scope(graph: GraphRecord, nodes: Sequence[int], bodies: dict[int, list[Block]]) -> list[Item]:
+def _scope(
+    graph: GraphRecord, nodes: Sequence[int], bodies: dict[int, list[Block]], followed: dict[int, int]
+) -> list[Item]:
     if len(nodes) <= MOST and not any(i in bodies for i in nodes):
         return list(nodes)
     top = Block("", "root")
     modules: dict[tuple[str, ...], Block] = {(): top}
     for i in nodes:
-        path = _modules(graph, graph.nodes[i])
+        path = _modules(graph, graph.nodes[i]) or _modules(graph, graph.nodes[followed.get(i, i)])
         for depth in range(1, len(path) + 1):
             if path[:depth] not in modules:
                 modules[path[:depth]] = Block(path[depth - 1], "module")

@@ -12,6 +12,7 @@ from onnxopt.analysis.measures.cost import ModelStats, model_stats
 from onnxopt.comparison.coarse import Side
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.drawing import drawing
+from onnxopt.comparison.failures import Failures
 from onnxopt.comparison.history import History
 from onnxopt.comparison.marks import Marks
 from onnxopt.comparison.records import LARGE, GraphRecord, graph_record
@@ -34,11 +35,11 @@ class Comparison:
     def to_dict(self, verdict: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """For the page: nodes by index, everything else by value. `verdict`: that of the page, as a record. What a run
         did, or without one the weights that differ."""
-        found, history = self.counterparts, self.history
-        shared = share_blocks(self.before, self.after, found)
+        history, failures = self.history, Failures()
         data: dict[str, Any] = {
+            "failures": failures,
             "stats": [s.to_dict() for s in self.stats],
-            "counts": found.counts(),
+            "counts": self.counterparts.counts(),
             "history": None,
             "notes": self.doubts,
             "examples": {},
@@ -47,16 +48,21 @@ class Comparison:
             "left_out": [],
         }
         if history is None:
-            data["weights"] = weights([self.before, self.after])
+            data["weights"] = failures.attempt("Weights", lambda: weights([self.before, self.after]), None)
         else:
-            marks = Marks(self.before, self.after, history)
+            marks, nowhere = Marks(self.before, self.after, history), [None] * len(history.report["rolled_back"])
             data |= {
                 "history": {"report": history.report, "timeline": history.timeline, "repeated": history.repeated},
                 "notes": self.doubts + self._gaps(history),
-                "examples": self._examples(history),
-                "places": marks.places(verdict),
-                "left_out": marks.left_out(),
+                "examples": failures.attempt("Declined", lambda: self._examples(history), {}),
+                "places": failures.attempt("Places", lambda: marks.places(verdict), []),
+                "left_out": failures.attempt("Summary", marks.left_out, nowhere),
             }
+        return failures.attempt("Graphs", lambda: self._drawn(data), data)
+
+    def _drawn(self, data: dict[str, Any]) -> dict[str, Any]:
+        found = self.counterparts
+        shared = share_blocks(self.before, self.after, found)
         sides = (
             Side(self.before, found.before, shared.inside[0], found.rewrites_before),
             Side(self.after, found.after, shared.inside[1], found.rewrites_after),

@@ -13,6 +13,7 @@ from onnxopt.analysis.measures.cost import ModelStats, model_stats
 from onnxopt.comparison.coarse import Side
 from onnxopt.comparison.counterparts import Fate
 from onnxopt.comparison.drawing import drawing
+from onnxopt.comparison.failures import Failures
 from onnxopt.comparison.records import LARGE, GraphRecord, graph_record
 from onnxopt.comparison.shared_blocks import SharedBlocks, own_blocks
 from onnxopt.comparison.weights import weights
@@ -32,11 +33,12 @@ class View:
 
     def to_dict(self) -> dict[str, Any]:
         """For the page, as `Comparison.to_dict()` of a single model, without a run."""
-        known, inside = own_blocks(self.graph)
+        failures = Failures()
         data: dict[str, Any] = {
+            "failures": failures,
             "stats": [self.stats.to_dict()],
             "properties": self.properties,
-            "weights": weights([self.graph]),
+            "weights": failures.attempt("Weights", lambda: weights([self.graph]), None),
             "history": None,
             "notes": [],
             "examples": {},
@@ -44,6 +46,10 @@ class View:
             "places": [],
             "left_out": [],
         }
+        return failures.attempt("Graphs", lambda: self._drawn(data), data)
+
+    def _drawn(self, data: dict[str, Any]) -> dict[str, Any]:
+        known, inside = own_blocks(self.graph)
         side = Side(self.graph, [Fate.KEPT] * len(self.graph.nodes), inside, {})
         return drawing(data, SharedBlocks(known, (inside, [])), [side], None)
 

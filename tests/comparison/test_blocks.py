@@ -75,6 +75,23 @@ def test_constants_are_where_they_are_read() -> None:
     assert all(len(list(b.nodes())) == 30 for b in root.items if isinstance(b, Block))
 
 
+def test_what_is_made_of_constants_alone_is_where_it_is_read() -> None:
+    """Weights without a module in their names, dequantized at the head of the file; one that nobody reads stays."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "a59")]
+    made = [("Cast", ["w"], [f"c{i}"]) for i in range(60)] + [("Neg", [f"c{i}"], [f"d{i}"]) for i in range(60)]
+    nodes = [helper.make_node(op, *names, **({"to": 1} if op == "Cast" else {})) for op, *names in made]
+    nodes += [helper.make_node("Neg", ["w"], ["unread"])]
+    nodes += [
+        helper.make_node("Add", [f"a{i - 1}" if i else "x", f"d{i}"], [f"a{i}"], f"/l{i // 15}/{i}") for i in range(60)
+    ]
+    weight = helper.make_tensor("w", TensorProto.INT8, [4], [1, 2, 3, 4])
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
+    root = blocks(graph_record(from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))))
+    assert labels(root) == ["l0", "l1", "l2", "l3"] and 120 in root.items
+    first = next(item for item in root.items if isinstance(item, Block))
+    assert list(first.nodes())[:6] == [0, 60, 121, 1, 61, 122]
+
+
 @pytest.mark.parametrize("depth", [1, 40, 4000])
 def test_any_names_will_do(depth: int) -> None:
     names = ["/" + "a/" * depth + f"{i}" for i in range(100)]

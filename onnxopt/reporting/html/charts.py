@@ -125,7 +125,7 @@ def _lanes(runs: list[dict[str, Any]], worked: list[str], nodes: int, times: boo
         did = before - run["nodes"]
         took = f", {run['seconds'] * 1e3:,.1f} ms" if times else ""
         title = f"{run['name']}: {counted(run['nodes'], 'node')} left{took}"
-        place = f"left:{start / whole:.3%};width:{length / whole:.3%}"
+        place = f"left:min({start / whole:.3%},100% - 3px);width:{length / whole:.3%}"
         mark = tag("i", style=place, title=title, class_="did" if did else None)
         name = run["name"] if run["name"] in lanes else ""
         (lanes[name] if name else rest).append(mark)

@@ -15,17 +15,20 @@ _MAX_ROWS: Final = 12  # rows before the rest is folded
 def interface(data: dict[str, Any]) -> Markup:
     """Inputs and outputs with their types; of two models the types before and after."""
     stats = data["stats"]
-    rows = []
+    labels, rows = _sides(stats, "type"), []
     for kind in ("input", "output"):
         held = [s[f"{kind}s"] for s in stats]
         for name in dict.fromkeys(name for side in held for name in side):
             types = [side.get(name) for side in held]
-            cells = [tag("td", t if t is not None else "absent", class_="mono") for t in types]
+            cells = [
+                tag("td", t if t is not None else "absent", class_="mono", data_label=label)
+                for t, label in zip(types, labels)
+            ]
             rows.append(
                 tag(
                     "tr",
                     tag("th", name, scope="row"),
-                    tag("td", kind),
+                    tag("td", kind, class_="kind"),
                     *cells,
                     class_="differing" if len(set(types)) > 1 else None,
                 )
@@ -34,7 +37,7 @@ def interface(data: dict[str, Any]) -> Markup:
     return tag(
         "section",
         tag("header", tag("h2", "Inputs and outputs")),
-        _folded(["name", "", *_sides(stats, "type")], rows),
+        _folded(["name", "", *labels], rows),
         tag("p", f"Dynamic: {', '.join(dynamic)}", class_="none") if dynamic else None,
         id="interface",
         class_="panel",
@@ -44,7 +47,8 @@ def interface(data: dict[str, Any]) -> Markup:
 def weights(data: dict[str, Any]) -> Markup:
     """The largest weights of a model; of two those that differ, also by their elements alone."""
     stats, found = data["stats"], data["weights"]
-    rows = [_weight(*row) for row in found["rows"]]
+    labels = _sides(stats, "type")
+    rows = [_weight(scope, name, sides, labels) for scope, name, sides in found["rows"]]
     if len(stats) == 1:
         parts = [counted(len(rows) + found["left"], "constant"), "the largest first"]
     else:
@@ -55,23 +59,23 @@ def weights(data: dict[str, Any]) -> Markup:
     return tag(
         "section",
         tag("header", tag("h2", "Weights"), tag("p", ", ".join(parts))),
-        _folded(["name", *(h for side in _sides(stats, "type") for h in (side, "bytes"))], rows),
+        _folded(["name", *(h for side in labels for h in (side, "bytes"))], rows),
         left,
         id="weights",
         class_="panel",
     )
 
 
-def _weight(scope: str, name: str, sides: list[list[Any] | None]) -> Markup:
+def _weight(scope: str, name: str, sides: list[list[Any] | None], labels: list[str]) -> Markup:
     place = f" in {scope}" if scope != "main" else ""
     cells = []
-    for side in sides:
+    for side, label in zip(sides, labels):
         if side is None:
-            cells += [tag("td", "absent"), tag("td")]
+            cells += [tag("td", "absent", data_label=label), tag("td")]
         else:
             kind, count, elements = side
             told = f"{kind} = {elements}" if elements else kind
-            cells += [tag("td", told, class_="mono"), tag("td", size(count), class_="num")]
+            cells += [tag("td", told, class_="mono", data_label=label), tag("td", size(count), class_="num")]
     return tag("tr", tag("th", name, place, scope="row"), *cells)
 
 
@@ -85,7 +89,7 @@ def _folded(headings: list[str], rows: list[Markup]) -> Markup:
     head = [tag("th", text, scope="col", class_="num" if text == "bytes" else None) for text in headings]
 
     def table(some: list[Markup]) -> Markup:
-        return tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *some)), class_="scroll")
+        return tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *some)), class_="scroll stacked")
 
     rest = rows[_MAX_ROWS:]
     more = tag("details", tag("summary", f"{exact(len(rest))} more"), table(rest)) if rest else None

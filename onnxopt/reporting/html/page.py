@@ -23,12 +23,13 @@ _FRAME: Final = """"use strict";(() => {{{}
 attempt("The graphs are not drawn", () => {{{}}});
 requestAnimationFrame(() => performance.mark("ready"));
 }})();"""
+_UNLISTED: Final = "Figures"
 _Rows = tuple[tuple[tuple[str, Callable[[dict[str, Any]], Markup | None]], ...], ...]
-# What stands on the page, from the top down and side by side; what has a name is in the bar.
+# The sections of the page by name, from the top down and side by side.
 _OF_A_RUN: Final[_Rows] = (
     (("Summary", summary),),
     (("Places", places),),
-    (("", cards),),
+    ((_UNLISTED, cards),),
     (("Operators", operators), ("Timeline", timeline)),
     (("Passes", passes),),
     (("Declined", declined),),
@@ -36,7 +37,7 @@ _OF_A_RUN: Final[_Rows] = (
 )
 _WITHOUT: Final[_Rows] = (
     (("Summary", summary),),
-    (("", cards),),
+    ((_UNLISTED, cards),),
     (("Graphs", graphs),),
     (("Operators", operators), ("Interface", interface)),
     (("Weights", weights),),
@@ -47,22 +48,18 @@ def page(data: dict[str, Any]) -> str:
     """The whole document for `View.to_dict()` or `Comparison.to_dict()`, with `version` and `times`.
 
     The same data gives the same text. Its policy allows no request at all, and only the scripts written here.
+    A section that cannot be made says why in its place, and `data["failures"]` has the reason.
     """
     library = _script(_bundled("vendor", "dagre.min.js").partition("\n//# sourceMappingURL")[0])
     own = _script(_FRAME.format(_bundled("failures.js"), "\n".join(_bundled(name) for name in _SCRIPTS)))
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, own))
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
     names = [PurePath(s["path"]).name for s in data["stats"]]
-    shown = {key: data[key] for key in ("blocks", "graphs", "pairs", "merged")}
-    if data["places"]:
-        shown["places"] = [
-            {"value": place["value"], "how": difference(place), "nodes": where["nodes"]}
-            for place, where in zip(data["verification"]["places"], data["places"])
-        ]
+    shown = data["failures"].attempt("Graphs", lambda: json_script(_shown(data), id="data"), None)
     sections, rows = [], []
     for row in _OF_A_RUN if data["history"] is not None else _WITHOUT:
-        made = [(name, part) for name, make in row if (part := make(data)) is not None]
-        sections += [name for name, _ in made if name]
+        made = [(name, part) for name, make in row if (part := _section(name, make, data)) is not None]
+        sections += [name for name, _ in made if name != _UNLISTED]
         rows.append(
             tag("div", *(part for _, part in made), class_="columns") if len(made) > 1 else join(*(p for _, p in made))
         )
@@ -85,11 +82,34 @@ def page(data: dict[str, Any]) -> str:
             *rows,
             tag("footer", f"onnxopt {data['version']}. This page is one file and asks the network for nothing."),
         ),
-        json_script(shown, id="data"),
-        tag("script", library),
-        tag("script", own),
+        *((shown, tag("script", library), tag("script", own)) if "Graphs" not in data["failures"] else ()),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _section(name: str, make: Callable[[dict[str, Any]], Markup | None], data: dict[str, Any]) -> Markup | None:
+    """The section, None where there is nothing to say, or the reason why the section could not be made."""
+    made: Markup | None = data["failures"].attempt(name, lambda: make(data), None)
+    if name not in data["failures"]:
+        return made
+    return tag(
+        "section",
+        tag("header", tag("h2", name)),
+        tag("p", f"This section could not be made: {data['failures'][name]}", class_="failures"),
+        id=name.lower(),
+        class_="panel",
+    )
+
+
+def _shown(data: dict[str, Any]) -> dict[str, Any]:
+    """What scripts read: the graphs, and the places where both differ."""
+    shown = {key: data[key] for key in ("blocks", "graphs", "pairs", "merged")}
+    if data["places"]:
+        shown["places"] = [
+            {"value": place["value"], "how": difference(place), "nodes": where["nodes"]}
+            for place, where in zip(data["verification"]["places"], data["places"])
+        ]
+    return shown
 
 
 def _bundled(*path: str) -> str:

@@ -12,6 +12,7 @@ from onnxopt.reporting.plain import size
 from onnxopt.reporting.stats_text import count, exact, share
 from onnxopt.reporting.verdict import MARKS, figures, grouped
 
+_MOST: Final = 5  # properties before the rest is folded
 _CLASSES: Final = {
     **dict.fromkeys(("equal", "verified", "verified in pieces"), "good"),
     **dict.fromkeys(("loads without optimizations only", "different"), "bad"),
@@ -25,7 +26,7 @@ def summary(data: dict[str, Any]) -> Markup:
         "section",
         tag("h1", first, *(part for name in second for part in (tag("span", " → ", class_="arrow"), name))),
         _verdict(data["verification"]) if data["history"] is not None else None,
-        _facts(data.get("properties", ())),
+        *_properties(data.get("properties", ())),
         _figures(data["verification"]),
         _notes(data),
         id="summary",
@@ -35,15 +36,17 @@ def summary(data: dict[str, Any]) -> Markup:
 
 def cards(data: dict[str, Any]) -> Markup:
     stats = data["stats"]
-    opsets = [", ".join(f"{d} {v}".removeprefix("ai.onnx ") for d, v in s["opsets"].items()) for s in stats]
+    standard = [str(s["opsets"].get("ai.onnx", "none")) for s in stats]
     irs = [f"IR {s['ir_version']}" for s in stats]
+    others = [", ".join(f"{d} {v}" for d, v in s["opsets"].items() if d != "ai.onnx") for s in stats]
+    below = [" → ".join(dict.fromkeys(irs)), " → ".join(text or "no other" for text in dict.fromkeys(others))]
     found = [
         _card("Nodes", [s["nodes"] for s in stats], exact),
         _card("Bytes on disk", [s["file_bytes"] for s in stats], size),
         _card("Parameters", [s["parameters"] for s in stats], count),
         _card("Bytes of weights", [sum(s["bytes_by_type"].values()) for s in stats], size),
         _card("Operator types", [len(s["operators"]) for s in stats], exact),
-        _fact("Opset", " → ".join(dict.fromkeys(opsets)), " → ".join(dict.fromkeys(irs))),
+        _fact("Opset", " → ".join(dict.fromkeys(standard)), ", ".join(below if any(others) else below[:1])),
     ]
     if data["history"] is not None and data["times"]:
         report = data["history"]["report"]
@@ -86,6 +89,13 @@ def _figures(found: dict[str, Any] | None) -> Markup | None:
 def _facts(rows: Sequence[tuple[str, str]]) -> Markup | None:
     parts = [tag(*part) for what, text in rows for part in (("dt", what), ("dd", text))]
     return tag("dl", *parts, class_="figures") if parts else None
+
+
+def _properties(rows: Sequence[tuple[str, str]]) -> Iterator[Markup | None]:
+    """What the file says of itself, the first of it at once."""
+    yield _facts(rows[:_MOST])
+    if rest := rows[_MOST:]:
+        yield tag("details", tag("summary", f"{len(rest):,} more properties"), _facts(rest))
 
 
 def _name(r: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def declined(data: dict[str, Any]) -> Markup:
         tag("th", text, scope="col", class_="num" if text == "times" else None)
         for text in ("rule", "why not", "times", "for example")
     ]
-    table = tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body)), class_="scroll")
+    table = tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body)), class_="scroll stacked")
     return tag(
         "section",
         tag("header", tag("h2", "Declined"), tag("p", "where a rule's pattern matched, but a guard said no")),

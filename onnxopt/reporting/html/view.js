@@ -247,7 +247,7 @@ class Pane {
   fit(legible = false) {
     const box = this.size, { width, height } = this.layout.of(this.model.root);
     const whole = Math.min(box.width / (width + 16), (box.height - 60) / (height + 16), 1.1);
-    const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.4) : Math.max(whole, 0.02);
+    const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.6) : Math.max(whole, 0.02);
     const { places } = this.layout.of(this.model.root);
     const top = places.reduce((a, b) => (b.y < a.y ? b : a), places[0] ?? { x: 0, y: 0, width: 0 });
     const first = places.find(({ item }) => item.kind === "input") ?? top; // where one begins to read
