@@ -32,10 +32,10 @@ from onnxopt.errors import UsageError
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
-@click.option("--runs", type=click.IntRange(1), help="Runs of each model. [default: what --seconds allow]")
-@click.option("--seconds", type=Number(0, min_open=True), help="Measure for so long. [default: 5]")
+@click.option("--runs", type=click.IntRange(1), help="Runs of each model. [default: as many as --seconds allow]")
+@click.option("--seconds", type=Number(0, min_open=True), help="Duration of the measurement. [default: 5]")
 @click.option(
-    "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs after each opening that do not count."
+    "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs after each loading, not counted."
 )
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of an operator. [default: the runtime's]")
 @click.option(
@@ -50,7 +50,7 @@ from onnxopt.errors import UsageError
     type=click.Choice(["wall", "processor"]),
     default="wall",
     show_default=True,
-    help="What is measured; processor: the time of one thread, on a machine that others use (with --threads 1).",
+    help="The measured time; processor: time of a single thread, for machines under load (with --threads 1).",
 )
 @provider_option
 @library_option
@@ -78,7 +78,7 @@ def bench(
     memory: int,
     form: str,
 ) -> None:
-    """Measure how long a run of model A takes in onnxruntime, or which of A and B is faster.
+    """Measure the latency of model A in onnxruntime, or compare models A and B.
 
     \b
     onnxopt bench model.onnx

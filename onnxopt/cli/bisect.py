@@ -49,7 +49,7 @@ def bisect(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Find the pass, and its single rewrite, that makes the result of optimizing IN differ from IN.
+    """Find the pass and the single rewrite with which the optimized model differs from IN.
 
     \b
     onnxopt bisect model.onnx

@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands, options and their values in SHELL.
+    """Print the script for completion of commands, options and values in SHELL.
 
     \b
     eval "$(onnxopt completion bash)"                       in ~/.bashrc

@@ -71,11 +71,11 @@ demo (float[batch, 3, 32, 32] image) => (float[batch, 10] scores)
     type=click.Path(path_type=Path),
     default=".",
     metavar="DIR",
-    help="Write into this folder, which is made if it is not there. [default: the current one]",
+    help="Write into this folder, created if missing. [default: the current folder]",
 )
 @click.pass_context
 def demo(context: click.Context, out_dir: Path) -> None:
-    """Write a small model, demo.onnx, optimize it, and show what changed: the commands, and what they print.
+    """Write a small model, demo.onnx, optimize the model, and show commands with their output.
 
     \b
     onnxopt demo

@@ -18,10 +18,10 @@ from onnxopt.cli.values import NewFile
 @counting_options
 @click.option("--html", type=NewFile(), metavar="FILE.html", help="Write a page with both graphs side by side, too.")
 def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
-    """Show what changed from model A to model B: operators, parameters, bytes, work, inputs and outputs.
+    """Show the changes from model A to model B: operators, parameters, bytes, work, inputs and outputs.
 
-    The page also has both graphs, node by node, and the weights that differ. Nothing is run: `onnxopt verify A B`
-    says whether both compute the same, `onnxopt report A B` which pass did what.
+    The page also has both graphs, node by node, and changed weights. The models are not run: `onnxopt verify A B`
+    checks whether both compute the same, `onnxopt report A B` lists the changes of each pass.
 
     \b
     onnxopt diff model.onnx model.opt.onnx

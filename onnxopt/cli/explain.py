@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
 @plugin_option
 def explain(name: str, plugins: tuple[str, ...]) -> None:
-    """Print the manual page of a pass: what it does, its options, its rules with their equations and patterns. Or that
-    of a single rule.
+    """Print the manual page of a pass, with options and rules (equations and patterns), or of a single rule.
 
     \b
     onnxopt explain conv-bn-folding

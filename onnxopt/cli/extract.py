@@ -25,12 +25,12 @@ _OUT = NewFile("`onnxopt optimize MODEL - --outputs NAMES` cuts and writes to st
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="OUT", type=_OUT)
 @names_option(
-    "--inputs", complete=known_values, help="Values to begin at. [default: the model's inputs, those that are needed]"
+    "--inputs", complete=known_values, help="First values of the part. [default: the needed inputs of the model]"
 )
 @names_option(
     "--outputs",
     complete=known_values,
-    help="Values to end at. [default: the model's outputs, those that the inputs give]",
+    help="Last values of the part. [default: all outputs determined by the inputs]",
 )
 @external_option
 @click.option("--data", type=click.Choice(["copy", "reference"]), hidden=True, help="As --external was called.")
@@ -44,9 +44,9 @@ def extract(
     data: str | None,
     quiet: bool,
 ) -> None:
-    """Write the part of MODEL that computes some of its values from others as a model of its own.
+    """Write the part of MODEL between chosen values as a model.
 
-    Values are inputs, outputs and whatever nodes of the main graph compute, by their names.
+    Values are inputs, outputs and results of nodes in the main graph, given by name.
 
     \b
     onnxopt extract model.onnx head.onnx --outputs conv1

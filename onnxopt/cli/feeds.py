@@ -38,5 +38,5 @@ verify_dim_option = click.option(
     callback=parse_dims,
     multiple=True,
     metavar="NAME=SIZE",
-    help="Verify with this size of a dynamic dim, which stays dynamic. [default: found by trying]",
+    help="Verify with this size of a dynamic dim; the dim stays dynamic. [default: found by trying]",
 )

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 @click.command(epilog="Exit codes: 0 something was found, 1 nothing was, 2 wrong usage or unreadable input.")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("pattern", metavar="PATTERN|@FILE")
-@click.option("--match-outputs", is_flag=True, help="Only matches whose results are outputs of their graph.")
-@click.option("--overlapping", is_flag=True, help="Also matches that share nodes with an earlier one.")
-@click.option("--match-placeholder", is_flag=True, help="Only matches whose variables are inputs of their graph.")
+@click.option("--match-outputs", is_flag=True, help="Only matches with outputs of the graph as results.")
+@click.option("--overlapping", is_flag=True, help="Also matches that share nodes with an earlier match.")
+@click.option("--match-placeholder", is_flag=True, help="Only matches with inputs of the graph as variables.")
 @click.option("--ignore-literals", is_flag=True, help="Do not compare attributes and constants.")
-@click.option("--tolerance", type=Number(0), default=0.0, help="Floats are equal that differ by so much of their size.")
-@click.option("--exact", is_flag=True, help="Attributes that are not written have their defaults.")
+@click.option("--tolerance", type=Number(0), default=0.0, help="Relative tolerance for floats.")
+@click.option("--exact", is_flag=True, help="Attributes absent from the pattern have their defaults.")
 @click.option("--single-use", is_flag=True, help="Results in between are used nowhere else.")
 @format_option("text", "json")
 def find(
@@ -42,7 +42,7 @@ def find(
     single_use: bool,
     form: str,
 ) -> None:
-    """Find the nodes of MODEL that look like PATTERN, an expression or the body of a function in ONNX text.
+    """Find the nodes of MODEL that match PATTERN, an expression or the body of a function in ONNX text.
 
     \b
     onnxopt find model.onnx "Relu(Conv(x, w, ...))"

@@ -43,7 +43,7 @@ class HeadedCommand(ProjectCommand):
             is_eager=True,
             expose_value=False,
             callback=_show_all,
-            help="Show this message with every option, and exit.",
+            help="Show all options, and exit.",
         )
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:

@@ -27,21 +27,21 @@ from onnxopt.threads import let_threads_sleep
 # Imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
     "optimize": ("onnxopt.cli.optimize", "Optimize a model and verify the result."),
-    "verify": ("onnxopt.cli.verify", "Compare what two models compute, output by output."),
-    "bench": ("onnxopt.cli.bench", "Measure how fast a model runs, or which of two is faster."),
-    "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
-    "diff": ("onnxopt.cli.diff", "Show what changed from one model to another."),
-    "report": ("onnxopt.cli.report", "Show a model, or what became of it, in an HTML page."),
+    "verify": ("onnxopt.cli.verify", "Compare the results of two models, output by output."),
+    "bench": ("onnxopt.cli.bench", "Measure the latency of a model, or compare two models."),
+    "stats": ("onnxopt.cli.stats", "Count the contents of a model, or compare two models."),
+    "diff": ("onnxopt.cli.diff", "Show the changes from one model to another."),
+    "report": ("onnxopt.cli.report", "Show a model, or its optimization, in an HTML page."),
     "passes": ("onnxopt.cli.passes", "List the passes."),
     "explain": ("onnxopt.cli.explain", "Print the manual page of a pass or rule."),
     "why": ("onnxopt.cli.why", "Show why a rule fires at a node, or why not."),
-    "find": ("onnxopt.cli.find", "Find the nodes that look like a pattern."),
-    "partition": ("onnxopt.cli.partition", "Split a model into parts that a runtime supports."),
+    "find": ("onnxopt.cli.find", "Find the nodes that match a pattern."),
+    "partition": ("onnxopt.cli.partition", "Split a model into parts supported by a backend."),
     "extract": ("onnxopt.cli.extract", "Write the part of a model between values."),
     "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
-    "demo": ("onnxopt.cli.demo", "Optimize a small model that comes with onnxopt."),
+    "demo": ("onnxopt.cli.demo", "Optimize a small model supplied with onnxopt."),
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
-    "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
+    "reproduce": ("onnxopt.cli.reproduce", "Repeat the failure of a pass."),
 }
 _ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
 _PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goes

@@ -58,19 +58,19 @@ _MAIN = (  # what --help describes
 @click.argument(
     "models", metavar="IN OUT | MODELS...", nargs=-1, required=True, type=click.Path(path_type=str, readable=False)
 )
-@heading("Many models, and builds")
+@heading("Many models and builds")
 @click.option(
     "--out-dir", type=click.Path(path_type=str), metavar="DIR", help="Write the results of all MODELS into this folder."
 )
 @click.option("--in-place", is_flag=True, help="Replace the MODELS by their results.")
 @click.option("--backup", metavar="SUFFIX", default="", help="With --in-place: keep the originals as MODEL+SUFFIX.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a model would change.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many models at once.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of models in parallel.")
 @click.option(
     "--cache-dir",
     type=click.Path(path_type=str, file_okay=False),
     metavar="DIR",
-    help="Keep results here, and take those of unchanged models from here.",
+    help="Cache results of unchanged models in this folder.",
 )
 @click.option(
     "--executor", default="local", show_default=True, metavar="local|dask:ADDRESS", help="Where several models run."
@@ -78,7 +78,7 @@ _MAIN = (  # what --help describes
 @click.option("--fail-if", multiple=True, metavar="CONDITION", help="A budget: exit with 1 if 'nodes_after > 500'.")
 @click.option("--junit", type=NewFile(), metavar="FILE", help="Write the outcomes as JUnit's XML.")
 @format_option("text", "json")
-@heading("What the result is")
+@heading("Result")
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @names_option(
     "--inputs", "begin", complete=known_values, help="Of IN OUT: begin at these values instead of the model's inputs."
@@ -87,24 +87,24 @@ _MAIN = (  # what --help describes
     "--outputs",
     "end",
     complete=known_values,
-    help="Of IN OUT: give out these values, and drop the model's other outputs.",
+    help="Of IN OUT: end at these values, and drop all other outputs of the model.",
 )
 @external_option
-@click.option("--name-nodes", is_flag=True, help="Name nodes that have no name: Conv_12.")
+@click.option("--name-nodes", is_flag=True, help="Name nodes without a name: Conv_12.")
 @rename_option("Call an input, an output or a symbolic dim of the result otherwise.")
 @pipeline_options
 @heading("Verification")
 @click.option(
     "--strict",
     is_flag=True,
-    help="Write only what is verified: a result that differs is an error, nothing is left out of it; so is one that is "
-    "within rounding noise only, inconclusive or not verified.",
+    help="Write only verified results: a different result is an error, without roll-back; so is a result within "
+    "rounding noise, inconclusive or not verified.",
 )
 @click.option(
     "--allow-unverified",
     is_flag=True,
-    help="Write what could not be compared, too, where programs read the outcome: with --format json, --junit and in "
-    "GitHub Actions it is an error otherwise.",
+    help="Also write unverified results in machine-readable modes (--format json, --junit, GitHub Actions), where they "
+    "are an error otherwise.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
@@ -114,26 +114,26 @@ _MAIN = (  # what --help describes
 @seed_option
 @timeout_option("verification")
 @memory_option
-@heading("Watching, and faults")
-@click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
+@heading("Instruments and reproducers")
+@click.option("--max-rewrites", type=click.IntRange(0), help="Stop after this number of rewrites.")
 @click.option(
     "--report",
     "report_file",
     type=NewFile("--format json prints it"),
     metavar="FILE",
-    help="Write what was done as JSON.",
+    help="Write a report of the run as JSON.",
 )
 @instrument_options
 @click.option(
     "--reproducer",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="If a pass fails, leave in this folder what `onnxopt reproduce` needs.",
+    help="If a pass fails, save the failure in this folder, for `onnxopt reproduce`.",
 )
-@click.option("--zero-weights", is_flag=True, help="Leave the weights out of the reproducer: zeros in their place.")
-@click.option("--stats", is_flag=True, help="Show what changed, operator by operator, as `onnxopt stats IN OUT` does.")
+@click.option("--zero-weights", is_flag=True, help="Replace weights by zeros in the reproducer.")
+@click.option("--stats", is_flag=True, help="Show the changes by operator, like `onnxopt stats IN OUT`.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option("-v", "--verbose", count=True, help="Show rules, and why others declined.")
+@click.option("-v", "--verbose", count=True, help="Show the rules that fired, and why the rest declined.")
 def optimize(
     models: tuple[str, ...],
     out_dir: str | None,
@@ -174,8 +174,8 @@ def optimize(
 ) -> None:
     """Optimize the model IN, verify the result against it, and write OUT; or many MODELS into a folder.
 
-    IN is never changed, and OUT appears only when the result computes what IN computes; one that is there is replaced
-    (a pattern such as *.onnx may be two models: it takes --out-dir). `-` is stdin or stdout.
+    IN is never changed. OUT is written only if the result is equivalent to IN; an existing OUT is replaced (a glob such
+    as *.onnx may match two models: use --out-dir). `-` is stdin or stdout.
 
     \b
     onnxopt optimize model.onnx model.opt.onnx

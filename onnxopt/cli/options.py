@@ -35,7 +35,7 @@ def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     return value if value is None else named_text(value, "a pipeline")
 
 
-keep_option = names_option("--keep", help="With --strip-qdq: nodes or values whose quantizers stay.")
+keep_option = names_option("--keep", help="With --strip-qdq: keep the quantizers of these nodes or values.")
 
 
 def rename_option(help: str) -> Callable[[F], F]:
@@ -64,7 +64,7 @@ memory_option = click.option(
     default="2G",
     show_default=True,
     metavar="SIZE",
-    help="What weights and values of both models may take: larger ones are compared in segments, never loaded whole.",
+    help="Memory for weights and values of both models: larger models are compared in segments, never loaded whole.",
 )
 
 
@@ -75,7 +75,7 @@ def timeout_option(of: str) -> Callable[[Any], Any]:
         type=Number(0, min_open=True),
         default=600.0,
         show_default=True,
-        help=f"Seconds that {of} may take.",
+        help=f"Time limit of {of}, in seconds.",
     )
 
 
@@ -87,7 +87,7 @@ def format_option(*forms: str) -> Callable[[Any], Any]:
         type=click.Choice(forms),
         default=forms[0],
         show_default=True,
-        help="What to print.",
+        help="Format of the output.",
     )
 
 
@@ -95,7 +95,7 @@ provider_option = click.option(
     "--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]"
 )
 seed_option = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random values that inputs get."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random values of inputs."
 )
 
 
@@ -106,7 +106,7 @@ def tolerance_options(function: F) -> F:
             click.option(
                 "--rtol",
                 type=Number(0),
-                help="Largest difference, relative to an output's range. [default: what rounding explains]",
+                help="Largest difference, relative to an output's range. [default: explained by rounding]",
             ),
             click.option("--atol", type=Number(0), help="Largest absolute difference."),
         ],
@@ -119,7 +119,7 @@ limit_option = click.option(
     type=Size(),
     callback=lambda ctx, param, value: value or 0,
     metavar="SIZE",
-    help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",
+    help="Memory of a process that runs the model or parts of the model. [default: half of the machine]",
 )
 
 
@@ -128,7 +128,7 @@ external_option = click.option(
     type=click.Choice(["auto", "inline", "copy", "reuse"]),
     default="auto",
     show_default=True,
-    help="Weights that lie beside the model: copy them into OUT.TOKEN.data, put them inline into OUT, or reuse them "
+    help="Weights beside the model: copy into OUT.TOKEN.data, move inline into OUT, or reuse the files "
     "where they are, in the folder of OUT or below. auto: copy, unless nothing changed and OUT is in that folder.",
 )
 
@@ -156,12 +156,12 @@ _PASSES: Final = [  # which run
         show_default=True,
         help="0: copy; 1: exact; 2: may re-associate floating point; 3: structural algebra.",
     ),
-    click.option("--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of a level's."),
+    click.option("--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of the level's."),
     names_option("--with", "extra", complete=known_passes, help="Add passes to the level's."),
     names_option(
         "--disable",
         complete=known_rules,
-        help="Do not run these passes, or rules; RULE@VALUE: not at the node that makes this value.",
+        help="Disable these passes or rules; RULE@VALUE: only at the node that produces this value.",
     ),
     click.option(
         "--config", callback=parse_config, multiple=True, metavar="KEY=VALUE", help="Set a config key, or PASS.OPTION."
@@ -169,17 +169,17 @@ _PASSES: Final = [  # which run
     names_option(
         "--target",
         complete=known_targets,
-        help="What the result is for, the preferred first: cpu, cuda, …; onnxruntime, or onnxruntime==VERSION: what it "
-        "runs fastest. [default: any]",
+        help="Targets of the result, the preferred first: cpu, cuda, …; onnxruntime, or onnxruntime==VERSION: the "
+        "fastest forms for this runtime. [default: any]",
     ),
     plugin_option,
 ]
 _MODEL: Final = [  # what becomes of it besides
-    heading("What the result is"),
+    heading("Result"),
     click.option(
         "--freeze-initializers",
         is_flag=True,
-        help="Initializers that are also inputs are constants: nobody overrides them.",
+        help="Treat initializers that are also inputs as constants: no caller overrides them.",
     ),
     click.option(
         "--dim",
@@ -187,22 +187,22 @@ _MODEL: Final = [  # what becomes of it besides
         callback=parse_dims_or_free,
         multiple=True,
         metavar="NAME=SIZE|?",
-        help="Give a dynamic dim its size; NAME=?: make the first axis of all inputs, a number, this dynamic dim. "
-        "[default: dims stay as they are]",
+        help="Set the size of a dynamic dim; NAME=?: make the fixed first axis of all inputs this dynamic dim. "
+        "[default: dims do not change]",
     ),
     click.option(
         "--make-dynamic",
         callback=parse_free,
         multiple=True,
         metavar="INPUT:AXIS=NAME",
-        help="Make a fixed dim of an input dynamic, whose places do not depend on one another.",
+        help="Make a fixed dim of an input dynamic; the samples along the dim must be independent.",
     ),
     shape_option("Give a dynamic input its shape."),
     click.option("--target-opset", type=click.IntRange(7), metavar="N", help="Convert the model to this opset first."),
     click.option(
         "--dtype",
         type=click.Choice(["float16", "bfloat16"]),
-        help="Hold in this type what is float32, weights and values, but where an operator needs more.",
+        help="Convert float32 weights and values to this type, except where an operator needs float32.",
     ),
     click.option(
         "--keep-io/--no-keep-io",
@@ -211,7 +211,7 @@ _MODEL: Final = [  # what becomes of it besides
         help="With --dtype: inputs and outputs stay float32.",
     ),
     click.option("--infer-shapes", is_flag=True, help="Declare types and shapes of all values, as far as known."),
-    click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
+    click.option("--inline-functions", is_flag=True, help="Inline model-local functions."),
     click.option(
         "--strip-qdq",
         is_flag=True,
@@ -221,9 +221,9 @@ _MODEL: Final = [  # what becomes of it besides
     click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
 ]
 _BOUNDS: Final = [  # what passes may take, and make
-    heading("What passes may take, and make"),
+    heading("Limits of passes"),
     click.option(
-        "--max-constant-bytes", type=Size(0), help="How much one constant fold may add to the file. [default: 1M]"
+        "--max-constant-bytes", type=Size(0), help="Largest growth of the file by a single constant fold. [default: 1M]"
     ),
     limit_option,
     click.option(
@@ -232,14 +232,14 @@ _BOUNDS: Final = [  # what passes may take, and make
         default=Limits.work,
         show_default=True,
         metavar="SECONDS",
-        help="What folding and converting in processes of their own may take; what is left then is left alone.",
+        help="Total time of folding and conversion in separate processes; folds beyond the limit are skipped.",
     ),
     click.option(
         "--allow-domain",
         "allow_domains",
         multiple=True,
         metavar="DOMAIN",
-        help="Operators of this domain may enter the model.",
+        help="Allow operators of this domain in the result.",
     ),
 ]
 

@@ -47,33 +47,31 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     "unreadable input or unwritable output."
 )
 @click.argument("source", metavar="MODEL", type=click.Path(path_type=Path))
-@click.option(
-    "--ops", callback=_names, multiple=True, required=True, metavar="NAMES", help="Operators that the backend runs."
-)
+@click.option("--ops", callback=_names, multiple=True, required=True, metavar="NAMES", help="Operators of the backend.")
 @click.option(
     "--out-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Write each part as a model, and check them together.",
+    help="Write each part as a model, and verify all parts together.",
 )
 @click.option(
     "--allow-single-node/--no-single-node",
     default=True,
     show_default=True,
-    help="May a part have only one node that computes?",
+    help="Allow parts with a single computing node.",
 )
 @click.option(
     "--fuse",
     "fused",
     type=NewFile(),
     metavar="OUT.onnx",
-    help="Write the model with each supported part as one function call, and check it.",
+    help="Write and verify the model with each supported part as a function call.",
 )
 @limit_option
 def partition(
     source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None, memory: int
 ) -> None:
-    """Cut a model into the parts that a backend supports and the rest.
+    """Split a model into parts supported by a backend, and the rest.
 
     \b
     onnxopt partition model.onnx --ops Conv,Relu,Add

@@ -23,8 +23,7 @@ _HEADINGS = ("pass", "option", "kind", "requires", "from", "what it does")
 @click.command(epilog="Exit codes: 0 done, 2 wrong usage or a plugin that cannot be loaded.")
 @plugin_option
 def passes(plugins: tuple[str, ...]) -> None:
-    """List the passes: name, the lowest level or the option that runs them, kind, what they require, where they come
-    from, what they do.
+    """List the passes: name, lowest level or enabling option, kind, requirements, package, description.
 
     \b
     onnxopt passes

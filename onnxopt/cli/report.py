@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     "--output",
     type=NewFile(),
     metavar="FILE.html",
-    help="The page to write. [default: named as the last model, here, where there is no such file]",
+    help="The page to write. [default: the last model's name, in the current folder, if no such file exists]",
 )
 @click.option(
     "--from",
     "record",
     type=click.Path(path_type=Path),
     metavar="FILE.json",
-    help="What `optimize --report` wrote. [default: optimize again, in memory]",
+    help="The file of `optimize --report`. [default: optimize again, in memory]",
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare OUT with IN.")
 @click.option("--no-times", is_flag=True, help="Leave out measured times: the same page each time.")
@@ -51,10 +51,10 @@ def report(
     custom_op_libraries: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Show in one HTML page what is in the model IN, or what became of it in the optimized model OUT.
+    """Write an HTML page about the model IN, or about the changes from IN to the optimized model OUT.
 
-    The page needs no network. What the passes did is read from the report of the optimization, or found out by
-    running it again: give the options OUT was made with. `onnxopt diff` compares any two models.
+    The page needs no network. The changes of each pass are read from the report of the optimization, or from a repeated
+    run: give the options of the first run. `onnxopt diff` compares any two models.
 
     \b
     onnxopt report model.onnx -o model.html

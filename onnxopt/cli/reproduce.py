@@ -12,7 +12,7 @@ from onnxopt.cli.say import say
 @click.command(epilog="Exit codes: 0 it does not fail here, 4 (or 1) it fails again, 2 the folder is not a reproducer.")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def reproduce(folder: Path) -> None:
-    """Run again what a failing pass left behind with `optimize --reproducer DIR`.
+    """Repeat the failure of a pass, saved by `optimize --reproducer DIR`.
 
     \b
     onnxopt optimize model.onnx out.onnx --reproducer crash

@@ -27,9 +27,7 @@ def counting_options(function: F) -> F:
         format_option("table", "json", "markdown", "csv"),
         dim_option("Size of a dynamic dim, for MACs."),
         shape_option("Shape of an input, for MACs."),
-        click.option(
-            "--no-work", is_flag=True, help="Do not work out MACs, FLOPs and memory, which takes shape inference."
-        ),
+        click.option("--no-work", is_flag=True, help="Omit MACs, FLOPs and memory, which need shape inference."),
     ]
     return apply_all(options, function)
 
@@ -37,14 +35,14 @@ def counting_options(function: F) -> F:
 @click.command(epilog="Exit codes: 0 done, 2 wrong usage or unreadable input.")
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="List the N nodes that compute most.")
+@click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="List the N nodes with the most work.")
 @counting_options
 def stats(a: Path, b: Path | None, top: int, **counting: Any) -> None:
-    """Count operators, nodes, initializers, parameters, bytes and work of model A, or show what changed from A to B, as
-    `onnxopt diff` does.
+    """Count operators, nodes, initializers, parameters, bytes and work of model A, or show the changes from A to B,
+    like `onnxopt diff`.
 
-    MACs are multiplications whose product is summed; FLOPs two for each, and one for each other scalar operation.
-    Memory is an estimate of what the values of a run take at most, beside weights.
+    MACs are multiplications with accumulation; FLOPs are two for each MAC, and one for every other scalar operation.
+    Memory is an estimate of the peak memory of values, without weights.
 
     \b
     onnxopt stats model.onnx

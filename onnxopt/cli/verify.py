@@ -71,15 +71,15 @@ if TYPE_CHECKING:
 @seed_option
 @timeout_option("each load and each run")
 @click.option(
-    "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
+    "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may have values in this type that are float32 in A."
 )
 @rename_option("B calls an input, an output or a symbolic dim of A otherwise.")
-@click.option("--strip-qdq", is_flag=True, help="Take A without its pairs of QuantizeLinear and DequantizeLinear.")
+@click.option("--strip-qdq", is_flag=True, help="Remove pairs of QuantizeLinear and DequantizeLinear from A.")
 @keep_option
-@click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
+@click.option("--strict", is_flag=True, help="Treat inconclusive results and rounding noise as failures.")
 @format_option("table", "json")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
-@click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites of the places that differ.")
+@click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites at the places of differences.")
 def verify(
     a: Path,
     b: Path,
@@ -105,7 +105,7 @@ def verify(
     quiet: bool,
     verbose: int,
 ) -> None:
-    """Compare what the models A and B compute, output by output, with onnxruntime's optimizations off.
+    """Compare the results of models A and B, output by output, with onnxruntime's optimizations off.
 
     \b
     onnxopt verify model.onnx model.opt.onnx
@@ -114,7 +114,7 @@ def verify(
     onnxopt verify model.onnx model.opt.onnx --inputs ids=ids.npy --cases masks
     onnxopt verify model.onnx model.opt.onnx --rtol 1e-3 --format json
 
-    A crash or a hang of onnxruntime in A or B is a result like any other.
+    A crash or hang of onnxruntime in A or B is reported as a result.
     """
     from onnxopt.reporting.progress import Progress
     from onnxopt.verification import VerifyOptions

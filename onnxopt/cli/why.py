@@ -29,12 +29,12 @@ _MAX_SHOWN = 3  # operators by name; reasons with an example
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 shown, 2 wrong usage or unreadable input.")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
-@click.option("--node", metavar="NAME", help="Look at this node: its name, or the name of a value it produces.")
+@click.option("--node", metavar="NAME", help="Examine this node: the name of the node, or of an output.")
 @pipeline_options
 def why(model: Path, name: str, node: str | None, **given: Any) -> None:
-    """Show why a rule fires at a node of MODEL, or why not: its pattern as a tree, with a tick for what fits.
+    """Show why a rule fires at a node of MODEL, or why not: the pattern as a tree, with a tick for each matching part.
 
-    The model is looked at as `optimize` leaves it with these options; -O0: as it is.
+    The command examines the model after optimization with these options; -O0: the unchanged model.
 
     \b
     onnxopt why model.onnx conv-bn-folding

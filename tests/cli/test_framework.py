@@ -123,7 +123,7 @@ def test_passes_are_listed_with_what_runs_them_and_a_whole_sentence(run: Run) ->
     assert listed["convert-dtype"] == "--dtype"
     assert listed["wrong-pass"] == "--with"
     assert listed["fixpoint"] == "-"
-    assert any(line.endswith("dims of one tensor, one after the other, are one Shape") for line in lines)
+    assert any(line.endswith("consecutive dims of a tensor are one Shape") for line in lines)
 
 
 def test_a_pass_with_an_option_of_its_own_is_not_run_with_the_others(run: Run, small: Path) -> None:

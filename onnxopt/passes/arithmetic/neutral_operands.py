@@ -94,7 +94,7 @@ def or_false(m: Match, x: Value) -> Value:
 
 @register
 class NeutralOperands(RewritePass):
-    """Arithmetic and logic with an operand that changes nothing is removed.
+    """Removes arithmetic and logic with a neutral operand.
 
     Applies when: the constant is the operation's neutral element, and changes neither rank nor shape.
     Keeps: type, shape and bits.

@@ -331,8 +331,8 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 @register
 class SimplifyArithmetic(RewritePass):
-    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; x x x = x³; Min of Max is
-    Clip; a Clip to the range of what it reads is none, nor a choice between x and a Softplus that rounds to x.
+    """x * (1 / y) = x / y; merges constant factors, terms and divisors, and removes zero terms; x x x = x³; Min of
+    Max is Clip; removes a Clip to the range of its operand, and a choice between x and a Softplus that rounds to x.
 
     Applies when: the values are floating point, and inner values have no other readers.
     Keeps: integers, whose division truncates; constants that would take more memory when merged.

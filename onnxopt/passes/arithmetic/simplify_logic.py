@@ -240,9 +240,9 @@ def _least(x: Value) -> int | None:
 
 @register
 class SimplifyLogic(RewritePass):
-    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not (p or
-    q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is true of all
-    positions, as that they are not below zero, says nothing beside another; what is true of none chooses nothing.
+    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not
+    (p or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers; removes conditions that are true for all
+    positions (index >= 0), and choices by conditions that are false for all.
 
     Applies when: the operands are booleans, or ones and zeros from a Cast of booleans.
     Not done: not (a > b) of floats, as NaN makes both comparisons false; a choice of floats by products, as 0 times

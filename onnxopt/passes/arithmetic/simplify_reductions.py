@@ -92,8 +92,8 @@ def centered_product(m: Match, x: Value, f: Value) -> Value:
 
 @register
 class SimplifyReductions(RewritePass):
-    """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), so do means and bounds; ReduceSum(x) / n = ReduceMean(x);
-    x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f.
+    """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), likewise means and bounds; ReduceSum(x) / n =
+    ReduceMean(x); x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f.
 
     Applies when: axes and sizes are known, and inner values have no other readers.
     Not done: ReduceL2, ReduceL1, ReduceSumSquare, ReduceLogSumExp for their formulas: in onnxruntime they take several

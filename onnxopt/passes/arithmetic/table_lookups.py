@@ -55,8 +55,8 @@ def label_that_counts(m: Match, x: Value, table: Array) -> Value:
 
 @register
 class TableLookups(RewritePass):
-    """Cast(Gather(c, i)) = Gather(Cast(c), i), c constant; the label of the best is gathered, not extracted and
-    reshaped; where labels count from 0, they are the places.
+    """Cast(Gather(c, i)) = Gather(Cast(c), i), c constant; gathers the label of the best class directly; labels
+    that count from 0 are the indices.
 
     Applies when: the table is small, or does not grow, and table and inner values have no other readers.
     Classifiers of scikit-learn look up labels in this way, through floats.

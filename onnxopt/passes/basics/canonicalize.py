@@ -150,7 +150,7 @@ def constant_on_the_right(m: Match, c: Value, x: Value) -> Value:
 
 @register
 class Canonicalize(RewritePass):
-    """What only describes data becomes constant: types, static shapes, positions in sequences, inference switches.
+    """Makes descriptions of data constant: types, static shapes, positions in sequences, inference switches.
 
     Applies when: the described type, dim or position is known from the model alone.
     Keeps: the tensor arithmetic itself.

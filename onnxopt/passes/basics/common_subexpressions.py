@@ -24,7 +24,7 @@ _COMMUTATIVE = COMMUTATIVE - {"Max", "Min"}
 
 @register
 class CommonSubexpressions(ModelPass):
-    """f(x) and f(x) are one node, in the scope that holds both; a body reads what the scope around it computed before.
+    """Merges equal nodes, f(x) and f(x), in the common scope; a body reads results of the outer scope.
 
     Applies when: operator, inputs by position (in any order for commutative operators), attributes and bodies are
     equal.

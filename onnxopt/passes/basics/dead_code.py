@@ -21,7 +21,7 @@ _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 @register
 class DeadCode(ModelPass):
-    """Nodes, initializers, optional outputs, functions, their inputs and outputs that nothing reads are removed.
+    """Removes unused nodes, initializers, optional outputs, functions, and unused inputs and outputs of functions.
 
     Keeps: graph inputs; operators unknown to the standard, with possible side effects; initializers named by training
     or quantization annotations; outputs of an Attention, required by runtimes; inputs of functions that a runtime may

@@ -14,8 +14,8 @@ from onnxopt.record import record
 @register
 @record(frozen=True)
 class DeduplicateConstants(GraphPass):
-    """Initializers with the same type, shape and bytes become one; those of bodies, as both branches of an If have, one
-    of the graph around them.
+    """Merges initializers of equal type, shape and bytes; equal ones of bodies (both branches of an If) move to the
+    outer graph.
 
     Keeps: inputs, outputs, and constants named by annotations; external data, which is not read for the comparison;
     small constants of bodies. A function cannot hold or read initializers.

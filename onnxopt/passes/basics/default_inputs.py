@@ -16,7 +16,7 @@ _FAR: Final = 32  # values examined
 
 @register
 class DefaultInputs(GraphPass):
-    """The initial state of a recurrent network is left out where it is zero, whatever its size.
+    """Removes initial states of recurrent networks that are zero, for any size.
 
     Applies when: the state is a constant of zeros, or zeros of a computed shape, perhaps sliced, reshaped or
     concatenated.

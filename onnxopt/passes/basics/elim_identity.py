@@ -221,7 +221,7 @@ def map_of_nothing(m: Match, x: Value) -> Value:
 
 @register
 class ElimIdentity(RewritePass):
-    """Nodes that hand on their input unchanged are removed.
+    """Removes nodes that return their input unchanged.
 
     Applies when: type, shape and bits of the output provably equal the input's.
     Keeps: the Identity between an input, initializer or outer value and a graph output.

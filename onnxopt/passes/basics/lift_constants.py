@@ -14,7 +14,7 @@ from onnxopt.record import record
 @register
 @record(frozen=True)
 class LiftConstants(GraphPass):
-    """Constant() -> y is the initializer y; Identity(constant) -> y too, where y is a body's output.
+    """Constant() -> y becomes the initializer y; so does Identity(constant) -> y for an output y of a body.
 
     Applies when: the constant is dense and the scope holds initializers (not in functions, nor in bodies before IR 4).
     Keeps: the tensor as it is, with its documentation; a Constant that is itself a graph output.

@@ -35,7 +35,7 @@ Operand: TypeAlias = "Value | Array | _Step | None"  # Array: what each iteratio
 
 @register
 class BatchLoops(GraphPass):
-    """Loop(n; i → f(x[aᵢ])) = f(Gather(x, a)), with the trips as first axis.
+    """Loop(n; i → f(x[aᵢ])) = f(Gather(x, a)), with the iterations as first axis.
 
     Applies when: the trip count is constant, no state is carried, and the body picks rows and slices at constant
     indices and computes with them: Gather, Slice, Reduce, elementwise operators. PyTorch's EmbeddingBag is exported

@@ -11,7 +11,7 @@ from onnxopt.rewriting.inline import forward_results, misleads, obstacle
 
 @register
 class InlineBranches(GraphPass):
-    """If(true) then A else B = A, in the scope around it.
+    """If(true) then A else B = A, inlined into the outer scope.
 
     Applies when: the condition is constant.
     Keeps: names of the If's results; an Identity for results that are outer values, initializers, or repeated outputs.

@@ -18,7 +18,7 @@ from onnxopt.rewriting.parts import insert_new, of_axes
 
 @register
 class InlineLoops(GraphPass):
-    """Loop(0, cond, v, body) = v; Loop(1, true, v, body) = body(0, true, v), in the scope around it.
+    """Loop(0, cond, v, body) = v; Loop(1, true, v, body) = body(0, true, v), inlined into the outer scope.
 
     Applies when: the trip count is constant, or the condition is: false at first, or false after the first iteration.
     Keeps: names of the Loop's results; scan outputs, as an element along a new first axis.

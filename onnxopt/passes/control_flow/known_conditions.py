@@ -20,7 +20,7 @@ _NOTS: Final = 4  # chained Not operators looked through
 
 @register
 class KnownConditions(GraphPass):
-    """If(c) A B = A where what reads it cannot take B.
+    """If(c) A B = A where the readers of the If cannot accept B.
 
     Applies when: the branches' results have different ranks, and a Conv, LSTM, Transpose or pool in every run of the If
     fails for one branch. PyTorch's exporter writes a `squeeze` of unknown rank like this. Further Ifs on the same

@@ -25,8 +25,8 @@ from onnxopt.rewriting.replace import remove_dead
 
 @register
 class SimplifyLoops(GraphPass):
-    """Loop and Scan without what they carry for nothing: a body reads what never changes where it comes from, and what
-    no result depends on goes. Loop(true, i < n) = Loop(n), and its counter is i; so is Loop(n, i < n).
+    """Removes carried values of Loop and Scan: a body reads an unchanged value from outside, and a value without
+    effect on results is dropped.
 
     Applies when: a state is passed on unchanged; neither a result nor the decisions based on it are read; a counter
     starts at 0 with step 1; a Loop runs while its counter is below a limit, a constant or a dim (at most 16,777,216 if

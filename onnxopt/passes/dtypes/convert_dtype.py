@@ -41,7 +41,7 @@ _WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converte
 @register
 @record(frozen=True)
 class ConvertDtype(ModelPass):
-    """Float32 values and weights become narrower ones, with Casts where an operator stays wide.
+    """Converts float32 values and weights to a narrower type, with Casts around operators that stay float32.
 
     Stays wide: operators without narrow types in the standard; sums over many elements, powers and exponentials,
     angles, coordinates, random numbers, quantizers (table with reasons in `analysis/narrowing.py`); readers of weights

@@ -22,7 +22,7 @@ _MOST: Final = 32  # steps between the Casts
 
 @register
 class WidenIndices(ModelPass):
-    """Cast(f(Cast(x))) = f(x), where x are sizes, and f is index arithmetic in 32 bits.
+    """Cast(f(Cast(x))) = f(x), for sizes x and index arithmetic f in 32 bits.
 
     Applies when: each intermediate number is known as an expression of sizes that fits 32 bits, and is read only by
     Casts and intermediate nodes.

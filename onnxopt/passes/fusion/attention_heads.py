@@ -34,7 +34,7 @@ def attention_of_rows(m: Match, q: Value, k: Value, v: Value) -> Value:
 
 @register
 class AttentionHeads(RewritePass):
-    """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows, in which the heads lie side by side: four Transposes less.
+    """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with adjacent heads: four Transposes less.
 
     Applies when: queries, keys, values and the result are transposed, and the transposed values have no other readers.
     Keeps: an Attention with a past, whose layout is heads first in either form.

@@ -200,7 +200,7 @@ def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
 
 @register
 class FuseRotary(RewritePass):
-    """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s) (opset 23), however its signs and angles are written.
+    """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s) (opset 23), for all forms of signs and angles.
 
     Applies when: the angles are equal for both halves (by Concat, Gather of a table, product with signs, or constants)
     and for all heads, and belong to the positions of x. Angles of a single sequence are expanded over the batch, once

@@ -142,8 +142,8 @@ def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
 
 @register
 class ConvAxes(RewritePass):
-    """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i)): TensorFlow writes a convolution along one axis as
-    one over images of one row, maybe turned in between.
+    """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i)): TensorFlow writes a convolution along one axis
+    as a convolution of images with one row, possibly with Transposes in between.
 
     Applies when: the window has a single tap along the axis, without padding. Pools, and elementwise operators between
     windows, are included.

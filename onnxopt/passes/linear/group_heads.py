@@ -98,7 +98,7 @@ def _for_group(m: Match, value: Value, sizes: Shape, group: int) -> Value:
 
 @register
 class GroupHeads(RewritePass):
-    """Queries that share a head of keys and values are rows of one product with them: nothing is copied for each.
+    """Queries that share a head of keys and values become rows of one product, without copies of the head.
 
     Applies when: a Gather of keys and of values with constant indices repeats each head equally often, in order; inner
     values have no other readers; masks are equal for all heads. A mask with a row for each query is tiled, once for all

@@ -169,7 +169,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 @register
 @record(frozen=True)
 class LinearComposition(RewritePass):
-    """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): linear operators in a row are one.
+    """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): merges consecutive linear operators.
 
     Applies when: the inner value has no other readers, and the composed weights are no larger than both, so that
     neither bytes nor multiplications increase: bottlenecks stay.

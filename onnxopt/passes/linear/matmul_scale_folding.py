@@ -97,7 +97,7 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
 
 @register
 class MatMulScaleFolding(RewritePass):
-    """(x z) W = x (z W), (x W + b) z = x (W z) + b z, (x z) (y u) = (x zu) y: of two scales one is left.
+    """(x z) W = x (z W), (x W + b) z = x (W z) + b z, (x z) (y u) = (x zu) y: merges scales.
 
     Applies when: the factor is a single number, or has an element for each element of the last axis; the inner value
     has no other readers. Unlike scale-propagation, which follows a factor through data movement, this pass examines a

@@ -208,10 +208,8 @@ def _cut_off(m: Match, axis: int, start: int, end: int | None, same: int | None)
 
 @register
 class PadFolding(RewritePass):
-    """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise;
-    MaxPool of zeros around what is not negative. Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides, and those of
-    a ConvTranspose larger: causal convolutions are padded on both sides, and cut; Keras pads them before the channels
-    are in front.
+    """Conv(Pad(x, p)) = Conv(x), with pads larger by p; likewise AveragePool with counted padding, MaxPool with a
+    Pad of -inf, and MaxPool with a Pad of zeros around non-negative values.
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and has no other readers.
     Cropped elements were made of padding, and are cropped by constant bounds or to the size of the Conv's input.

@@ -137,7 +137,7 @@ def merge_batch_norm(
 
 @register
 class ParallelConvMerging(RewritePass):
-    """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c); so are a BatchNormalization of x, and x itself.
+    """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c); also with a BatchNormalization of x, or x, as a term.
 
     Applies when: strides, dilations, groups and channels are equal, and the zero-padded kernels cover the same
     positions without more taps than before.

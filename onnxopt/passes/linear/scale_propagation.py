@@ -32,7 +32,7 @@ class _Scaled(NamedTuple):
 
 @register
 class ScalePropagation(GraphPass):
-    """T(x W + b) z = T(x (z W) + z b): a constant factor goes into the weights behind what moves data.
+    """T(x W + b) z = T(x (z W) + z b): a constant factor moves into weights, through operators T that move data.
 
     Applies when: the factor is a single number. All operators in between are linear (Transpose, Reshape, Slice, Split,
     Concat of scaled parts, a product with a scaled operand, average pooling) or keep a positive factor (Relu, MaxPool),

@@ -148,9 +148,8 @@ def fold_order_of_channels(m: Match, x: Value, order: Array, w: Array, b: Value 
 
 @register
 class SpaceToDepth(RewritePass):
-    """Concat(x[:, :, i::b, j::b], for all i, j < b) = SpaceToDepth(x, b), its channels in another order; a Conv has
-    weights in that order. Of channels that come last: Concat(x[:, i::b, j::b]) = Reshape(Transpose(Reshape(x))), in the
-    order of rows or of columns, as Swin merges patches.
+    """Concat(x[:, :, i::b, j::b], for all i, j < b) = SpaceToDepth(x, b), with permuted channels; weights of a
+    following Conv are permuted.
 
     Reshape(Transpose(Reshape(x, [n, c, r, r, h, w])), [n, c, h r, w r]) = DepthToSpace(x, r), in half of the time.
 

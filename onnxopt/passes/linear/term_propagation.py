@@ -21,7 +21,7 @@ _MOST: Final = 1 << 14  # elements of a term, as many as a bias
 
 @register
 class TermPropagation(GraphPass):
-    """T(x W + b)[i] + c = T(x W + b')[i], where b' is b, and c more for what becomes part i.
+    """T(x W + b)[i] + c = T(x W + b')[i], where b' is b plus c at the elements of part i.
 
     Applies when: the term is a single number, or has an element for each element of an axis of the product; in between
     are Split (other parts stay), Reshape, Transpose, Squeeze, Unsqueeze without other readers; and the path ends at a

@@ -22,7 +22,7 @@ _FEW: Final = 4  # readers of a value
 
 @register
 class AxesFirst(GraphPass):
-    """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)); that may be one with an Unsqueeze before.
+    """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)), to merge with an Unsqueeze before.
 
     Likewise Squeeze. For operands squeezed, picked or reduced along these axes before, f works with the axes kept.
     Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); likewise Squeeze.

@@ -22,8 +22,8 @@ _TERM: Final = 2  # index of a Gemm's term
 
 @register
 class ConstantsOnce(GraphPass):
-    """f(c, y) = f(c1, y), where the constant c holds c1 again and again, beside a y that is as large; so for what a
-    Gemm adds, and what a Where chooses from.
+    """f(c, y) = f(c1, y), where the constant c repeats c1 and y has the full size; also for the addend of a Gemm,
+    and for operands of a Where.
 
     Applies when: y provably has the axes along which c repeats, with the same length, or has more axes.
     Keeps: vectors with a number for each channel; zeros of different sign.

@@ -31,7 +31,7 @@ _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses Ski
 @register
 @record(frozen=True)
 class FlattenRows(GraphPass):
-    """Regions of nodes that treat rows one by one work on matrices, where that leaves fewer nodes.
+    """Flattens regions of row-wise operators to matrices, if fewer nodes remain.
 
     Applies when: all values of a region have the same leading dims, and the products with bias (each a Gemm) and
     removed Reshapes outnumber the Reshapes needed at the borders.

@@ -34,8 +34,8 @@ def pick_of_all(m: Match, x: Value, index: Array) -> Value:
 
 @register
 class GatherAxes(RewritePass):
-    """Chains of Gather, GatherND, Slice, Expand and Tile, with Reshapes and Transposes between them, are composed: one
-    Slice, one Gather for each axis, one Transpose, one Reshape before and behind, as far as they are needed.
+    """Composes chains of Gather, GatherND, Slice, Expand and Tile, with Reshapes and Transposes between them, to
+    one Slice, one Gather for each axis, one Transpose, and one Reshape before and behind, each only if needed.
 
     Applies when: indices are constant, or computed along a single axis, and inner results have no other readers.
     PyTorch's exporters move an axis to the front, index it, and move it back: `x[:, i]`. `x[:, i, j]` becomes a Gather

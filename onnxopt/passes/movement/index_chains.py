@@ -285,9 +285,8 @@ def _length(m: Match, v: Value) -> int:
 
 @register
 class IndexChains(RewritePass):
-    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]); parts of a Split that are joined in another order =
-    Gather; dims of one tensor, one after the other, are one Shape. Elements of vectors that are joined and moved about
-    are joined in that order at once; columns that are sliced by steps and joined again are a Split.
+    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]); a Concat of Split parts in another order is a
+    Gather; consecutive dims of a tensor are one Shape.
 
     Applies when: indices are constant, the axis length is known, and gathered values have no other readers.
     Exporters write Reshape targets like this, a dim of a Shape at a time. `torch.roll` joins parts in another order: a

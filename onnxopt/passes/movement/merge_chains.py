@@ -194,8 +194,8 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Two steps are one: Concat of Concat, of Split, of Unsqueezes; Reshape of a stack; Unsqueeze, Squeeze, Reshape of
-    Reduce; Cast of a Cast that loses nothing.
+    """Merges two steps: Concat of Concat, of Split, of Unsqueezes; Reshape of a stack; Unsqueeze, Squeeze, Reshape
+    of Reduce; Cast of a lossless Cast.
 
     Applies when: axes and targets are constant, and inner values have no other readers.
     """

@@ -32,7 +32,7 @@ class _Alike(NamedTuple):
 
 @register
 class PackParts(GraphPass):
-    """Concat(f(a, c), f(b, d)) = f(Split(x)[0], Split(x)[1]) of parts (a, b) and (c, d) that are one part each.
+    """Concat(f(a, c), f(b, d)) = f(Split(x)[0], Split(x)[1]), where (a, b) and (c, d) are adjacent parts.
 
     Applies when: elementwise operators are equal step by step back to parts of Splits along the Concat's axis, in
     order, or to constants; other dims are equal, and inner values have no other readers.

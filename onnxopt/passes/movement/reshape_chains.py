@@ -62,8 +62,8 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
 
 @register
 class ReshapeChains(RewritePass):
-    """Chains of Reshape, Flatten, Squeeze, Unsqueeze and Transpose are composed: one Reshape and one Transpose remain,
-    one of them, or none.
+    """Composes chains of Reshape, Flatten, Squeeze, Unsqueeze and Transpose to at most one Reshape and one
+    Transpose.
 
     Applies when: inner results have no other readers, and a Reshape target with at most one unknown dim exists. Joined
     or split axes are adjacent in the input. Single-token decoders transpose [batch, 1, heads, width] like this;

@@ -20,7 +20,8 @@ _RULE: Final = "assigned"
 
 @register
 class SliceAssignments(GraphPass):
-    """Scatter(x, the places of x[:, a:b], u) = Concat(x[:, :a], u, x[:, b:]); Pad(u) where x is one number.
+    """Scatter(x, indices of x[:, a:b], u) = Concat(x[:, :a], u, x[:, b:]); Pad(u) where all elements of x are
+    equal.
 
     Applies when: the indices form a box that is smaller than the data along a single axis (for constant data along any
     axes), as constants or built from Range, Expand and Concat; dims are known; and no more nodes are left after all

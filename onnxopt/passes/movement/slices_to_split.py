@@ -25,7 +25,7 @@ _CUTS: Final = ("Slice", "Gather", _EXTRACTOR)
 
 @register
 class SlicesToSplit(GraphPass):
-    """x[:a], x[a:b], x[b:] = Split(x); a Split of which one part is read is a Slice; Split of Split = Split.
+    """x[:a], x[a:b], x[b:] = Split(x); a Split with a single used part is a Slice; Split of Split = Split.
 
     Applies when: the axis size is known, and slices with constant bounds and step 1 (or lists of consecutive indices)
     cover the axis without gaps and overlaps. Rotary embeddings halve each head like this; scikit-learn takes all

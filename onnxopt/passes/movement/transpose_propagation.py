@@ -25,7 +25,7 @@ Perm = tuple[int, ...]
 
 @register
 class TransposePropagation(GraphPass):
-    """f(Transpose(x, p)) = Transpose(f'(x), p), f' the same with its axes renamed: Transposes meet, and cancel.
+    """f(Transpose(x, p)) = Transpose(f'(x), p), where f' is f with renamed axes: Transposes meet and cancel.
 
     Applies when: a region of operators that work elementwise, broadcast, or along constant axes (Concat, Split,
     Softmax, Reduce, Pad, Slice, quantizers) has more Transposes at its border than the permuted region needs, and no

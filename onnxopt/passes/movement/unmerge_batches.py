@@ -31,7 +31,8 @@ _MOST: Final = 4  # merged axes, and alternative splits tried
 @register
 @record(frozen=True)
 class UnmergeBatches(GraphPass):
-    """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes and f treats what lies along them apart.
+    """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes along which the elements of f are
+    independent.
 
     Applies when: a region of nodes (products, Softmax, elementwise operators, on other axes or permuting them) has more
     Reshapes at its border, merging or splitting only the batch axes, than the unmerged region needs. Dead computations

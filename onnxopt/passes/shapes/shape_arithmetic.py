@@ -38,7 +38,7 @@ Seen = MutableMapping[Hashable, Value]
 
 @register
 class ShapeArithmetic(ModelPass):
-    """Integers computed from shapes are known as expressions of the symbols of the inputs.
+    """Expresses integers computed from shapes by the symbols of the inputs.
 
     Applies when:
     * all elements are numbers: a constant;

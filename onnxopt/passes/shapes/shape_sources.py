@@ -27,9 +27,9 @@ _TURNING: Final = ("Transpose", "Unsqueeze")  # operators whose dims are input d
 
 @register
 class ShapeSources(GraphPass):
-    """Gather(Shape(y), j) = Gather(Shape(x), i) where the dims are the same symbol, so that one Shape serves both; a
-    Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only, and
-    dims of a Transpose or an Unsqueeze are picked of what it reads, so that it is one with what moves it on.
+    """Gather(Shape(y), j) = Gather(Shape(x), i) for dims with equal symbols, to share one Shape; a Concat of dims
+    of one Shape is a Gather; Shape(f(x)) = Shape(x) where only the shape of f(x) is used; dims of a Transpose or
+    Unsqueeze are taken from the operand.
 
     Applies when: the removed Shape has no other readers, indices are constant, and the other Shape is available in
     time; x provably has the shape of f(x).
