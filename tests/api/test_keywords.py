@@ -112,6 +112,7 @@ def test_what_is_compared_how_is_of_its_type() -> None:
         ({"overwrite_input_shapes": {}}, 'shapes={"x": (1, 3, 224, 224)}'),
         ({"model_check": True}, "verify=True, which is the default"),
         ({"size_threshold": 1}, "max_constant_bytes=BYTES"),
+        ({"check_rtol": 1e-3}, "rtol=1e-3"),
         ({"anything": 1}, "help(onnxopt.optimize) lists those that there are"),
     ],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests.cli.conftest import Run
+from tests.samples import sample
 from tests.test_lossless import everything
 
 TEXT = """
@@ -188,6 +189,18 @@ def test_functions_have_opsets_of_their_own(tmp_path: Path, run: Run) -> None:
     assert "--inline-functions" in refused.stderr
     done = run("optimize", "in.onnx", "out.onnx", "--target-opset", "18", "--inline-functions")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("name", "level"), [("transformer_block", "-O3"), ("sequences", "-O0")])
+def test_a_result_of_a_new_opset_goes_down_again(name: str, level: str, tmp_path: Path, run: Run) -> None:
+    onnx.save(sample(name), tmp_path / "in.onnx")
+    newer = run("optimize", "in.onnx", "newer.onnx", level, "--target-opset", "23")
+    older = run("optimize", "newer.onnx", "older.onnx", "-O0", "--target-opset", "13")
+    assert "✓" in newer.stdout, newer.stderr
+    assert "✓" in older.stdout, older.stderr
+    result = onnx.load(tmp_path / "older.onnx")
+    onnx.checker.check_model(result, full_check=True)
+    assert ({o.version for o in result.opset_import}, result.ir_version) == ({13}, 7)
 
 
 def test_what_the_converter_cannot_do_is_one_line(tmp_path: Path, run: Run) -> None:
