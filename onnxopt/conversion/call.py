@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
 from onnxopt.conversion.known import Known
 from onnxopt.conversion.steps import Steps
@@ -101,6 +101,3 @@ class Call:
         self.op.nodes.clear()
         self.op("Cast", result, to=narrow, name=self.made[0])
         return [*nodes, *self.op.nodes]
-
-
-FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})

@@ -7,13 +7,16 @@ from typing import TypeAlias
 
 from onnx import NodeProto
 
+from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.operators.einsum import Equation, Letters, read_equation
 
+FORMS = Forms()
 Operand: TypeAlias = tuple[str, Letters]  # name and axes of a value
 
 
-def einsum(call: Call) -> list[NodeProto]:
+@FORMS.before(12, "Einsum")
+def _einsum(call: Call) -> list[NodeProto]:
     """Einsum(x, y) = Transpose(ReduceSum(MatMul(x', y'))), where x' and y' have the axes in one order."""
     names = [call.input(i) for i in range(len(call.node.input))]
     equation = read_equation(call.attr("equation"), [call.rank(i) for i in range(len(names))])

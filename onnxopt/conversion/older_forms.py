@@ -1,30 +1,18 @@
-"""What is written instead of an operator before the opset that made it another one: a form for each such boundary.
-
-The first line of a form is its equation; the nodes that it returns are of the opset before. None: as the schemas say.
-What onnx's schemas tell is not here: operators that only take more types, or have an attribute whose default is what
-the operator did before.
-"""
+"""The table of older forms: for an operator and the opset that changed the operator, the form before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import zip_longest
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
-from onnxopt.analysis.shapes.symbolic import vanishes_with
-from onnxopt.conversion.call import FLOATS, Call, Unsayable
-from onnxopt.conversion.einsum import einsum
-from onnxopt.conversion.rotary import rotary_embedding
-from onnxopt.conversion.written import group_norm, layer_norm, rms_norm, trilu
-from onnxopt.element_types import BY_CODE
+from onnxopt.conversion import einsum, older_quantizers, older_sizes, older_types, rotary, written
+from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.operators import REDUCTIONS
-from onnxopt.protos import Array, numpy_dtype
-from onnxopt.rewriting.forms import FORMS
+from onnxopt.rewriting.forms import FORMS as ATTRIBUTES
 
-Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]
 _SELECTIVE: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})  # of one: that one
 _CONSTANT_ATTRIBUTES: Final = {
     "value_float": np.float32,
@@ -32,7 +20,6 @@ _CONSTANT_ATTRIBUTES: Final = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-_NARROW_INTEGERS: Final = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
 # Values of attributes that the opset brought.
 _NEW_VALUES: Final = {
     ("Pad", 19): ("mode", ("wrap",)),
@@ -40,25 +27,11 @@ _NEW_VALUES: Final = {
     ("ScatterElements", 18): ("reduction", ("max", "min")),
     ("ScatterND", 18): ("reduction", ("max", "min")),
 }
-TABLE: Final[dict[tuple[str, int], Form]] = {
-    ("Einsum", 12): einsum,
-    ("RMSNormalization", 23): rms_norm,
-    ("RotaryEmbedding", 23): rotary_embedding,
-    ("GroupNormalization", 21): group_norm,
-    ("GroupNormalization", 18): group_norm,
-    ("LayerNormalization", 17): layer_norm,
-    ("Trilu", 14): trilu,
-}
+FORMS = Forms()
 
 
-def _before(since: int, *ops: str) -> Callable[[Form], Form]:
-    def enter(form: Form) -> Form:
-        TABLE.update(dict.fromkeys(((op, since) for op in ops), form))
-        return form
-
-    return enter
-
-
+@FORMS.before(19, "Pad", "Resize")
+@FORMS.before(18, "ScatterElements", "ScatterND")
 def _new_value(call: Call) -> None:
     """f(x, mode) = f(x, mode), but for the new modes."""
     name, values = _NEW_VALUES[call.node.op_type, call.since]
@@ -66,20 +39,17 @@ def _new_value(call: Call) -> None:
         raise Unsayable(f"`{name}` cannot be {call.attr(name)} before opset {call.since}")
 
 
-TABLE.update(dict.fromkeys(_NEW_VALUES, _new_value))
-
-
-@_before(13, "Squeeze", "Unsqueeze", "Split")
+@FORMS.before(13, "Squeeze", "Unsqueeze", "Split")
 def _attributes(call: Call) -> list[NodeProto] | None:
     """f(x, axes) = f(x; axes)."""
     if not call.input(1):
         return None
-    (name,) = FORMS[call.node.op_type].names
+    (name,) = ATTRIBUTES[call.node.op_type].names
     return call.rewritten(inputs=[call.input(0)], **{name: call.constant(1, name).reshape(-1).tolist()})
 
 
-@_before(13, "ReduceSum")
-@_before(18, *(op for op in REDUCTIONS if op != "ReduceSum"))
+@FORMS.before(13, "ReduceSum")
+@FORMS.before(18, *(op for op in REDUCTIONS if op != "ReduceSum"))
 def _axes(call: Call) -> list[NodeProto]:
     """Reduce(x, axes) = Reduce(x; axes); of no axes: x where nothing is to be done then."""
     axes = call.constant(1, "axes").reshape(-1).tolist() if call.input(1) else []
@@ -91,94 +61,15 @@ def _axes(call: Call) -> list[NodeProto]:
     return call.op.nodes
 
 
-@_before(20, "ReduceMax", "ReduceMin")
-@_before(13, "Pad")
-def _of_booleans(call: Call) -> list[NodeProto] | None:
-    """f(x) = Cast(f(Cast x)), of booleans as int32."""
-    return call.widely(TensorProto.INT32, (0, 2)) if call.element_type() == TensorProto.BOOL else None
-
-
-@_before(14, "Add", "Sub", "Mul", "Div")
-def _of_small_integers(call: Call) -> list[NodeProto] | None:
-    """a + b = Cast(Cast a + Cast b), of 8 and 16 bits in 64."""
-    return call.widely(TensorProto.INT64, (0, 1)) if call.element_type() in _NARROW_INTEGERS else None
-
-
-@_before(18, "Split")
-def _equal_parts(call: Call) -> list[NodeProto] | None:
-    """Split(x; num_outputs) = Split(x) where the parts are equal, Split(x, sizes) where the last one is smaller."""
-    count = call.attr("num_outputs")
-    if call.input(1) or count is None:
-        return None
-    size = call.size(call.attr("axis"))
-    if size is None:
-        raise Unsayable(f"the size that is split into {count} parts is not known")
-    if size % count == 0:
-        return call.rewritten(without=["num_outputs"])
-    part = -(-size // count)
-    sizes = [min(part, max(0, size - i * part)) for i in range(count)]
-    return call.rewritten(inputs=[call.input(0), call.op.constant(sizes)], without=["num_outputs"])
-
-
-def _spread(call: Call, i: int, what: Array, around: Callable[[int], str], rank: int) -> str:
-    """The operand, an entry for each of the axes `what`, as one with an entry for each axis; `around`: the others."""
-    places = {int(a) % rank: k for k, a in enumerate(what)}
-    piece = []
-    for axis in range(rank):
-        k = places.get(axis)
-        bounds = () if k is None else (call.op.constant([k]), call.op.constant([k + 1]))
-        piece.append(around(axis) if k is None else call.op("Slice", call.input(i), *bounds))
-    return call.op("Concat", *piece, axis=0)
-
-
-@_before(18, "Pad")
-def _pad_axes(call: Call) -> list[NodeProto] | None:
-    """Pad(x, p, c, axes) = Pad(x, p with zeros for the other axes, c)."""
-    if not call.input(3):
-        return None
-    axes, rank, zero = call.constant(3, "axes").reshape(-1), call.rank(), call.op.constant([0])
-    both = np.concatenate([axes % rank, axes % rank + rank])
-    pads = _spread(call, 1, both, lambda axis: zero, 2 * rank)
-    return call.rewritten(inputs=[call.input(0), pads, *filter(None, [call.input(2)])])
-
-
-@_before(18, "Resize")
-def _resize_axes(call: Call) -> list[NodeProto] | None:
-    """Resize(x, s; axes) = Resize(x, s with ones, or the sizes of x, for the other axes)."""
-    axes = call.attr("axes")
-    if axes is None:
-        return None
-    if call.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
-        raise Unsayable("`axes` of what is cropped, too, cannot be said")
-    rank, (x, roi, scales, sizes) = call.rank(), (call.input(i) for i in range(4))
-    if scales:
-        one = call.op.constant([1], np.float32)
-        scales = _spread(call, 2, axes, lambda axis: one, rank)
-    if sizes:
-        dims = call.op("Shape", x)
-        own = [call.op("Slice", dims, call.op.constant([d]), call.op.constant([d + 1])) for d in range(rank)]
-        sizes = _spread(call, 3, axes, lambda axis: own[axis], rank)
-    return call.rewritten(inputs=[x, roi, scales, *filter(None, [sizes])], without=["axes"])
-
-
-@_before(13, "Resize")
-def _all_operands(call: Call) -> list[NodeProto] | None:
-    """Resize(x, , , sizes) = Resize(x, [], [], sizes)."""
-    if call.input(1) and call.input(2):
-        return None
-    given = [call.input(i) or call.op.constant([], np.float32) for i in (1, 2)]
-    return call.rewritten(inputs=[call.input(0), *given, *filter(None, [call.input(3)])])
-
-
-@_before(19, "AveragePool")
-@_before(18, "LpPool")
+@FORMS.before(19, "AveragePool")
+@FORMS.before(18, "LpPool")
 def _undilated(call: Call) -> list[NodeProto] | None:
     """f(x; dilations = 1) = f(x)."""
     given = call.attr("dilations")
     return call.rewritten(without=["dilations"]) if given is not None and set(given) <= {1} else None
 
 
-@_before(13, "Softmax", "LogSoftmax", "Hardmax")
+@FORMS.before(13, "Softmax", "LogSoftmax", "Hardmax")
 def _along_the_last(call: Call) -> list[NodeProto]:
     """f(x; axis) = Transpose(f(Transpose x; -1)): before, all axes from `axis` on were one."""
     axis = call.attr("axis")
@@ -192,47 +83,7 @@ def _along_the_last(call: Call) -> list[NodeProto]:
     return call.op.nodes
 
 
-@_before(12, "Max", "Min")
-def _chosen(call: Call) -> list[NodeProto] | None:
-    """Max(a, b) = Where(a > b, a, b), of integers."""
-    if call.element_type() in FLOATS | {0}:
-        return None
-    compare = "Greater" if call.node.op_type == "Max" else "Less"
-    first, *others = call.node.input
-    if not others:
-        call.op("Identity", first, name=call.made[0])
-    for i, other in enumerate(others):
-        name = call.made[0] if i == len(others) - 1 else ""
-        first = call.op("Where", call.op(compare, first, other), first, other, name=name)
-    return call.op.nodes
-
-
-@_before(12, "Clip")
-def _clipped(call: Call) -> list[NodeProto] | None:
-    """Clip(x, a, b) = Min(Max(x, a), b), of integers."""
-    if call.element_type() in FLOATS | {0}:
-        return None
-    x, low, high = (call.input(i) for i in range(3))
-    if low:
-        x = call.op("Where", call.op("Less", x, low), low, x)
-    if high:
-        x = call.op("Where", call.op("Greater", x, high), high, x)
-    call.op("Identity", x, name=call.made[0])
-    return call.op.nodes
-
-
-@_before(12, "Pow")
-def _one_type(call: Call) -> list[NodeProto] | None:
-    """xⁿ = Cast(Cast(x)^Cast(n)): both of one type, which is a float."""
-    base, power = call.element_type(0), call.element_type(1)
-    if 0 in (base, power) or (base == power and base in FLOATS):
-        return None
-    if base in FLOATS:
-        return call.rewritten(inputs=[call.input(0), call.cast(call.input(1), base)])
-    return call.widely(TensorProto.DOUBLE, (0, 1))
-
-
-@_before(12, "Constant")
+@FORMS.before(12, "Constant")
 def _as_tensor(call: Call) -> list[NodeProto] | None:
     """Constant(value_ints) = Constant(value)."""
     (said,) = call.node.attribute
@@ -245,7 +96,7 @@ def _as_tensor(call: Call) -> list[NodeProto] | None:
     return None
 
 
-@_before(12, "Dropout")
+@FORMS.before(12, "Dropout")
 def _inference(call: Call) -> list[NodeProto]:
     """Dropout(x, ratio, False) = Dropout(x), and a mask of what is true."""
     if call.input(2) and call.constant(2, "training_mode").any():
@@ -257,124 +108,7 @@ def _inference(call: Call) -> list[NodeProto]:
     return [*call.op.nodes, dropout]
 
 
-@_before(13, "DequantizeLinear")
-def _dequantized(call: Call) -> list[NodeProto]:
-    """DequantizeLinear(x, s, z; axis) = (x - z) · s: before, there was no axis."""
-    if _is_single(call):
-        return call.rewritten(without=["axis"])
-    x, scale, zero = (call.input(i) for i in range(3))
-    kind = call.needed_type(1)
-    found = call.cast(x, kind)
-    if zero:
-        found = call.op("Sub", found, _column(call, call.cast(zero, kind)))
-    call.op("Mul", found, _column(call, scale), name=call.made[0])
-    return call.op.nodes
-
-
-@_before(13, "QuantizeLinear")
-def _quantized(call: Call) -> list[NodeProto]:
-    """QuantizeLinear(x, s, z; axis) = Cast(Clip(Round(x / s) + z)): before, there was no axis."""
-    if _is_single(call):
-        return call.rewritten(without=["axis"])
-    x, scale, zero = (call.input(i) for i in range(3))
-    kind, own = call.needed_type(2) if zero else TensorProto.UINT8, call.needed_type(0)
-    found = call.op("Round", call.op("Div", x, _column(call, scale)))
-    if zero:
-        found = call.op("Add", found, _column(call, call.cast(zero, own)))
-    bounds = BY_CODE[kind].integers
-    limits = [call.op.constant(n, numpy_dtype(own)) for n in bounds]
-    call.op("Cast", call.op("Clip", found, *limits), to=kind, name=call.made[0])
-    return call.op.nodes
-
-
-def _is_single(call: Call) -> bool:
-    """Is there one scale for all?"""
-    return call.rank(1) == 0 or call.size(0, 1) == 1
-
-
-def _column(call: Call, name: str) -> str:
-    """One number for each entry along `axis`, as it is broadcast."""
-    rank = call.rank()
-    return call.op("Reshape", name, call.op.constant([-1] + [1] * (rank - 1 - call.attr("axis") % rank)))
-
-
-@_before(21, "QuantizeLinear")
-def _zero_point(call: Call) -> list[NodeProto] | None:
-    """QuantizeLinear(x, s; output_dtype) = QuantizeLinear(x, s, 0)."""
-    kind = call.attr("output_dtype")
-    if not kind:
-        return None
-    if call.input(2):
-        return call.rewritten(without=["output_dtype"])
-    if call.rank(1) > 0:
-        raise Unsayable("there is no zero point for each scale")
-    zero = call.op.constant(0, numpy_dtype(kind))
-    return call.rewritten(inputs=[*call.node.input[:2], zero], without=["output_dtype"])
-
-
-@_before(23, "DequantizeLinear")
-def _of_its_scale(call: Call) -> list[NodeProto] | None:
-    """DequantizeLinear(x, s; output_dtype) = DequantizeLinear(x, s), of the type of s."""
-    given = call.attr("output_dtype")
-    return call.rewritten(without=["output_dtype"]) if given and given == call.element_type(1) else None
-
-
-@_before(14, "Reshape")
-def _without_zeros(call: Call) -> list[NodeProto] | None:
-    """Reshape(x, s; allowzero) = Reshape(x, s), where no zero is in s, or x has one at the same place."""
-    if not call.attr("allowzero"):
-        return None
-    if _copies_zeros(call):
-        return call.rewritten(without=["allowzero"])
-    return _filled(call)
-
-
-def _copies_zeros(call: Call) -> bool:
-    """Return whether each zero in the shape of a Reshape stands where the operand has a size of zero, too. The standard
-    allows no zero beside a -1."""
-    content, dims = call.known.content(call.input(1)), call.known.sizes(call.input(0)) or ()
-    target = content.tolist() if content is not None else [None]
-    if -1 in target or None in target:
-        return -1 in target
-    return all(vanishes_with(dim, size) for size, dim in zip_longest(target, dims[: len(target)], fillvalue=1))
-
-
-def _filled(call: Call) -> list[NodeProto]:
-    """Reshape(x, s; allowzero) = Slice(Reshape(Concat(x, fill), s with ones for zeros), s). `fill` is empty, and the
-    Slice takes all, if s has no zero."""
-    op, (x, shape) = call.op, call.node.input
-    zero, one = op.constant([0]), op.constant([1])
-    ones = op("Where", op("Equal", shape, zero), one, shape)
-    less = op("Sub", op("ReduceProd", ones), op("Reshape", op("Size", x), one))
-    fill = op("ConstantOfShape", op("Max", less, zero), value=np.zeros(1, numpy_dtype(call.needed_type())))
-    filled = op("Reshape", op("Concat", op("Reshape", x, op.constant([-1])), fill, axis=0), ones)
-    ends = op("Where", op("Less", shape, zero), op.constant([np.iinfo(np.int64).max]), shape)
-    op("Slice", filled, op("Sub", shape, shape), ends, name=call.made[0])
-    return op.nodes
-
-
-@_before(15, "Shape")
-def _part_of_shape(call: Call) -> list[NodeProto] | None:
-    """Shape(x; start, end) = Slice(Shape(x), start, end)."""
-    start, end = call.attr("start"), call.attr("end")
-    if not start and end is None:
-        return None
-    bounds = (call.op.constant([n]) for n in (start or 0, np.iinfo(np.int64).max if end is None else end))
-    call.op("Slice", call.op("Shape", call.input(0)), *bounds, name=call.made[0])
-    return call.op.nodes
-
-
-@_before(15, "CastLike")
-@_before(19, "CastLike")
-def _cast(call: Call) -> list[NodeProto]:
-    """CastLike(x, y) = Cast(x), to the type of y."""
-    saturate = 1 if call.attr("saturate") is None else call.attr("saturate")
-    extra = {} if saturate else {"saturate": saturate}
-    call.op("Cast", call.input(0), to=call.needed_type(1), name=call.made[0], **extra)
-    return call.op.nodes
-
-
-@_before(16, "RoiAlign")
+@FORMS.before(16, "RoiAlign")
 def _shifted_later(call: Call) -> list[NodeProto]:
     """RoiAlign(x; output_half_pixel) = RoiAlign(x)."""
     mode = call.attr("coordinate_transformation_mode")
@@ -383,7 +117,7 @@ def _shifted_later(call: Call) -> list[NodeProto]:
     return call.rewritten(without=["coordinate_transformation_mode"])
 
 
-@_before(20, "GridSample")
+@FORMS.before(20, "GridSample")
 def _mode_names(call: Call) -> list[NodeProto]:
     """GridSample(x; linear) = GridSample(x; bilinear)."""
     if call.rank() != 4:
@@ -392,7 +126,7 @@ def _mode_names(call: Call) -> list[NodeProto]:
     return call.rewritten(mode={"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))
 
 
-@_before(20, "DFT")
+@FORMS.before(20, "DFT")
 def _axis_of_dft(call: Call) -> list[NodeProto]:
     """DFT(x, n, axis) = DFT(x, n; axis)."""
     axis = int(call.constant(2, "axis").reshape(())) if call.input(2) else -2
@@ -400,26 +134,5 @@ def _axis_of_dft(call: Call) -> list[NodeProto]:
     return call.rewritten(inputs=inputs, axis=axis % call.rank())
 
 
-@_before(20, "Gelu")
-def _gelu(call: Call) -> list[NodeProto] | None:
-    """Gelu(x) = x · (Erf(x / √2) + 1) · ½."""
-    if call.attr("approximate") != "none":
-        return None
-    x, dtype = call.input(0), numpy_dtype(call.needed_type())
-    root, one, half = (call.op.constant(number, dtype) for number in (2**0.5, 1, 0.5))
-    phi = call.op("Add", call.op("Erf", call.op("Div", x, root)), one)
-    call.op("Mul", call.op("Mul", x, phi), half, name=call.made[0])
-    return call.op.nodes
-
-
-@_before(28, "Mod")
-def _of_floats(call: Call) -> list[NodeProto] | None:
-    """Mod(a, b) = r + b where r and b are of different sign, else r, where r = Mod(a, b; fmod)."""
-    if call.attr("fmod") or call.element_type() not in FLOATS:
-        return None
-    op, (a, b) = call.op, call.node.input
-    r = op("Mod", a, b, fmod=1)
-    zero = op.constant(0, numpy_dtype(call.needed_type()))
-    turns = op("Less", op("Mul", op("Sign", r), op("Sign", b)), zero)
-    op("Where", turns, op("Add", r, b), r, name=call.made[0])
-    return op.nodes
+_FILES: Final = (older_sizes, older_types, older_quantizers, written, rotary, einsum)
+TABLE: Final = {key: form for forms in (FORMS, *(file.FORMS for file in _FILES)) for key, form in forms.items()}

@@ -15,10 +15,10 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxopt.conversion import older_forms
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.conversion.fitting import unfit, without_news
 from onnxopt.conversion.known import Known
+from onnxopt.conversion.older_forms import TABLE
 from onnxopt.conversion.written_out import Definitions
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import find_schema
@@ -88,7 +88,7 @@ class _Lowering:
 
     def _step(self, node: NodeProto, since: int) -> NodeProto | tuple[int, list[NodeProto]]:
         """The node, of `since`, as one of the version before; or the nodes that make the same, and their opset."""
-        adapter, before = older_forms.TABLE.get((node.op_type, since)), since - 1
+        adapter, before = TABLE.get((node.op_type, since)), since - 1
         made = adapter(Call(node, since, self._known)) if adapter is not None else None
         if made is None:
             fitted = self._fitted(node, since)

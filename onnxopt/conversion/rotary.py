@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call
 
+FORMS = Forms()
 
-def rotary_embedding(call: Call) -> list[NodeProto]:
+
+@FORMS.before(23, "RotaryEmbedding")
+def _rotary_embedding(call: Call) -> list[NodeProto]:
     """RotaryEmbedding(x, cos, sin) = Concat(cos·a - sin·b, sin·a + cos·b, rest), where x = Concat(a, b, rest).
 
     With `interleaved` a and b take turns. Of three axes the last one is that of all heads.

@@ -1,4 +1,4 @@
-"""Forms of operators that did not exist, such as runtimes know them: norms and Trilu."""
+"""Forms of operators that did not exist, such as runtimes know them: norms, Gelu and Trilu."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call
 from onnxopt.protos import numpy_dtype
+
+FORMS = Forms()
 
 
 class _Wide:
@@ -41,7 +44,8 @@ def _last_axes(call: Call) -> list[int]:
     return list(range(axis - call.rank() if axis >= 0 else axis, 0))
 
 
-def layer_norm(call: Call) -> list[NodeProto]:
+@FORMS.before(17, "LayerNormalization")
+def _layer_norm(call: Call) -> list[NodeProto]:
     """LayerNormalization(x, s, b) = d / √(mean d² + ε) · s + b, where d = x - mean x."""
     wide, axes, op = _Wide(call), _last_axes(call), call.op
     d = op("Sub", wide.x, op("ReduceMean", wide.x, axes=axes, name=call.output(1)))
@@ -52,7 +56,8 @@ def layer_norm(call: Call) -> list[NodeProto]:
     return wide.scaled(op("Div", d, deviation), call.input(1), call.input(2))
 
 
-def rms_norm(call: Call) -> list[NodeProto]:
+@FORMS.before(23, "RMSNormalization")
+def _rms_norm(call: Call) -> list[NodeProto]:
     """RMSNormalization(x, s) = x / √(mean x² + ε) · s."""
     wide, op = _Wide(call), call.op
     square = op("ReduceMean", op("Pow", wide.x, wide.constant(2)), op.constant(_last_axes(call)))
@@ -60,7 +65,9 @@ def rms_norm(call: Call) -> list[NodeProto]:
     return wide.scaled(op("Div", wide.x, root), call.input(1), "")
 
 
-def group_norm(call: Call) -> list[NodeProto]:
+@FORMS.before(18, "GroupNormalization")
+@FORMS.before(21, "GroupNormalization")
+def _group_norm(call: Call) -> list[NodeProto]:
     """GroupNormalization(x, s, b) = InstanceNormalization(groups of x) · s + b; before opset 21 s, b are of a group."""
     wide, op, groups = _Wide(call), call.op, call.attr("num_groups")
     rows, dims = op("Reshape", wide.x, op.constant([0, groups, -1])), op("Shape", wide.x)
@@ -77,7 +84,8 @@ def group_norm(call: Call) -> list[NodeProto]:
     return op.nodes
 
 
-def trilu(call: Call) -> list[NodeProto]:
+@FORMS.before(14, "Trilu")
+def _trilu(call: Call) -> list[NodeProto]:
     """Trilu(x, k) = Where(column ≥ row + k, x, 0); of the lower part column ≤ row + k."""
     op, x, kind = call.op, call.input(0), call.needed_type()
     dims, zero, one = op("Shape", x), op.constant(0), op.constant(1)
@@ -91,3 +99,15 @@ def trilu(call: Call) -> list[NodeProto]:
     else:
         op("Where", kept, x, op.constant(0, numpy_dtype(kind)), name=call.made[0])
     return op.nodes
+
+
+@FORMS.before(20, "Gelu")
+def _gelu(call: Call) -> list[NodeProto] | None:
+    """Gelu(x) = x · (Erf(x / √2) + 1) · ½."""
+    if call.attr("approximate") != "none":
+        return None
+    x, dtype = call.input(0), numpy_dtype(call.needed_type())
+    root, one, half = (call.op.constant(number, dtype) for number in (2**0.5, 1, 0.5))
+    phi = call.op("Add", call.op("Erf", call.op("Div", x, root)), one)
+    call.op("Mul", call.op("Mul", x, phi), half, name=call.made[0])
+    return call.op.nodes

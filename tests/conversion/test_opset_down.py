@@ -188,6 +188,13 @@ def test_a_name_that_bodies_give_to_a_constant_and_to_what_is_computed_is_no_con
         convert_opset(before, 12, Path("m.onnx"))
 
 
+def test_the_remainder_of_bfloat16_has_the_sign_of_the_divisor_too() -> None:
+    before = model(28, ROWS, "h = Cast <to = 16> (x) m = Mod (h, h) y = Cast <to = 1> (m)")
+    made = {n.op_type: n for n in lowered(before, 27).graph.node}
+    assert made["Mod"].attribute[0].i == 1
+    assert "Where" in made
+
+
 def test_operators_that_no_node_calls_ask_for_no_newer_runtime() -> None:
     before = model(21, ROWS, "y = Relu (x)")
     before.opset_import.extend([onnx.helper.make_opsetid("ai.onnx.ml", 5), onnx.helper.make_opsetid("org.example", 2)])
