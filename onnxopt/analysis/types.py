@@ -154,7 +154,7 @@ def _infer_made(value: Value) -> None:
         stack.pop()
         asked.unasked = False
         if node is not None and (not asked.dtype or asked.shape is None):
-            _infer_node(node)
+            infer_node(node)
 
 
 def as_call(node: Node, given: Mapping[Value, Known] = NOTHING) -> Call | None:
@@ -189,7 +189,7 @@ def as_call(node: Node, given: Mapping[Value, Known] = NOTHING) -> Call | None:
     return schema, proto, kinds, data, graph.opset(node.domain)
 
 
-def _infer_node(node: Node) -> None:
+def infer_node(node: Node) -> None:
     graph = next((v.graph for v in node.outputs if v is not None), None)
     if graph is None or node.op == "Constant" or is_misread(node, graph.opset()):
         return

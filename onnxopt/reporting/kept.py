@@ -14,6 +14,7 @@ _COMPUTED: Final = " is not constant"
 _OVERRIDABLE: Final = " callers may override"
 _REMEDIES: Final = {
     "the standard does not have it in this type": "; a newer opset may (--target-opset)",
+    "types inside its function are unknown": "; --inline-functions puts the body in place of the call",
     "which types this operator takes is not known": "; Casts stand around it, unless a plugin replaces it",
 }
 _MIN_COUNT: Final = 8

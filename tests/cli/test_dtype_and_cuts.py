@@ -172,3 +172,28 @@ def test_operators_of_onnxruntime_are_narrow_and_those_of_others_are_named(run: 
     reason = "which types this operator takes is not known, for example my::Norm -> y; Casts stand around it, unless"
     assert f"kept: 1 node stays float32: {reason} a plugin replaces it" in done.stdout + done.stderr
     assert "--target-opset" not in done.stdout + done.stderr
+
+
+def test_functions_are_narrow_where_that_gains_and_a_caller_in_float32_keeps_its_own(run: Run, tmp_path: Path) -> None:
+    head = '<ir_version: 10, opset_import: ["" : 21, "my" : 1, "your" : 1]> g (float[n, 6] x) => (float[n, 6] y, z)'
+    text = (
+        head
+        + """ <float[6, 6] w = {WEIGHTS}> { a = my.layer (x, w) b = my.scaled (a) y = my.layer (b, w) z = my.OTHER (x) }
+        <domain: "my", opset_import: ["" : 21]> layer (x, w) => (y) { p = MatMul (x, w) y = Relu (p) }
+        <domain: "my", opset_import: ["" : 21]> scaled (x) => (y)
+        { k = Constant <value = float {3e4}> () s = Mul (x, k) t = Mul (s, k) u = Div (t, k) y = Div (u, k) }
+        <domain: "my", opset_import: ["your" : 1]> odd (x) => (y) { y = your.Thing (x) }"""
+    )
+    text = text.replace("WEIGHTS", ", ".join(["0.25", "-0.5", "1", "0.75"] * 9))
+    onnx.save(onnx.parser.parse_model(text.replace("OTHER", "scaled")), tmp_path / "model.onnx")
+    done = run("optimize", "model.onnx", "out.onnx", "--dtype", "float16", "-O0")
+    assert done.returncode == 3
+    assert "value `b` stays float32: it overflows the narrower type" in done.stderr, "inside of the function"
+    result = onnx.load(tmp_path / "out.onnx")
+    called = [n.op_type for n in result.graph.node if n.op_type != "Cast"]
+    assert called == ["layer_float16", "scaled", "layer", "scaled"], "what reads it stays, too"
+    assert {f.name for f in result.functions} == {"layer_float16", "scaled", "layer"}
+    onnx.save(onnx.parser.parse_model(text.replace("OTHER", "odd")), tmp_path / "odd.onnx")
+    done = run("optimize", "odd.onnx", "out.onnx", "--dtype", "float16", "--disable", "convert-dtype@a,convert-dtype@y")
+    hint = "types inside its function are unknown, for example my::odd -> z; --inline-functions puts the body in place"
+    assert f"kept: 1 node stays float32: {hint}" in done.stdout + done.stderr, done

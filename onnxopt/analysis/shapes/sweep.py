@@ -176,7 +176,7 @@ class ShapeData:
         op, outputs = node.op, node.outputs
         for v in outputs:
             if v is not None and not v.dtype:
-                _type_outputs(node)
+                type_outputs(node)
                 break
         rule = RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
@@ -274,7 +274,7 @@ def _like_inputs(s: ShapeData, n: Node) -> Found | None:
     return None if n.op == "PRelu" and found != shapes[0] else found
 
 
-def _type_outputs(node: Node) -> None:
+def type_outputs(node: Node) -> None:
     """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
     operators unknown to inference."""
     graph, own = node.graph, table().get(node.op)

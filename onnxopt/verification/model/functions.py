@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import TYPE_CHECKING
 
 from onnxopt.verification.model.order import bodies_of, inside
+from onnxopt.worker.calls import refuse_explosion
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -114,3 +116,24 @@ def calls_or_holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functio
 def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it hold a part that may not run, or call one of these functions?"""
     return holds(node, is_part, functions)
+
+
+def inline(model: ModelProto) -> None:
+    """Put the bodies of functions in place of their calls, where onnx's inliner keeps what they compute: it forgets the
+    defaults of attributes, and leaves functions of another opset as they are."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    if not functions:
+        return
+    for node in inside((*model.graph.node, *(n for f in model.functions for n in f.node))):
+        called = functions.get((node.domain, node.op_type, node.overload))
+        if called is None:
+            continue
+        given = {a.name for a in node.attribute}
+        if not given.issuperset(called.attribute):
+            return
+        node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+    with contextlib.suppress(Exception):  # the calls stay
+        from onnx.inliner import inline_local_functions
+
+        refuse_explosion(model, "")
+        model.CopyFrom(inline_local_functions(model, False))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from onnxopt.protos import body_graphs, tensor_to_array
+from onnxopt.verification.model.functions import inline
 from onnxopt.verification.model.leave_out import prune
 from onnxopt.verification.options import VerifyOptions
 
@@ -20,12 +21,15 @@ def views(options: VerifyOptions) -> tuple[View | None, View | None]:
     def without(model: ModelProto) -> None:
         pass_through(model, options.keep)
 
-    def renamed(model: ModelProto) -> None:
-        from onnxopt.verification.model.renamed import rename
+    def as_compared(model: ModelProto) -> None:
+        if options.dtype:  # what is rounded inside a function is rounded where the function is called
+            inline(model)
+        if options.rename:
+            from onnxopt.verification.model.renamed import rename
 
-        rename(model.graph, options.original_names)
+            rename(model.graph, options.original_names)
 
-    return without if options.strip_qdq else None, renamed if options.rename else None
+    return without if options.strip_qdq else None, as_compared if options.rename or options.dtype else None
 
 
 def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:

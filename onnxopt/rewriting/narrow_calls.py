@@ -1,0 +1,190 @@
+"""Calls of model-local functions: a function as a call sees it, and its copy in a narrow float type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count, zip_longest
+from typing import Final
+
+from onnx import FunctionProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.narrowing import NONE, Slots
+from onnxopt.analysis.shapes.sweep import type_outputs
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model, function_label, inner_scopes
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.graph.writer import write_functions
+from onnxopt.protos import tensor_type
+from onnxopt.record import record
+from onnxopt.rewriting.narrow_plan import Decline, Plan
+from onnxopt.rewriting.narrowed import Conversion
+
+_SKIPPED: Final = "its function is marked onnxopt.skip"
+_ITSELF: Final = "its function calls itself"
+_UNKNOWN: Final = "types inside its function are unknown"
+_NOTHING: Final = "its function gains nothing"
+
+
+@record(frozen=True)
+class _Call:
+    """What a function is given: the element type of each input, 0 for one that is absent, and which inputs hold floats
+    made of integers."""
+
+    function: str
+    kinds: tuple[int, ...]
+    indices: tuple[bool, ...]
+
+
+@record(frozen=True)
+class Callee:
+    """A function for calls of one kind. `kinds`: element types of its outputs; `indices`: those made of integers.
+    `wanted`: it has nodes that should be narrow. `why`: the reason for which it stays as it is."""
+
+    call: _Call
+    kinds: tuple[int, ...] = ()
+    indices: tuple[bool, ...] = ()
+    slots: Slots = NONE
+    wanted: bool = False
+    why: str = ""
+
+
+class Calls:
+    """The functions of a model, as plans for the narrow type `dtype` ask for them."""
+
+    def __init__(self, model: Model, dtype: str, decline: Decline) -> None:
+        """`decline`: is told of what stays as it is in functions."""
+        self.model, self.dtype, self._decline = model, dtype, decline
+        self._known: dict[_Call, Callee] = {}
+        self._made: dict[_Call, str] = {}  # names of narrow copies
+        self._open: list[str] = []  # functions that are looked into
+
+    def of(self, node: Node, plan: Plan) -> Callee | None:
+        """The function that a node calls, None for an operator. What is known of its results becomes known."""
+        callee = self._of(node, plan.indices)
+        if callee is not None:
+            for v, kind, made_of_integers in zip(node.outputs, callee.kinds, callee.indices):
+                if v is not None:
+                    v.dtype = v.dtype or kind
+                    plan.indices |= {v} if made_of_integers else set()
+        return callee
+
+    def _of(self, node: Node, indices: Collection[Value]) -> Callee | None:
+        label = function_label(node.domain, node.proto.op_type, node.proto.overload)
+        function = self.model.functions.get(label) if self.model.functions else None
+        if function is None:
+            return None
+        given = [v for _, v in zip_longest(function.inputs, node.inputs)]
+        kinds = tuple(0 if v is None else types.dtype(v) for v in given)
+        call = _Call(label, kinds, tuple(v in indices for v in given))
+        if any(v is not None and not kind for v, kind in zip(given, kinds)):
+            return Callee(call, why="a type is unknown")
+        if label in self._open:
+            return Callee(call, why=_ITSELF)
+        if call not in self._known:
+            self._open.append(label)
+            self._known[call] = self._callee(function, call)
+            self._open.pop()
+        return self._known[call]
+
+    def _callee(self, function: Graph, call: _Call) -> Callee:
+        with self._typed(function, call):
+            plan = self._plan(function, call, self._decline)
+            kinds = tuple(types.dtype(v) for v in function.outputs)
+            indices = tuple(v in plan.indices for v in function.outputs)
+            given, made = (tuple(v in plan.interface for v in ends) for ends in (function.inputs, function.outputs))
+            why = _SKIPPED if function.skipped else "" if all(kinds) else _UNKNOWN
+            if not why and not plan.wanted and not _gains(plan):
+                why = _NOTHING
+            return Callee(call, kinds, indices, NONE if why else Slots(given, made), bool(plan.wanted), why)
+
+    def _plan(self, function: Graph, call: _Call, decline: Decline) -> Plan:
+        return Plan(
+            function,
+            self,
+            decline=decline,
+            indices=[v for v, is_index in zip(function.inputs, call.indices) if is_index],
+            absent=[v for v, kind in zip(function.inputs, call.kinds) if not kind],
+        )
+
+    def converted(self, callee: Callee) -> str:
+        """The name of the copy of a function in which all that may be narrow, and gains by that, is narrow."""
+        call = callee.call
+        if call not in self._made:
+            original = self.model.functions[call.function].proto
+            if not self._made:
+                write_functions(self.model)
+            proto = FunctionProto()
+            proto.CopyFrom(original)
+            proto.overload = ""
+            names = (f"{original.name}_{self.dtype}{f'_{i}' if i else ''}" for i in count())
+            proto.name = next(n for n in names if function_label(proto.domain, n) not in self.model.functions)
+            copy = self.model.add_function(proto)
+            forget_unstored(inner_scopes(copy))
+            with self._typed(copy, call):
+                plan = self._plan(copy, call, lambda reason, example: None)  # which was told of the original
+                Conversion(plan, dict.fromkeys(plan.narrow())).apply()
+            self._made[call] = proto.name
+        return self._made[call]
+
+    @contextmanager
+    def _typed(self, function: Graph, call: _Call) -> Iterator[None]:
+        """Element types in a function, as this call gives them: afterwards nothing is known of its values, as of any
+        function's, which others may call with other types."""
+        for v, kind in zip(function.inputs, call.kinds):
+            v.dtype = kind
+        self._type(function)
+        try:
+            yield
+        finally:
+            self._forget(function)
+
+    def _forget(self, function: Graph) -> None:
+        for scope in inner_scopes(function):
+            for v in (*scope.inputs, *(v for node in scope for v in node.outputs if v is not None)):
+                v.dtype, v.shape = 0, None
+
+    def _type(self, scope: Graph) -> None:
+        for node in scope:
+            callee = self._of(node, ())
+            if callee is not None:
+                for v, kind in zip(node.outputs, callee.kinds):
+                    if v is not None:
+                        v.dtype = kind
+                continue
+            for body in node.bodies.values():
+                self._type_body(node, body)
+            type_outputs(node)
+            if any(v is not None and not v.constant and not v.dtype for v in node.outputs):
+                types.infer_node(node)
+
+    def _type_body(self, node: Node, body: Graph) -> None:
+        """A body's inputs as it declares them, or as the node is given them; the node's results as the body's."""
+        for i, (v, info) in enumerate(zip(body.inputs, body.proto.input)):
+            given = node.input(i)
+            v.dtype = tensor_type(info.type)[0] or (types.dtype(given) if given is not None else 0)
+        self._type(body)
+        for result, made in zip(node.outputs, body.outputs[1 if node.op == "Loop" else 0 :]):
+            if result is not None:
+                result.dtype = types.dtype(made)
+
+
+def _gains(plan: Plan) -> bool:
+    """Are there no more Casts inside a function with narrow ends than one at each end would be?"""
+    ends = plan.interface
+    if not ends:
+        return False
+    casts = plan.costs()
+    plan.interface = set()
+    casts -= plan.costs()
+    plan.interface = ends
+    return casts <= len(ends)
+
+
+def forget_unstored(scopes: Iterable[Graph]) -> None:
+    """Treat nodes with repeated elements as ordinary nodes: as weights their constants would be materialized."""
+    for v in (v for scope in scopes for node in scope for v in node.outputs):
+        if v is not None and v.constant and not v.is_stored:
+            v.array, v.constant = None, False

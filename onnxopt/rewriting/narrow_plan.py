@@ -1,0 +1,262 @@
+"""Which nodes of a graph become narrow floats, so that the fewest Casts are left: a smallest cut of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.masks import HANDS_ON, masks_given_out
+from onnxopt.analysis.mincut import ALWAYS, Network
+from onnxopt.analysis.narrowing import (
+    NARROW,
+    NONE,
+    RESULT_TYPE,
+    Narrowed,
+    Slots,
+    fill,
+    is_heavy,
+    narrowed,
+    not_narrow,
+    slots,
+    stays_wide,
+)
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import inner_scopes
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.operators import IN_RANGE
+from onnxopt.protos import tensor_bytes
+from onnxopt.rewriting.guards import scaled_from
+
+if TYPE_CHECKING:
+    from onnxopt.rewriting.narrow_calls import Callee, Calls
+
+FLOAT: Final = int(TensorProto.FLOAT)
+_WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converted regardless of Casts
+Decline = Callable[[str, str], None]  # is told a reason and an example
+
+
+class Plan:
+    """The nodes of a graph and of its bodies that are to be narrow. `weights`: constants as they would be stored."""
+
+    def __init__(
+        self,
+        root: Graph,
+        calls: Calls,
+        *,
+        keep_io: bool = False,
+        decline: Decline,
+        leaves_out: Callable[[Node], str] | None = None,
+        indices: Iterable[Value] = (),
+        absent: Iterable[Value] = (),
+    ) -> None:
+        """`root`: the main graph, or a function of which the types are known as `calls` tells. `keep_io`: inputs and
+        outputs of the model stay float32. `leaves_out`: the reason to leave out a node, if one is left out at all.
+        `indices`: inputs that hold floats made of integers; `absent`: inputs that no caller gives."""
+        self.model = model = root.model
+        self.root, self.calls, self.keep_io = root, calls, keep_io
+        self.decline, self.leaves_out = decline, leaves_out
+        self.dtype, self.code = calls.dtype, NARROW[calls.dtype]
+        self.weights: dict[Value, Narrowed] = {}
+        self.free: dict[Node, Slots] = {}  # nodes that may be narrow
+        self.wanted: dict[Node, None] = {}  # nodes that should be narrow
+        self.called: dict[Node, Callee] = {}  # functions that free nodes call
+        self.indices = {*indices}  # floats computed from integers only
+        self.absent = {*absent}
+        self.large: set[Value | None] = set()  # excluded values, and values as large
+        self.open = [scope for scope in inner_scopes(root) if not scope.skipped]
+        self.masks = masks_given_out(model, self.open, self.dtype, self.weight) if keep_io else set()
+        for scope in reversed(self.open):  # outer scopes first
+            for node in scope:
+                self._look(node)
+        self.interface = self._interface()  # inputs and outputs of the root that change their type
+
+    def _interface(self) -> set[Value]:
+        """Of the model all or none; of a function those that a node inside reads or makes that may be narrow."""
+        root = self.root
+        if not root.is_function:
+            given = () if self.keep_io else (*root.inputs, *root.outputs)
+            return {v for v in given if is_wide(v) and v.name not in root.initializers}
+        read = {v for v in root.inputs if is_wide(v) and any(self.reads_free(n, v) for n in v.users)}
+        return (read - {*root.outputs}) | {v for v in root.outputs if is_wide(v) and self.gives(v)}
+
+    def _look(self, node: Node) -> None:
+        callee = self.calls.of(node, self)
+        found = self._slots(node) if callee is None else callee.slots
+        floats = [v for v in (*node.inputs, *node.outputs) if v is not None and is_wide(v)]
+        if not floats or self.is_cast(node) or self.widens(node):
+            return
+        if callee is None:
+            self._trace(node)
+        reads = [v for i, v in enumerate(node.inputs) if v is not None and is_wide(v) and found.takes(i)]
+        gives = [v for i, v in enumerate(node.outputs) if v is not None and is_wide(v) and found.gives(i)]
+        why, example = self._obstacle(node, reads, gives, callee)
+        if why:
+            if node.op != "Constant":
+                self.decline(why, example or repr(node))
+            return
+        self.free[node] = found
+        if callee is not None:
+            self.called[node] = callee
+        if self._is_worth_it(node, reads) or (callee is not None and callee.wanted):
+            self.wanted[node] = None
+
+    def _slots(self, node: Node) -> Slots:
+        graph = node.graph
+        assert graph is not None
+        return NONE if stays_wide(node) else slots(node.op, graph.opset(node.domain), self.dtype)
+
+    def _obstacle(self, node: Node, reads: list[Value], gives: list[Value], callee: Callee | None) -> tuple[str, str]:
+        """Return (reason to stay wide, example)."""
+        if callee is not None and callee.why:
+            return callee.why, ""
+        if callee is None and not reads and not gives:
+            return stays_wide(node) or not_narrow(node), ""
+        if any(v is not None and not types.dtype(v) and v not in self.absent for v in (*node.inputs, *node.outputs)):
+            return "a type is unknown", ""
+        if node.op == "DequantizeLinear":
+            source = node.input(0)
+            if node.attr("output_dtype", 0) or (source is not None and not source.constant):
+                return "it belongs to a quantizer", ""
+        for v in reads:
+            if v.constant and (why := self.weight(v).why):
+                return f"`{v.name}` stays float32: {why}", ""
+        if RESULT_TYPE.get(node.op) == "value" and (why := fill(node, self.dtype).why):
+            return f"its value stays float32: {why}", ""
+        if self.leaves_out is not None and (why := self._left_out(node, self.leaves_out)):
+            return why, ""
+        if any(v in self.masks for v in (*node.inputs, *node.outputs)):
+            self.masks.update(v for v in node.outputs if v is not None and node.op in HANDS_ON)
+            return "callers see a mask's number in float32", ""
+        return "", ""
+
+    def _left_out(self, node: Node, leaves_out: Callable[[Node], str]) -> str:
+        """Return why a node is excluded. Excluded values were probably too large, as are values derived from them."""
+        why = leaves_out(node)
+        reads_large = any(v in self.large for v in node.inputs)
+        if why or (reads_large and node.op in IN_RANGE):
+            self.large.update(v for v in node.outputs if v is not None)
+        return why or ("it reads what is left out" if reads_large else "")
+
+    def weight(self, value: Value) -> Narrowed:
+        if value not in self.weights:
+            self.weights[value] = narrowed(value.array, self.dtype)
+        return self.weights[value]
+
+    def _trace(self, node: Node) -> None:
+        """Record floats computed from positions (rotation angles), as float16 has too few digits."""
+        floats = [v for v in node.inputs if v is not None and is_wide(v) and not v.constant]
+        made_of = all(v in self.indices for v in floats)
+        if made_of and not node.bodies and (floats or node.op in ("Cast", "Range")):
+            self.indices.update(v for v in node.outputs if v is not None and is_wide(v))
+
+    def _is_worth_it(self, node: Node, reads: list[Value]) -> bool:
+        weights = [v for v in reads if v.constant]
+        data = [v for v in reads if not v.constant]
+        if scaled_from(node) is not None:
+            return False
+        if any(tensor_bytes(*v.constant_type()) >= _WORTH for v in weights):
+            return True
+        if not is_heavy(node.op) or (data and all(v in self.indices for v in data)):
+            return False
+        if any(v.name in v.graph.initializers for v in data):
+            self.decline("a weight is an initializer that callers may override", repr(node))
+            return False
+        return not any(map(_is_quantized, data))
+
+    # -- the fewest Casts --------------------------------------------------------------------------------
+
+    def narrow(self) -> list[Node]:
+        """Return the nodes to convert, in order: a minimum cut over values, with cost 1 for each Cast."""
+        return self._cut()[0]
+
+    def costs(self) -> int:
+        """The Casts that are left."""
+        return self._cut()[1]
+
+    def _cut(self) -> tuple[list[Node], int]:
+        vertex = {node: i + 2 for i, node in enumerate(self.free)}
+        wide, narrow = 0, 1
+        network = Network(len(vertex) + 2)
+        for node in self.wanted:
+            network.add_edge(vertex[node], narrow, ALWAYS)
+        stars = [*self._stars(vertex, wide, narrow)]
+        for side, vertices in stars:
+            network.add_star(side, vertices)
+        for node in vertex:
+            if (x := scaled_from(node)) is not None:
+                side = vertex.get(x.producer, wide) if x.producer is not None and self.gives(x) else wide
+                network.tie(vertex[node], narrow if self.is_narrow(x) else side)
+        stays = {*network.source_side(wide, narrow)}
+        casts = sum(any((side in stays) != (i in stays) for i in vertices) for side, vertices in stars)
+        return [node for node, i in vertex.items() if i not in stays], casts
+
+    def _stars(self, vertex: Mapping[Node, int], wide: int, narrow: int) -> Iterator[tuple[int, set[int]]]:
+        """The maker of each value, with its readers in one scope: a Cast serves all that are on the other side."""
+        for value in self.values():
+            side = vertex.get(value.producer, wide) if value.producer is not None and self.gives(value) else wide
+            if self.is_narrow(value):
+                side = narrow
+            readers: dict[Graph | None, set[int]] = {value.graph: set()}
+            for n in value.users:
+                vertices = readers.setdefault(n.graph, set())
+                vertices.add(narrow if self.is_cast(n) else vertex[n] if self.reads_free(n, value) else wide)
+            if value.is_output:
+                readers[value.graph].add(narrow if value in self.interface else wide)
+            for vertices in readers.values():
+                yield side, vertices - {side}
+
+    def values(self) -> Iterator[Value]:
+        """Yield wide values produced by nodes or given by callers, in order."""
+        for scope in reversed(self.open):
+            yield from (v for v in scope.inputs if is_wide(v))
+            for v in scope.initializers.values():
+                if not v.constant and not v.is_input and is_wide(v):
+                    yield v
+            for node in scope:
+                yield from (v for v in node.outputs if v is not None and not v.constant and is_wide(v))
+
+    def gives(self, value: Value) -> bool:
+        """Whether the value becomes narrow with its producer."""
+        node = value.producer
+        return node in self.free and self.free[node].gives(value.index)
+
+    def reads_free(self, node: Node, value: Value) -> bool:
+        """Whether the node reads the value in its own type, wide or narrow."""
+        found = self.free.get(node)
+        return found is not None and all(found.takes(i) for i in node.places(value))
+
+    def is_narrow(self, value: Value) -> bool:
+        """Whether a narrow form exists in any case: an input, or the operand of a widening Cast.
+
+        An output has the type of its producer; a Cast behind it is counted.
+        """
+        return (value in self.interface and value.producer is None) or self.narrow_source(value) is not None
+
+    def narrow_source(self, value: Value) -> Value | None:
+        """Return the narrow value cast to `value`, or None."""
+        node = value.producer
+        return node.input(0) if node is not None and self.widens(node) else None
+
+    def widens(self, node: Node) -> bool:
+        """Whether a node is a Cast from the narrow type."""
+        source = node.input(0) if node.op == "Cast" else None
+        return source is not None and types.dtype(source) == self.code
+
+    def is_cast(self, node: Node) -> bool:
+        """Whether a node is a Cast to the narrow type."""
+        return node.op == "Cast" and node.attr("to") == self.code
+
+
+def is_wide(value: Value) -> bool:
+    return types.dtype(value) == FLOAT
+
+
+def _is_quantized(value: Value) -> bool:
+    """Whether a value is the output of an activation quantizer."""
+    node = value.producer
+    source = node.input(0) if node is not None and node.op == "DequantizeLinear" else None
+    return source is not None and not source.constant
