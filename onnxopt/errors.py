@@ -61,11 +61,11 @@ class OnnxOptError(Exception):
 
 
 class UsageError(OnnxOptError):
-    """Options that contradict each other, or name something that does not exist."""
+    """Options contradict each other, or contain an unknown name."""
 
 
 class ModelError(OnnxOptError):
-    """The input is missing, unreadable, not ONNX, or contradicts itself."""
+    """The input is missing, unreadable, not ONNX, or inconsistent."""
 
 
 class WriteError(OnnxOptError):
@@ -73,7 +73,7 @@ class WriteError(OnnxOptError):
 
 
 class StartError(OnnxOptError):
-    """No process of our own could be started, which is no fault of a model's."""
+    """No worker process could be started; the model is not at fault."""
 
 
 class VerificationError(OnnxOptError):
@@ -83,7 +83,7 @@ class VerificationError(OnnxOptError):
 
 
 class PreconditionError(OnnxOptError):
-    """A pass does not work on this model, by its own `requires`: the model is another than it was made for."""
+    """The `requires` of a pass rejected the model: the pass does not support the model."""
 
 
 class InvariantError(OnnxOptError):
@@ -93,23 +93,23 @@ class InvariantError(OnnxOptError):
 
 
 class PassError(OnnxOptError):
-    """A pass or a rule raised, or did not come to rest: a bug in that pass."""
+    """A pass or rule raised, or has no fixed point: a bug in the pass."""
 
     exit_code = 4
 
 
 class InstrumentError(OnnxOptError):
-    """An instrument, or a trace function, raised: a bug in that, whatever pass it was told of."""
+    """An instrument or trace function raised: a bug in the instrument, not in a pass."""
 
     exit_code = 4
 
 
 class EmissionError(PassError):
-    """A pass made what no operator's definition allows, or resulted in what takes no place: a bug in that pass."""
+    """A pass created a node against the operator's definition, or an invalid replacement: a bug in the pass."""
 
 
 class MistypedError(EmissionError):
-    """A pass gave an operator a type that it does not take, or a value another type than that of what it replaces."""
+    """A pass created an operand or a replacement of the wrong type."""
 
     def __init__(self, message: str, hint: str = "", objection: str = "") -> None:
         super().__init__(message, hint)
@@ -117,11 +117,11 @@ class MistypedError(EmissionError):
 
 
 class DomainError(UsageError):
-    """A pass makes an operator of a domain that may not enter the model: for the user to decide, no bug."""
+    """A pass creates an operator of a domain that is not allowed: a decision of the user, no bug."""
 
 
 class NoFixpointError(PassError):
-    """The rewrites did not come to rest within their budget; the message names the rules in the cycle."""
+    """The rewrites reached no fixed point within the budget; the message names the rules in the cycle."""
 
 
 def is_starved(error: BaseException) -> bool:

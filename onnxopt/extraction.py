@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extraction:
-    """What `extract_file` wrote: `nodes` of `nodes_before`, bodies and functions counted; the types of `inputs` that
-    have no default and of `outputs` by name; the `bytes` of the model and its data, and those of the source
-    (`bytes_before`); the `data` files it reads.
+    """The result of `extract_file`. `nodes` of `nodes_before`, with bodies and functions. `inputs` (without defaults)
+    and `outputs`: types by name. `bytes`: model and data; `bytes_before`: the source. `data`: the data files.
 
-    `unneeded`: inputs that were asked for, but no output needs them. `left_out`: outputs of the model that the inputs
-    do not give.
+    `unneeded`: requested inputs that no output needs. `left_out`: outputs of the model that the inputs do not
+    determine.
     """
 
     source: str
@@ -45,13 +44,13 @@ class Extraction:
 
 
 def extract(model: str | Path | ModelProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> ModelProto:
-    """The part of a model file or a ModelProto that computes `outputs` from `inputs`; neither is changed.
+    """Returns the part of a model file or ModelProto that computes `outputs` from `inputs`; the model is not changed.
 
-    Both name values of the main graph, one or several, inside it too. Without `inputs` the part begins at the inputs
-    of the model, without `outputs` it ends at those outputs of the model that the inputs give. Weights, functions and
-    metadata come along as far as they belong to it; external data stays a reference into the folder of the model: use
-    `extract_file` to write such a part elsewhere. Raises UsageError for names that do not exist and for outputs that
-    need more than the inputs, ModelError for a file that cannot be read and where the type of an input is unknown.
+    `inputs` and `outputs` name values of the main graph. Without `inputs` the part starts at the inputs of the model;
+    without `outputs` the part ends at all outputs that the inputs determine. The part contains the needed weights,
+    functions and metadata. External data stays a reference into the folder of the model; `extract_file` writes parts to
+    other folders. Raises UsageError for unknown names and for outputs that need further inputs, ModelError for an
+    unreadable file and for an input of unknown type.
     """
     with blaming(model):
 
@@ -72,9 +71,9 @@ def extract_file(
 ) -> Extraction:
     """Write the part of a file that computes `outputs` from `inputs` (see `extract`) into another file.
 
-    External data that the part needs is copied into a file beside it, or, by `external`: goes into the file (`inline`),
-    or stays where it is (`reuse`), if that is in the folder of the destination. Raises what `extract` does, and
-    WriteError; the destination is then as it was.
+    Needed external data is copied into a file beside the destination. `external`: `inline` moves the data into the
+    model, `reuse` keeps the data in place, in the folder of the destination. Raises the errors of `extract`, and
+    WriteError; the destination is then unchanged.
     """
     check_choice(external)
     source, destination = Path(source), Path(destination)

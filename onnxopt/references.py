@@ -31,11 +31,11 @@ _DECLARED: dict[tuple[str, str], Reference] = {}
 
 
 def declare_reference(function: FunctionProto | str) -> None:
-    """Verification runs an operator that onnxruntime has not as this `function`, a FunctionProto or its text: the name,
-    the domain, the inputs, outputs and attributes are those of the operator.
+    """Declare `function`, a FunctionProto or text, as the meaning of a custom operator with the same name, domain,
+    inputs, outputs and attributes. Verification runs the function if onnxruntime has no kernel.
 
-    Raises UsageError for what is no function of another domain than the standard's, and for another declaration of the
-    same operator than there was.
+    Raises UsageError for an invalid function, for the standard's domain, and for a second, different declaration of an
+    operator.
     """
     import onnx
 

@@ -29,12 +29,11 @@ def bisect(
     progress: Callable[[str], None] = lambda line: None,
     **settings: Unpack[Settings],
 ) -> Finding:
-    """Find the rewrite that makes the result of optimizing a model differ from it, and the smallest model that shows
-    that.
+    """Find the rewrite with which the optimized model differs from the original, and the smallest model with the fault.
 
-    `settings`: those of `optimize` that say what runs, and on what. `progress` is called with each step of the search.
-    Raises UsageError if the result does not differ, what a failing pass raises, and TypeError for a keyword that does
-    not exist.
+    `settings`: settings of `optimize` for passes and changes of the model. `progress` is called with each step of the
+    search. Raises UsageError if the result does not differ, the error of a failing pass, and TypeError for an unknown
+    keyword.
     """
     refuse("bisect", settings, Settings.__annotations__)
     options = make_options(**settings)

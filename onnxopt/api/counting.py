@@ -26,9 +26,8 @@ def stats(
 ) -> ModelStats:
     """Operators, nodes, initializers, parameters and bytes of a model file or a ModelProto.
 
-    `work`: MACs, FLOPs and memory of a run too, with the `top` nodes that compute most; `dims` (by symbol) and `shapes`
-    (by input) give dynamic inputs their sizes for that. Raises ModelError where it cannot be read, UsageError for
-    names that do not exist.
+    `work`: also MACs, FLOPs and memory of a run, with the `top` nodes by work, for dynamic inputs of sizes `dims` (by
+    symbol) and `shapes` (by input). Raises ModelError for an unreadable model, UsageError for unknown names.
     """
     from onnxopt.analysis.measures.cost import model_stats, model_work
     from onnxopt.settling import settle_shapes

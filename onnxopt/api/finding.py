@@ -33,8 +33,8 @@ class FoundNode:
 
 @record
 class Found:
-    """A match. `scope`: the graph it is in; `results`: the values that the pattern ends in; `nodes` and `values`: what
-    the pattern's names stand for, by these names; `text`: its nodes in ONNX text, from the first to the last."""
+    """A match. `scope`: the graph. `results`: the values of the pattern's results. `nodes` and `values`: matched nodes
+    and values by names of the pattern. `text`: the nodes in ONNX text, in order."""
 
     scope: str
     results: list[str]
@@ -62,9 +62,9 @@ def find(
     exact: bool = False,
     single_use: bool = False,
 ) -> list[Found]:
-    """Find the nodes of a model that look like `pattern`, an expression or the body of a function in ONNX text.
+    """Find the nodes of a model that match `pattern`, an expression or the body of a function in ONNX text.
 
-    Raises UsageError for a pattern that cannot be read, or names an operator that does not exist.
+    Raises UsageError for an invalid pattern, and for an unknown operator.
     """
     matcher = SubgraphMatcher(
         pattern,

@@ -81,52 +81,51 @@ def optimize(
     progress: Callable[[str], None] = lambda name: None,
     **wrong: Never,
 ) -> Result:
-    """Optimize a model file or a ModelProto, which is not changed, and verify the result against it.
+    """Optimize a model file or a ModelProto, and verify the result against the original; the original is not changed.
 
-    Returns the model and a report. The result is written to `output`, if that is given, as `onnxopt optimize` writes
-    it; else it is returned in memory, with all its weights. Rewrites that make the result wrong are left out, and
-    named in `report.rolled_back`. What the command prints goes to `logging.getLogger("onnxopt")`.
+    Returns the model and a report. With `output`, the result is written like the result of `onnxopt optimize`;
+    otherwise the result is returned in memory, with all weights. Faulty rewrites are left out, and named in
+    `report.rolled_back`. Messages of the command go to `logging.getLogger("onnxopt")`.
 
-    What to run:
+    Passes:
         level: 0 copies, 1 is exact, 2 may re-associate floating point, 3 has structural algebra too.
-        pipeline: text of a pipeline, in place of the level's. extra: passes that join it.
-        disable: passes or rules, which are left out; `RULE@VALUE` leaves out one match.
-        config: values of config keys. target: what the result is for, a name or several.
+        pipeline: pipeline text in place of the level's. extra: passes added to the level's.
+        disable: passes or rules to skip; `RULE@VALUE` skips a single match.
+        config: values of config keys. target: name or names of targets.
         plugins: Python files or modules with passes.
-        max_constant_bytes: how much one constant fold may add. max_rewrites: stop after so many.
-        allow_domains: operator domains that may enter the model.
+        max_constant_bytes: largest growth by a single constant fold. max_rewrites: stop after this number.
+        allow_domains: operator domains that passes may add to the model.
 
-    What becomes of the model:
-        freeze_initializers: initializers that are also inputs are constants.
+    Changes of the model:
+        freeze_initializers: treat initializers that are also inputs as constants.
         dims: sizes of dynamic dims by name. shapes: shapes of inputs by name.
-        make_dynamic: names for fixed dims by `INPUT:AXIS`, `*:0` for the first of all inputs, which become dynamic.
-        infer_shapes: declare the types and shapes of all values, as far as they are known.
-        target_opset: convert the model to this opset first. inline_functions: put functions in place of their calls.
-        dtype: `float16` or `bfloat16` for what is float32; keep_io: but for inputs and outputs.
-        strip_qdq: drop pairs of QuantizeLinear and DequantizeLinear, and take weights as floats; keep: names of those
-        that stay.
-        inputs, outputs: values at which the model is cut first.
-        external: where weights beside the model go: `auto`, `inline`, `copy` or `reuse`.
-        rename: other names for inputs, outputs and symbolic dims, by those of the model. name_nodes: name
-        nodes that have no name.
+        make_dynamic: symbols for fixed dims by `INPUT:AXIS`; `*:0` is the first axis of all inputs.
+        infer_shapes: declare known types and shapes of all values.
+        target_opset: convert the model to this opset first. inline_functions: inline model-local functions.
+        dtype: `float16` or `bfloat16` in place of float32; keep_io: inputs and outputs stay float32.
+        strip_qdq: drop pairs of QuantizeLinear and DequantizeLinear, with weights as floats; keep: names of quantizers
+        to keep.
+        inputs, outputs: optimize only the part of the model between these values.
+        external: the place of external weights: `auto`, `inline`, `copy` or `reuse`.
+        rename: new names of inputs, outputs and symbolic dims, by old names. name_nodes: name nodes without a name.
         provenance: write version, pipeline and the original's hash into the metadata.
 
-    How it is verified:
-        verify: False is the one way out. strict: raise for what differs, instead of leaving it out, and for what is not
-        proven. allow_unverified: False raises for what could not be compared.
+    Verification:
+        verify: False switches verification off. strict: raise for a different or unproven result, without roll-back.
+        allow_unverified: False raises for an unverified result.
         input: data for inputs by name, arrays or .npy files. verify_dims: sizes of dims that stay dynamic.
-        rtol, atol: largest differences, in place of what rounding explains. seed: of random inputs.
+        rtol, atol: largest differences, in place of the rounding analysis. seed: of random inputs.
         custom_op_libraries: files that register custom operators with onnxruntime.
-        timeout: in seconds. verify_memory: bytes that both models may take.
+        timeout: in seconds. verify_memory: bytes for both models.
 
-    What it may take, and who watches:
-        memory: bytes that a process for parts of the model may take, 0 for half of the machine. work: seconds of
-        folding and converting. reproducer: a folder for what repeats a failure; zero_weights: without the weights.
-        instruments, trace: watch each attempt, as in a `PassContext`. progress: is called with the name of each step
-        and pass.
+    Limits and observers:
+        memory: bytes for a process that runs parts of the model, 0 for half of the machine. work: seconds of folding
+        and conversion. reproducer: a folder for the data to repeat a failure; zero_weights: without weights.
+        instruments, trace: observers of each attempt, as in a `PassContext`. progress: called with the name of each
+        step and pass.
 
-    Raises UsageError, ModelError, WriteError, PassError, DomainError; VerificationError with `error.report` where no
-    right result is found; TypeError for a keyword that does not exist.
+    Raises UsageError, ModelError, WriteError, PassError, DomainError; VerificationError with `error.report` if no
+    right result is found; TypeError for an unknown keyword.
     """
     given = locals()
     settings = cast("OfAResult", {name: given[name] for name in OfAResult.__annotations__})

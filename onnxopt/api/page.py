@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @record
 class Page:
-    """An HTML page that needs no network; a notebook shows it. `doubts`: why the result may not be that of the run that
-    the page shows, and sections that could not be made; `verification`: the verdict, as JSON has it."""
+    """An HTML page without network access; notebooks display the page. `doubts`: reasons why the result may belong to
+    another run than the page, and sections that failed. `verification`: the verdict as in JSON."""
 
     html: str
     doubts: list[str]
@@ -45,13 +45,12 @@ def report(
     progress: Callable[[str], None] = lambda name: None,
     **settings: Unpack[Settings],
 ) -> Page:
-    """Show in an HTML page, which is written to `output`, what became of a model in the optimized `result`; without
-    one, show the model.
+    """Returns an HTML page about the changes from a model to the optimized `result`, or about the model alone; the page
+    is written to `output`.
 
-    What the passes did is read from `record`, which `onnxopt optimize --report` wrote, or found out by optimizing again
-    with the `settings` of `optimize` that `result` was made with. `verify`: compare the two, with these
-    `custom_op_libraries`. `times`: show measured times. Raises UsageError, ModelError, WriteError, and TypeError
-    for a keyword that does not exist.
+    The changes of each pass are read from `record`, a file of `onnxopt optimize --report`, or from a repeated
+    optimization: give the `settings` of the first. `verify`: compare both models, with these `custom_op_libraries`.
+    `times`: show measured times. Raises UsageError, ModelError, WriteError, and TypeError for an unknown keyword.
     """
     refuse("report", settings, Settings.__annotations__)
     if result is None:

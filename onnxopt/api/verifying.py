@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 def verify(original: AnyModel, result: AnyModel, options: VerifyOptions | None = None, **settings: Any) -> Verification:
     """Compare two model files or ModelProtos: same inputs, onnxruntime with graph optimizations off, every output.
 
-    The fields of VerifyOptions are keywords, such as `rtol=1e-3`; values of `inputs` are arrays or .npy files. The two
-    are compared on the inputs that the optimizer checks its results with; where cases, datasets, a provider or dims are
-    named, as `onnxopt verify` does: the result is a `Comparison`. `.ok` of what is returned: do they compute the same?
+    The fields of VerifyOptions are keywords, such as `rtol=1e-3`; values of `inputs` are arrays or .npy files. The
+    default inputs are the optimizer's own. With cases, datasets, a provider or dims, the comparison is that of
+    `onnxopt verify`, and the result a `Comparison`. `.ok` is true if both compute the same.
 
-    Raises ModelError for what is no model, UsageError for models that do not take or give the same, TypeError for a
-    keyword that does not exist.
+    Raises ModelError for an invalid model, UsageError for models with different inputs or outputs, TypeError for an
+    unknown keyword.
     """
     refuse("verify", settings, [f.name for f in fields(VerifyOptions)])
     if not isinstance(options, VerifyOptions | None):

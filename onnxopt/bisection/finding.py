@@ -39,12 +39,13 @@ _RINGS = 6  # how far around the match a submodel may grow
 
 @dataclass
 class Finding:
-    """What `bisect` found. `pass_run` counts runs of passes from 1, `rewrite` those of the whole pipeline.
+    """The faulty rewrite found by `bisect`. `pass_run`: number of the pass run, from 1. `rewrite`: number of the
+    rewrite in the pipeline.
 
-    `rule` is empty for passes without rules, `match` (one line a node, before the rewrite) and `site`, which leaves out
-    this rewrite and no other, for those that do not say where they rewrite. `submodel` is the smallest part around the
-    match, or else around the place that verification names, on which the pass alone goes wrong, None if only the whole
-    model shows it. `runs`: how many results of the whole model were verified.
+    `rule`: empty for a pass without rules. `match`: a line for each node, before the rewrite. `site`: excludes exactly
+    this rewrite. `match` and `site` are empty for a pass that does not record its places. `submodel`: the smallest part
+    around the match (or the place found by verification) on which the pass alone fails; None if only the whole
+    model fails. `runs`: number of verified results of the whole model.
     """
 
     message: str

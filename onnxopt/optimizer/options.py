@@ -40,26 +40,26 @@ class Converted(NamedTuple):
 
 @record(frozen=True)
 class OptimizeOptions:
-    """What to run, and how.
+    """Options of an optimization: the passes to run, the changes of the model, the limits.
 
-    `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
-    the level's; `disable` takes passes out, or single rules, or with `RULE@VALUE` what a rule (or pass) does at the
-    node that makes the value. `config`: values of config keys, such as `constant-folding.max-bytes`.
-    `target`: what the result is for, a name or several, the preferred ones first. `max_rewrites`: stop after so many.
-    `freeze_initializers`: treat initializers that are also graph inputs as constants.
-    `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
-    `make_dynamic`: the symbol that the dim at `INPUT:AXIS`, a number, becomes; `*:0` is the first axis of all inputs.
-    `allow_domains`: operator domains that may enter the model although it does not import them.
-    `infer_shapes`: declare the types and shapes of all values in the result, as far as they are known.
-    `rename`: other names for inputs, outputs and symbolic dims, by those of the file. `name_nodes`: name
-    nodes that have no name. `strip_qdq`: drop QuantizeLinear and DequantizeLinear, but for those that `keep` names.
-    `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
-    model to this version of the default domain, without it a target may do so; `provenance`: write into the model's
-    metadata what made it, from what; `external`: where weights that lie beside the model go: `copy` into a data file of
-    the result, `inline` into the result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed
-    and they are in the folder of the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32
-    becomes, with `keep_io` not where callers see it. `excluded`: single matches that made a result wrong. `limits`:
-    what native code may take that runs on what the model says.
+    `level`: 0 to 3. `pipeline`: pipeline text in place of the level's; named passes run at any level. `extra`: passes
+    added to the level's. `disable`: passes or rules to skip; `RULE@VALUE` skips a rule (or pass) at the producer of a
+    value. `config`: values of config keys, such as `constant-folding.max-bytes`. `target`: name or names of targets,
+    the preferred first. `max_rewrites`: stop after this number. `excluded`: single matches that made a result wrong.
+
+    `freeze_initializers`: treat initializers that are also graph inputs as constants. `dims` (by symbol) and `shapes`
+    (by input): fixed sizes for dynamic inputs. `make_dynamic`: symbols for fixed dims at `INPUT:AXIS`; `*:0` is the
+    first axis of all inputs. `allow_domains`: domains that passes may add to the model. `infer_shapes`: declare known
+    types and shapes of all values. `rename`: new names of inputs, outputs and symbolic dims, by old names.
+    `name_nodes`: name nodes without a name. `strip_qdq`: drop QuantizeLinear and DequantizeLinear, except for names in
+    `keep`. `dtype`: `float16` or `bfloat16` in place of float32; with `keep_io`, inputs and outputs stay float32.
+
+    Files only: `inline_functions`: inline model-local functions. `target_opset`: convert the model to this opset; by
+    default a target may do so. `provenance`: write version, pipeline and source into the metadata. `external`: the
+    place of external weights: `copy` into a data file of the result, `inline` into the result, `reuse` in place,
+    `auto` copies unless nothing changed and the data is in the folder of the result.
+
+    `limits`: resources of native code on untrusted model data.
     """
 
     level: int = 2

@@ -43,8 +43,8 @@ class RolledBack:
 
 @record
 class Report:
-    """What one optimization did; bytes are those of the model and its data files. `verification` is None when it was
-    not asked for, or nothing was `changed`."""
+    """The report of an optimization. Bytes include the data files of the model. `verification` is None if not
+    requested, or without changes (`changed`)."""
 
     source: str
     destination: str

@@ -28,26 +28,24 @@ REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # whatever was asked for
 
 @record(frozen=True)
 class VerifyOptions:
-    """`rtol` is relative to the range of an output, `atol` absolute: where one is given, outputs are held against it,
-    and nothing else counts; None means what rounding explains.
+    """Options of a verification.
 
-    `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything. `memory`:
-    bytes that weights and values of both models may take; a model with more is run in segments. `limit`: bytes at which
-    the worker ends, 0 for half of the machine; there is none with another provider than the CPU's. `pieces`: look at
-    the pieces whatever the outputs say. `dims`: sizes of dynamic dims, for verification only.
+    `rtol` (relative to the range of an output) and `atol`: fixed tolerances in place of the rounding analysis.
+    `inputs`: .npy files by input name, used in every case. `timeout`: seconds for the whole verification. `memory`:
+    bytes for weights and values of both models; larger models run in segments. `limit`: bytes of the worker, 0 for half
+    of the machine; without effect for providers other than the CPU's. `pieces`: compare pieces in any case. `dims`:
+    sizes of dynamic dims, for verification only.
 
-    What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run, and
-    no case is begun after so many seconds.
-    `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
-    `provider`: an execution provider of onnxruntime.
+    The following options select the comparison of `onnxopt verify`; `timeout` then limits each load and each run, and
+    no case starts after this time. `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx
+    test data, .npz files. `provider`: an execution provider of onnxruntime.
 
-    `dtype`: `float16` or `bfloat16`, which the result may hold what is float32 in the original; it is always looked at
-    in pieces then.
-    `rename`: what is called otherwise in the result, by the original's names: inputs, outputs, symbolic dims.
-    `freed`: dims that are numbers in the original and symbols in the result, along which samples are independent.
-    `strip_qdq`: the original is taken without its pairs of QuantizeLinear and DequantizeLinear, but for those that
-    `keep` names.
-    `without`: why onnxruntime is not asked; onnx's reference evaluator is.
+    `dtype`: `float16` or `bfloat16`, allowed in the result in place of float32; pieces are always compared.
+    `rename`: new names of inputs, outputs and symbolic dims, by old names.
+    `freed`: fixed dims of the original that are symbols in the result, along which samples are independent.
+    `strip_qdq`: compare with the original without pairs of QuantizeLinear and DequantizeLinear, except for names in
+    `keep`.
+    `without`: the reason to use onnx's reference evaluator in place of onnxruntime.
     `custom_op_libraries`: files that register custom operators with onnxruntime.
     """
 
