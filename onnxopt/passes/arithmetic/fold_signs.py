@@ -120,8 +120,10 @@ _JOINED: Final = op.Concat(var("first"), ..., name="concat")
 
 @rewrite(op.Mul(either(_JOINED, op.Reshape(_JOINED, var("target"), name="reshape")), var("y"), name="node"))
 def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None) -> Value:
-    """[-a, b] y = [a, b] (y [-1, 1]): the signs go into y once, for all products that turn the same parts; so where
-    these are columns that a Reshape joins."""
+    """[-a, b] y = [a, b] (y [-1, 1]), with the signs multiplied into y once for all products of the same parts.
+
+    The parts may be columns joined by a Reshape.
+    """
     turned = _turned_parts(m.concat)
     if turned is None:
         m.skip()
@@ -193,8 +195,10 @@ def _signs_beside(user: Node, y: Value) -> Array | None:
 
 @rewrite(op.Concat(op.Sub(var("a"), var("b")), op.Add(var("y"), var("z")), name="concat"))
 def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
-    """[x₁ c - x₂ s, x₂ d + x₁ t] = x [c, d] + [x₂, x₁] [-s, t], x₁ and x₂ the halves of x: rotary positions, in three
-    nodes less."""
+    """[x₁ c - x₂ s, x₂ d + x₁ t] = x [c, d] + [x₂, x₁] [-s, t], where x₁ and x₂ are the halves of x.
+
+    Saves three nodes of a rotary embedding.
+    """
     turning = _turning(m.concat)
     if turning is None:
         m.skip()

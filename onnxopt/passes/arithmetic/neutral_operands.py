@@ -52,7 +52,7 @@ def add_zero(m: Match, x: Value) -> Value:
 
 @rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c", constant=True), name="node"))
 def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
-    """x * ones = x / ones = x - zeros = x + (-0, …) = x, where they do not widen x."""
+    """x * ones = x / ones = x - zeros = x + (-0, …) = x, for constants that keep the shape of x."""
     dims = c.constant_type()[1]
     if max(dims, default=1) < 2 or 0 in dims or widens(m, x, c):
         m.skip()

@@ -73,7 +73,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     )
 )
 def centered_first(m: Match, x: Value, f: Value, b: Value) -> Value:
-    """x f + (b - mean f) = (x - mean) f + b, as it is less rounded; the mean is that of x."""
+    """x f + (b - mean f) = (x - mean) f + b, with a smaller rounding error; `mean` is the mean of x."""
     m.require(m.dtype(x) in FLOATS, "not floating point")
     return m.op.Add(m.op.Mul(m.op.Sub(x, m.mean.output), f), b)
 
@@ -85,7 +85,7 @@ def centered_first(m: Match, x: Value, f: Value, b: Value) -> Value:
     )
 )
 def centered_product(m: Match, x: Value, f: Value) -> Value:
-    """x f - mean f = (x - mean) f; the mean is that of x: what is far from it has overflown the mean, too."""
+    """x f - mean f = (x - mean) f; `mean` is the mean of x, and x - mean overflows only near the largest float."""
     m.require(m.dtype(x) in FLOATS, "not floating point")
     return m.op.Mul(m.op.Sub(x, m.mean.output), f)
 

@@ -47,7 +47,7 @@ def label_of_best(m: Match, x: Value, table: Array, shape: Array) -> Value:
 
 @rewrite(op.Gather(const("table"), one_of("ArgMax", "ArgMin")(var("x"), ..., name="best", shared=True)))
 def label_that_counts(m: Match, x: Value, table: Array) -> Value:
-    """Gather([0, 1, …], ArgMax(x)) = ArgMax(x): an index that is there is its own label."""
+    """Gather([0, 1, …], ArgMax(x)) = ArgMax(x), for indices within the table."""
     m.require(table.ndim == 1 and table.dtype == np.int64, "not one label of 64 bits for each place")
     m.require((table == np.arange(table.size)).all(), "the labels do not count from 0")
     return m.best.output

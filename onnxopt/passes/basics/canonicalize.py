@@ -55,7 +55,7 @@ def size_of_static(m: Match, x: Value) -> Value:
 
 @rewrite(op.Gather(op.Shape(var("x"), name="node", shared=True), const("indices"), axis=lambda a: a in (0, -1)))
 def dims_of_shape(m: Match, x: Value, indices: Array) -> Value:
-    """Gather(Shape(x), i) is a constant where dim i is a number, whatever the others are."""
+    """Gather(Shape(x), i) is a constant where dim i is a number, even beside unknown dims."""
     dims = listed(m, m.node, x)
     m.require(((indices >= -len(dims)) & (indices < len(dims))).all(), "an index is out of range")
     picked = tuple(dims[int(i)] for i in indices.reshape(-1))

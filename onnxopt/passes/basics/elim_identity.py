@@ -133,7 +133,7 @@ def split_into_one(m: Match, x: Value) -> Value:
 
 @rewrite(op.Unsqueeze(var("x"), const("axes")))
 def unsqueeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
-    """Unsqueeze(x, no axes) = x. Squeeze is left alone: given no axes, runtimes drop all that are one."""
+    """Unsqueeze(x, []) = x. Not for Squeeze: runtimes read an empty list of axes as all axes of size 1."""
     if axes.size:
         m.skip()
     return x

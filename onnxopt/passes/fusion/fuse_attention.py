@@ -36,10 +36,9 @@ _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
     )
 )
 def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Value:
-    """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c); so with 0 in place of
-    NaN.
+    """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c).
 
-    The Softmax is NaN where the mask is minus infinity for all keys.
+    A Where may replace NaN by 0: the Softmax is NaN where the mask is minus infinity for all keys.
     """
     m.require(m.opset >= 23, "the operator is there from opset 23 on")
     m.require(m.dtype(v) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
@@ -294,10 +293,9 @@ def _joined_past(past: str, new: str, name: str) -> Pattern:
     )
 )
 def past_and_present(m: Match, q: Value, past_k: Value, k: Value, past_v: Value, v: Value) -> tuple[Value, ...]:
-    """Attention(q, [past k, k], [past v, v], mask) = Attention(q, k, v, mask, past k, past v), which gives [past k, k]
-    and [past v, v] as well.
+    """Attention(q, [past k, k], [past v, v], mask) = Attention(q, k, v, mask, past k, past v).
 
-    The Attention outputs the concatenated keys and values as well.
+    The new Attention also outputs [past k, k] and [past v, v].
     """
     rest = _only_scored(m)
     joined = m.keys, m.values

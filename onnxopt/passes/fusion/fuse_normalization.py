@@ -211,8 +211,10 @@ def from_mean() -> Call:
     )
 )
 def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
-    """Reshape(BatchNormalization(r, 1, 0, mean(r), variance(r))) = LayerNormalization(x, 1), r = Reshape(x, [1, rows,
-    width, 1])."""
+    """Reshape(BatchNormalization(r, 1, 0, mean(r), variance(r))) = LayerNormalization(x, 1).
+
+    r = Reshape(x, [1, rows, width, 1])
+    """
     m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
     m.require(not m.norm.attr("training_mode", 0), "it trains")
     m.require(filled_with(ones, 1) and filled_with(zeros, 0), "a scale or shift for each row")

@@ -114,7 +114,7 @@ def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     )
 )
 def fold_standardized_input(m: Match, x: Value, z: Array, t: Array, w: Array, b: Array | None) -> Value:
-    """Conv(x * z + t; W, b) = Conv(x + t / z; Wz, b), whatever the padding, which is zero behind the sum."""
+    """Conv(x * z + t; W, b) = Conv(x + t / z; Wz, b), also with padding: zeros are padded after the Add."""
     m.require(
         t.ndim <= w.ndim and linear.per_channel(t, w.ndim, w.shape[1] * m.conv.attr("group")) is not None,
         "the term is not one per channel",

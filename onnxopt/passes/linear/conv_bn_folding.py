@@ -111,8 +111,10 @@ def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, v
     )
 )
 def fold_after_instance_norm(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> Value:
-    """InstanceNormalization(x; scale, shift) * z + t = InstanceNormalization(x; scale z, shift z + t), per channel:
-    what a group normalization of one channel a group is exported as."""
+    """InstanceNormalization(x; scale, shift) * z + t = InstanceNormalization(x; scale z, shift z + t), per channel.
+
+    PyTorch exports a GroupNorm with one channel per group like this.
+    """
     return m.op.InstanceNormalization(x, *_changed(m, x, scale, shift, z), like=m.norm)
 
 

@@ -86,7 +86,7 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     )
 )
 def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
-    """(x z) (y u) = (x zu) y, for single numbers: attention that scales queries and keys by the root of its scale."""
+    """(x z) (y u) = (x zu) y, for scalars z and u, as in attention with queries and keys scaled by a root each."""
     m.require(z.dtype == u.dtype and z.dtype in (np.float32, np.float64), "half precision is scaled in two steps")
     m.require(z.size == u.size == 1, "a factor for each element")
     m.require(z.ndim <= (m.rank(x) or 0) and u.ndim <= (m.rank(y) or 0), "a rank is unknown, or would rise")

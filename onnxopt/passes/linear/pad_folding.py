@@ -77,8 +77,10 @@ def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: A
 
 @rewrite(op.MaxPool(padded(), name="pool"))
 def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
-    """MaxPool(Pad(x, p, -inf)) = MaxPool(x), pads larger by p: it pads with what never is the largest. So are zeros
-    around what is not negative, as each window sees some of that."""
+    """MaxPool(Pad(x, p, -inf)) = MaxPool(x), with pads larger by p; likewise zeros around non-negative x.
+
+    Padding by MaxPool is never the maximum, and each window holds at least one element of x.
+    """
     least = value is not None and is_float(value) and np.isneginf(value).all()
     zero = (value is None or not value.any()) and m.dtype(x) in FLOATS
     m.require(least or (zero and _is_nonnegative(x)), "the border may be the largest")

@@ -46,8 +46,10 @@ def gather_of_grid(m: Match, x: Value, first: Value) -> Value:
     )
 )
 def elements_of_expanded(m: Match, x: Value, i: Value) -> Value:
-    """GatherElements(Expand(x), Expand(i)) = GatherND(x, i) of a batch, where x repeats along axes of the places, and i
-    along those of what is picked."""
+    """GatherElements(Expand(x), Expand(i)) = GatherND(x, i) with batch dims.
+
+    x is repeated along the axes of the positions, and i along the axes behind the gathered one.
+    """
     dims, own, given, wide = (m.shape(v) for v in (m.data.output, x, i, m.places.output))
     m.require(all(s is not None and None not in s for s in (dims, own, given, wide)), "a dim is unknown")
     assert dims is not None and own is not None and given is not None and wide is not None

@@ -136,7 +136,7 @@ def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
 
 @rewrite(one_of(*sorted(MULTIDIRECTIONAL))(var("first"), ..., name="node", reads=_COPIES | _EACH))
 def expand_of_operand(m: Match, first: Value) -> Value:
-    """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others.
+    """f(Expand(x, s), y) = f(x, y), where y broadcasts the result to the same shape; for any operand of f.
 
     Also for operands computed from an Expand elementwise, and for a repeated number, or row of a table.
     """
@@ -187,9 +187,10 @@ def choice_of_expanded(m: Match, c: Value, s: Value, a: Array, b: Array) -> Valu
 
 @register
 class ImplicitBroadcast(RewritePass):
-    """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is one
-    number that ConstantOfShape repeats, and the row of a table that is picked for each position. Between two numbers is
-    chosen before what says which is expanded. What is computed of one number that is repeated is one.
+    """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where.
+
+    Likewise for a number repeated by ConstantOfShape, and for one row of a table gathered for each position. A Where of
+    two numbers comes before the Expand of its condition. Operators on a repeated number compute the number once.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
     Keeps: different symbols, either of which may be 1 at run time.

@@ -48,8 +48,10 @@ def _joins_computed(node: Node) -> bool:
 
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Gather", "Split"}))
 def concat_of_picks(m: Match, first: Value) -> Value:
-    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis; parts of a Split, in another
-    order, pick all of theirs."""
+    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along the gathered axis.
+
+    A part of a Split counts as a Gather of all its indices.
+    """
     rank = m.rank(first)
     if not rank:  # rank 0 never runs
         m.skip()

@@ -155,8 +155,10 @@ _REDUCE = one_of(*_ARG, *REDUCTIONS)(var("x"), ..., name="reduce")
 
 @rewrite(one_of(*SAME_ORDER)(_REDUCE, ..., name="outer"))
 def reduce_with_ones(m: Match, x: Value) -> Value:
-    """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept; Squeeze(Reduce(x, axes), axes) = Reduce(x, axes),
-    dims dropped; so is a Reshape, or Flatten, that does that."""
+    """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes) with keepdims=1; Squeeze likewise with keepdims=0.
+
+    Also for a Reshape or Flatten with the same result.
+    """
     dims, reduce = m.shape(x), m.reduce
     m.require(dims, "the rank is unknown")
     rank, kept = len(dims or ()), not reduce.keeps_dims

@@ -38,7 +38,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     )
 )
 def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
-    """Squeeze(Reshape(x, Concat(s, 1)), last) = Reshape(x, s): the axes that are ones in a computed target."""
+    """Squeeze(Reshape(x, Concat(s, 1)), last) = Reshape(x, s), for constant ones in a computed target."""
     copied, length = copies(m, m.target.output), m.shape(m.target.output)
     rank = length[0] if length else None
     m.require(copied is not None and isinstance(rank, int) and axes.size, "no axes, or a target of unknown length")
