@@ -1,4 +1,4 @@
-"""The judge: compares two files, and shares with what rewrites them no more than the readers of messages and bytes."""
+"""The verifier (judge): compares two model files. Shares only the readers of messages and bytes with the optimizer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
     "verify",
 ]
 
-# Not for the worker, and records not for a run without a verification.
+# Lazy: the worker needs no `verifier`, and runs without verification need no records.
 __getattr__ = lazy(
     __name__,
     {"verifier": ("Verifier",), "files": ("verify",), "records": ("Verification",), "missing": ("let_in",)},

@@ -1,7 +1,7 @@
-"""A dim of the inputs that is a number in the original and a symbol in the result: are its samples independent there?
+"""Independence test for samples of a freed batch dim: a number in the original, a symbol in the result.
 
-The result runs once on twice the size, the original on each half; each part of an output has to be what the original
-gives for that half.
+The result runs once on twice the size, the original on each half; each part of an output must equal the original's
+output for the same half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.options import DIFFERENT
 from onnxopt.verification.records import JudgedCase, OutputRecord
 
-NAME: Final = "batches"  # of the case
+NAME: Final = "batches"  # name of the case
 ALIKE: Final = "both halves of the batch are the same"
 Feeds: TypeAlias = "dict[str, Any]"
 Dims: TypeAlias = "Mapping[str, Sequence[int | str | None]]"
@@ -25,7 +25,8 @@ Measure: TypeAlias = "Callable[[str, Any, Any], OutputRecord]"
 
 
 def freed(plan: Plan, dims: Dims, names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """By symbol of `names`, the axis of each input that is it in the result, `dims`, and a number in the original."""
+    """Return {symbol of `names`: {input name: axis}} for axes with a symbol in the result (`dims`) and a number in
+    `plan`."""
     found: dict[str, dict[str, int]] = {}
     for i in plan.inputs:
         for axis, (was, dim) in enumerate(zip(i.shape, dims.get(i.name, ()))):
@@ -35,7 +36,7 @@ def freed(plan: Plan, dims: Dims, names: Sequence[str]) -> dict[str, dict[str, i
 
 
 def other_feeds(feeds: Feeds, axes: Mapping[str, int], known: Iterable[Feeds], seed: int) -> Iterator[Feeds]:
-    """Other values for the inputs of the batch: those of other cases, then the same numbers in another order."""
+    """Yield feeds with different values for the inputs in `axes`: from the `known` cases, then a permutation."""
     rng = Draws(seed)
 
     def shuffled(v: Any) -> Any:
@@ -58,7 +59,11 @@ def compared(
     run: Run,
     measure: Measure,
 ) -> JudgedCase:
-    """The case: `halves` are what the original was fed and gave, `run` runs the result."""
+    """Run the result on both halves joined, and return the case with every output compared per half.
+
+    halves: (feeds, outputs) of the original for each half; run: runs the result. An error of the result gives
+    DIFFERENT.
+    """
     (first, _), (second, _) = halves
     whole = {n: np.concatenate([v, second[n]], axes[n]) if n in axes else v for n, v in first.items()}
     record = JudgedCase(NAME, {name: max(whole[n].shape[axis] for n, axis in axes.items())})
@@ -85,7 +90,7 @@ def _sizes(record: JudgedCase) -> str:
 
 
 def _parts(shape: Sequence[int], result: Any) -> list[Any]:
-    """The halves of an output along the axis that is twice as long; all of it twice, where there is none."""
+    """Return the halves of an output along the only doubled axis; the whole output twice if no axis is doubled."""
     grown = [i for i, (a, b) in enumerate(zip(shape, np.shape(result))) if b == 2 * a and a]
     if len(shape) == np.ndim(result) and len(grown) == 1:
         return np.split(result, 2, grown[0])

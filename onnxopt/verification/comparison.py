@@ -1,4 +1,4 @@
-"""Two files compared, as the optimizer does it, or on named cases and on data: `onnxopt verify`."""
+"""Comparison of two model files on named cases and on data, as in `onnxopt verify`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Comparison:
-    """Compare two models on the cases and data that `options` ask for, with graph optimizations off.
+    """Compare two models on the cases and data in `options`, with graph optimizations off. Returns a `Comparison`.
 
-    A crash or a hang of the runtime is a verdict. Raises ModelError for a file that cannot be read, UsageError for
-    models with other inputs or outputs, for names that do not exist, and for data that the model does not take.
+    A crash or hang of the runtime is a verdict. Raises ModelError for an unreadable file; UsageError for different
+    inputs or outputs, unknown names, and unsuitable data.
     """
     began = time.monotonic()
     a, b = Path(a), Path(b)
@@ -59,7 +59,8 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
 def _requests(
     models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[JudgedCase]
 ) -> Iterator[tuple[Recipe, Read]]:
-    """(recipe, how to read its data) of each case; `skipped` gets those that the model does not have."""
+    """Yield (recipe, reader of its data) for each case. Cases without counterpart in the model are added to
+    `skipped`."""
     given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     sets = find_data_sets(options.datasets, models[0], plan)
     names = options.cases

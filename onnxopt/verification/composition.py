@@ -1,4 +1,4 @@
-"""Compare a model with files that are run one after the other in its place."""
+"""Comparison of a model with files run in sequence in place of the model."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _STEPS: Final = "running the parts"
 
 @dataclass(frozen=True)
 class Step:
-    """A file to run: the names it must be fed, those it may be fed, and what it gives."""
+    """A file to run."""
 
     file: Path
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    inputs: tuple[str, ...]  # names required
+    outputs: tuple[str, ...]  # names computed
+    optional: tuple[str, ...] = ()  # names fed if known
 
 
 def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
-    """Run the original, and the steps in order, on inputs made by `plan`, in a worker; optimizations are off in both.
+    """Run the original, and the steps in order, in a worker on inputs made by `plan`, with optimizations off.
 
-    Not verified where the original does not run, or takes more than it may.
+    Returns UNVERIFIED if the original does not run, or exceeds a limit.
     """
     limit = Limits(options.limit).bytes
     with Service(_START, options.timeout, limit) as service:
@@ -55,7 +55,7 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
 
 
 def main() -> None:
-    """The worker's program."""
+    """Serve as the worker process."""
     serve(_Worker)
 
 
@@ -68,7 +68,7 @@ def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], optio
     judge = Judge(tell, whole=True)
     try:
         judge.open(str(original), options, ("the original", "the result"))
-        if plan.stateful:  # onnxruntime would write into weights that parts have copies of: no comparison is fair
+        if plan.stateful:  # onnxruntime would write into weights copied to several parts
             judge.engine = Reference(str(original))
         judge.plan(plan)
         answers = [judge.original(Request(r, Data({}))).case for r in OWN if not r.single and not missing(r, plan)]
@@ -97,7 +97,8 @@ def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], optio
 
 
 def _run(steps: Sequence[Step], cases: Sequence[Case], runtime: bool) -> list[dict[str, Any]]:
-    """For each case every value by name. One step is open at a time: together they are as large as the model."""
+    """Return, for each case, all values by name. One step is loaded at a time, as all together are as large as the
+    model."""
     values = [dict(case.feeds) for case in cases]
     for step in steps:
         engine: Any = OnnxRuntime(str(step.file)) if runtime else Reference(str(step.file))

@@ -1,4 +1,4 @@
-"""Two files compared, as the optimizer compares its results, or as far as the options go."""
+"""Entry point for comparing two model files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from onnxopt.verification.verifier import Verifier
 
 
 def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
-    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output.
+    """Compare two model files on the same inputs, in onnxruntime with graph optimizations off.
 
-    On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
-    or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then, and ModelError
-    for a file that is no model: that is no verdict on one.
+    Uses the optimizer's own cases. If `options` name cases, data, a provider or dims, returns a `Comparison` as
+    `onnxopt verify` does. Raises ModelError for an invalid model file, and the errors of `compare_files`.
     """
     original, result = file_path(original), file_path(result)
     if options is not None and options.thorough:
         from onnxopt.verification.comparison import compare_files
 
         return compare_files(original, result, options)
-    from onnxopt.verification.interface import read  # numpy comes with it
+    from onnxopt.verification.interface import read  # imports numpy
 
     skeleton, _ = read(original), read(result)
     with Verifier(original, options, foreign=True) as verifier:

@@ -1,4 +1,4 @@
-"""Two model files: can they be read, and do they take and give the same?"""
+"""Reading of model files for comparison, and checks of equal inputs and outputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from onnxopt.verification.model.views import View
 
-_SHOWN: Final = 4  # names that only one of the models has
+_SHOWN: Final = 4  # names listed in a message
 
 
 def read(path: Path, view: View | None = None) -> Skeleton:
-    """The model without its weights, whose files must be there; `view`: see `Skeleton`. Raises ModelError."""
+    """Return the skeleton of a model (see `Skeleton`, also for `view`). Raises ModelError, also for missing weight
+    files."""
     from onnx import TensorProto
 
     from onnxopt.worker.calls import refuse_explosion
@@ -48,8 +49,7 @@ def read(path: Path, view: View | None = None) -> Skeleton:
 
 
 def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
-    """Raises UsageError where inputs or outputs differ in name or type: there is nothing to compare then. `dtype`: the
-    type in which B may take what is float32 in A."""
+    """Raise UsageError if inputs or outputs differ in name or type. `dtype`: type B may take for A's float32 inputs."""
     for kind, x, y in (
         ("inputs", _required(a.graph), _required(b.graph)),
         ("outputs", list(a.graph.output), list(b.graph.output)),
@@ -72,8 +72,10 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
 
 
 def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> dict[str, str]:
-    """`rename` with the name of the input or output of A at each position. Raises UsageError for a name that A's
-    interface does not have, and for a new one that B's does not: `b` is not renamed yet."""
+    """Return `rename` with positions replaced by names of A's inputs and outputs.
+
+    Raises UsageError for an old name missing in A's interface, or a new name missing in B's. `b` is not renamed yet.
+    """
     rename = by_name(rename, [i.name for i in _required(a.graph)], [o.name for o in a.graph.output])
     for side, model, names in (("A", a, rename), ("B", b, rename.values())):
         infos = [*model.graph.input, *model.graph.output]
@@ -92,7 +94,7 @@ def _required(graph: GraphProto) -> list[ValueInfoProto]:
 
 
 def _type(info: ValueInfoProto) -> str:
-    """The element type of a tensor; empty for others and for unknown ones."""
+    """Return the element type of a tensor; "" for unknown types and for sequences, optionals and maps."""
     from onnx import TensorProto
 
     code = info.type.tensor_type.elem_type
@@ -100,7 +102,7 @@ def _type(info: ValueInfoProto) -> str:
 
 
 def fix_dims(plan: Plan, dims: dict[str, int]) -> None:
-    """Give dynamic dims of the inputs their sizes. Raises UsageError for one that does not exist."""
+    """Fix dynamic dims of the inputs to the given sizes. Raises UsageError for an unknown dim."""
     for name in dims:
         if name not in plan.symbols:
             has = f"it has {', '.join(plan.symbols)}" if plan.symbols else "all its dims are fixed"

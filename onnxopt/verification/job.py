@@ -1,4 +1,4 @@
-"""What the parent tells its worker of one verification, and what it hears of it: plain data, both ways."""
+"""Messages between the parent and the worker of a verification: plain, picklable data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.numbers.compare import Evidence
 
-# Steps, which a worker says before it begins one. Those of one case are `ORIGINAL`, `COMPARE` and the name of the case.
+# Steps, announced by the worker before each begins. ORIGINAL and COMPARE are followed by the name of the case.
 OPEN: Final = "open"
 ORIGINAL: Final = "original "
 LOAD: Final = "load"
@@ -28,79 +28,73 @@ OPTIMIZED: Final = "optimized"
 RELEASE: Final = "release"
 JUST_LOAD: Final = "just load "
 
-Read = Callable[[], "Data"]  # which can be pickled
+Read = Callable[[], "Data"]  # picklable
 
 
 class Opened(NamedTuple):
-    """What runs the original: why onnxruntime does not, or what it was run `around`, where that is so."""
+    """How the original runs: the engine, and why onnxruntime is not used or only runs parts."""
 
     engine: str = "onnxruntime"
     provider: str = ""
-    refused: str = ""
-    around: str = ""
+    refused: str = ""  # why onnxruntime does not load the original
+    around: str = ""  # unknown operators left out, in words
 
 
 @record
 class Request:
-    """One case: a recipe, values that are given, and the outputs that are expected with them.
-
-    `base`: sizes of dynamic dims that the original is known to take, if the worker does not know.
-    """
+    """A case to run: a recipe, given inputs, and expected outputs."""
 
     recipe: Recipe
     data: Data
-    base: dict[str, int] | None = None
+    base: dict[str, int] | None = None  # sizes of dynamic dims accepted by the original, for a new worker
 
 
 @record
 class Answer:
-    """What came of running the original on a case, and by what the whole is judged, if it `proves` anything."""
+    """The result of running the original on a case."""
 
     case: JudgedCase
-    proves: bool = True
+    proves: bool = True  # whether agreement on the case proves anything
     evidence: dict[str, Evidence | None] = field(default_factory=dict)
     branches: dict[str, bool] = field(default_factory=dict)
 
 
 @record(frozen=True)
 class Death:
-    """The end of a worker at a `step`, when it was busy with `state`: `how`; `late`, if it took too long."""
+    """The end of a worker."""
 
-    step: str
-    state: str
-    how: str
-    late: bool
+    step: str  # step in progress
+    state: str  # activity in progress, in words
+    how: str  # cause, in words
+    late: bool  # whether the time limit was exceeded
 
 
 @record
 class Opening:
-    """The original, before anything is known of it. `stepwise`: the timeout is for each step, and what dies in one case
-    is not run again. `foreign`: results are made elsewhere, and may have parts that the original has not. `ended`:
-    nothing is run any more, for want of time."""
+    """The original to load."""
 
     original: str
     options: VerifyOptions
     labels: tuple[str, str]
-    stepwise: bool = False
-    foreign: bool = False
-    ended: bool = False
+    stepwise: bool = False  # the timeout holds per step; a case that killed a worker is not run again
+    foreign: bool = False  # results were made elsewhere, perhaps with parts absent from the original
+    ended: bool = False  # time is over: run nothing
 
 
 @record
 class Preparation:
-    """What the original expects, and its cases. `deaths`: of workers that ran these before. `eager`: they are run
-    before there is a result. `references`: functions for operators that the runtime has not."""
+    """The plan of the original's inputs, and its cases."""
 
     plan: Plan
     requests: list[tuple[Recipe, Read]]
-    deaths: list[Death] = field(default_factory=list)
-    eager: bool = True
-    references: tuple[Reference, ...] = ()
+    deaths: list[Death] = field(default_factory=list)  # of earlier workers on these cases
+    eager: bool = True  # run the original before a result is submitted
+    references: tuple[Reference, ...] = ()  # functions for operators unknown to the runtime
 
 
 @record
 class Compared:
-    """An event: what came of a case."""
+    """Event: a case was compared."""
 
     answer: Answer
     case: JudgedCase
@@ -108,31 +102,30 @@ class Compared:
 
 @record
 class Submission:
-    """A result. `declared`: by how much of their range passes say that they change outputs. What workers before this
-    one found out: their `deaths`, `known` cases, the `verdict` but for a load with optimizations; `spent`: seconds.
-    `is_rushed`: the result has less time than the original took. `done`: the share of the steps."""
+    """A result to verify, with findings of earlier workers."""
 
     path: str
     options: VerifyOptions
+    # By pass: change of outputs declared, relative to the range.
     declared: dict[str, float] = field(default_factory=dict)
     deaths: list[Death] = field(default_factory=list)
-    known: dict[str, Compared] = field(default_factory=dict)
-    verdict: Verification | None = None
-    spent: float = 0.0
-    is_rushed: bool = False
-    done: float = 0.0
+    known: dict[str, Compared] = field(default_factory=dict)  # by case
+    verdict: Verification | None = None  # complete but for the load with optimizations
+    spent: float = 0.0  # seconds
+    is_rushed: bool = False  # the time left is shorter than the original's run
+    done: float = 0.0  # share of the steps
 
 
 @record
 class Begun:
-    """An event: a step begins. `done`: the share of the steps that are behind it."""
+    """Event: a step begins."""
 
     step: str
-    done: float = 0.0
+    done: float = 0.0  # share of the steps finished
 
 
 @record
 class Concluded:
-    """An event: the verdict, unless onnxruntime's optimizations do not take the result."""
+    """Event: the verdict, before the load with onnxruntime's optimizations."""
 
     verdict: Verification

@@ -1,7 +1,7 @@
-"""The worker's side of a verification: runs the cases, looks into pieces, and gives out the verdict.
+"""Worker side of a verification: runs cases, compares in pieces, and returns the verdict.
 
-The worker says each step before it begins the step. A worker that dies is followed by another, which is told of that
-death and of the cases that are known: it raises `Died` where it would begin that step.
+The worker announces each step beforehand. After a crash, a new worker receives the deaths and known cases, and raises
+`Died` instead of repeating a fatal step.
 """
 
 from __future__ import annotations
@@ -51,39 +51,39 @@ from onnxopt.worker.serving import Died, Refused, Tell
 if TYPE_CHECKING:
     from onnxopt.verification.judge import Judge
 
-_OF_A_CHANNEL: Final = 16  # numbers, of which the noise is a bound
+_OF_A_CHANNEL: Final = 16  # elements of a channel; with fewer, last bits may explain the difference
 _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt verify {} {}` shows where"
 _REAL: Final = "give real data with --input NAME=FILE.npy"
 _TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
-_OTHER_STEPS: Final = 5  # than those of single cases
+_OTHER_STEPS: Final = 5  # steps besides those of the cases
 _UNFINISHED: Final = "not run: an earlier case did not finish"
 
 
 class JobRunner:
-    """Verifies results of one original, by a `judge` of one case at a time."""
+    """Verifies results against one original, case by case, with a `judge`."""
 
     def __init__(self, judge: Judge, tell: Tell) -> None:
         self.judge = judge
         self.opened = Opened()
-        self.is_steady = True  # does the original give the same twice?
-        self.left_out = 0  # cases that were not begun, for want of time
+        self.is_steady = True  # the original's outputs repeat
+        self.left_out = 0  # cases not run for lack of time
         self._tell = tell
-        self._failure: Exception | None = None  # of the original: nothing can be compared with it
+        self._failure: Exception | None = None  # raised by loading or running the original; prevents any comparison
         self._answers: list[Answer] | None = None
         self._requests: list[tuple[Recipe, Read]] = []
-        self._more: list[tuple[Recipe, Read]] = []  # cases of one result only
-        self._last: Death | None = None  # of the original
+        self._more: list[tuple[Recipe, Read]] = []  # cases added for the current result
+        self._last: Death | None = None  # the last death caused by the original
         self._submission = Submission("", VerifyOptions())
-        self._count = 0  # of steps
-        self.has_loaded = False  # is it known that the result can be loaded?
-        self._has_asked = False  # for more cases than there are at first
-        self._was_told = False  # was it said why the original cannot be run?
+        self._count = 0  # steps begun
+        self.has_loaded = False  # the result is known to load
+        self._has_asked = False  # further cases were requested
+        self._was_told = False  # the failure of the original was reported
 
-    # -- what it is told ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------
 
     def open(self, opening: Opening) -> None:
-        """Load the original, unless its plan is waited for."""
+        """Load the original, unless the plan must be known first. Errors are raised later, by `verify`."""
         self.opening = opening
         self._tell(Begun(OPEN))
         if opening.ended:
@@ -94,7 +94,7 @@ class JobRunner:
             self._failure = e
 
     def prepare(self, preparation: Preparation) -> None:
-        """Learn what the original asks for, and run it unless that is done step by step, or the cases are known."""
+        """Take the plan and cases, and run the original unless cases run stepwise or are known."""
         if self._failure is not None:
             return
         try:
@@ -119,12 +119,12 @@ class JobRunner:
             except Refused:
                 if self._last is None or not self.plan.least:
                     raise
-                raise _died(self._last) from None  # it has no longer sizes
+                raise _died(self._last) from None  # `_recover` cannot lengthen the inputs any further
 
-    # -- the verdict -------------------------------------------------------------------------------------
+    # -- verdict --------------------------------------------------------------------------------------------
 
     def verify(self, submission: Submission) -> Verification:
-        """The verdict on a result. Raises what is wrong with files and data that the user named."""
+        """Return the verdict on a result. Raises errors in files and data named by the user."""
         self._submission = submission
         verdict = submission.verdict or Verification(UNVERIFIED, "")
         a, b = self.opening.labels
@@ -134,9 +134,9 @@ class JobRunner:
             _stop(verdict, UNVERIFIED, str(e), f"{b} was not compared with {a}")
         except Died as e:
             self._blame(verdict, e)
-        except (OnnxOptError, FileNotFoundError):  # a file that was removed meanwhile is for who named it
+        except (OnnxOptError, FileNotFoundError):  # a file removed meanwhile is reported to the user
             raise
-        except Exception as e:  # of the system, which had no memory, or a fault of ours: neither says that it is wrong
+        except Exception as e:  # out of memory or an internal error; neither shows a fault of the result
             starved = is_starved(e)
             if not starved and os.environ.get("ONNXOPT_DEBUG"):
                 raise
@@ -165,7 +165,7 @@ class JobRunner:
             self.judge.release()
 
     def _holds_in_batches(self, verdict: Verification) -> bool:
-        """Whether the result takes another size of each dim that is a number in the original, with equal samples."""
+        """Return whether samples are independent at twice the size of each freed dim."""
         if not (verdict.agrees and self._submission.options.freed):
             return True
         step = COMPARE + BATCHES
@@ -187,7 +187,7 @@ class JobRunner:
         return True
 
     def _conclude(self, verdict: Verification) -> bool:
-        """The verdict without onnxruntime's optimizations; False where there is no more to ask."""
+        """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
         for death in self._submission.deaths:
             if death.step == LOAD or (death.step.startswith(COMPARE) and not self.opening.stepwise):
                 raise _died(death)
@@ -214,7 +214,7 @@ class JobRunner:
     def _judge(
         self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], found: Proof
     ) -> bool:
-        """The verdict on these cases, and more of them where something inside was not seen."""
+        """Compute the verdict from these cases, and from further cases for coverage gaps."""
         verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
         compared = [c for c in verdict.cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
@@ -222,7 +222,8 @@ class JobRunner:
         second = SecondLook(self, self._submission.options)
         is_looked = second.look(verdict, answers, failed, found)
         if failed is None and not self._has_asked and (more := self._for_gaps(verdict)):
-            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)], found)  # no proof
+            # Further cases do not enter the proof.
+            return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)], found)
         if failed is not None:
             name = f"case {failed.name}: " if self.opening.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
@@ -235,7 +236,7 @@ class JobRunner:
         return False
 
     def _refuse(self, verdict: Verification, cases: Sequence[JudgedCase]) -> None:
-        """Nothing could be compared."""
+        """Set UNVERIFIED, as no case could be compared. Raises Refused for a nondeterministic model."""
         if not self.is_steady:
             why = "the model is not deterministic: two runs of the original differ"
             note = verdict.pieces.note if verdict.pieces is not None else ""
@@ -245,13 +246,14 @@ class JobRunner:
         verdict.hint = _PLAN if "(--verify-memory)" in verdict.message else _REAL
 
     def _little(self, verdict: Verification, second: SecondLook, found: Proof, answers: Sequence[Answer]) -> list[str]:
-        """Why the cases prove little."""
+        """Return the reasons, in words, why the cases prove little."""
         weak, untaken, _, none = found
         pieces = verdict.pieces
         if second.is_alike:
             weak, untaken, none = {}, {}, ""
         if verdict.status == IN_PIECES and pieces is not None and pieces.says_something:
-            weak = {name: why for name, why in weak.items() if name in pieces.dead}  # values inside say more
+            # Inner values are covered by pieces.
+            weak = {name: why for name, why in weak.items() if name in pieces.dead}
         if pieces is not None and (pieces.complete or pieces.unseen):
             pieces.branches = [name for name, why in untaken.items() if why not in pieces.unseen]
             untaken = {why: why for why in pieces.unseen}
@@ -291,7 +293,7 @@ class JobRunner:
         fixed = self.plan.gives_all(options.inputs)
         return proof(files, self.plan, answers, fixed=fixed, called=options.original_names)
 
-    # -- cases -------------------------------------------------------------------------------------------
+    # -- cases ----------------------------------------------------------------------------------------------
 
     @property
     def _known(self) -> dict[str, Compared]:
@@ -302,7 +304,7 @@ class JobRunner:
         return [recipe.name for recipe, _ in self._requests]
 
     def _originals(self) -> list[Answer]:
-        """What came of running the original. Raises Refused where that is nothing."""
+        """Run the original on all requests. Raises Refused if no case runs."""
         found = [self._original(recipe, read()) for recipe, read in self._requests]
         for answer, (recipe, _) in zip(found, self._requests):
             if answer.case.status == "skipped" and recipe.override:
@@ -325,13 +327,12 @@ class JobRunner:
 
     @property
     def _base(self) -> dict[str, int] | None:
-        """The sizes of the first case, where a worker before this one ran that."""
+        """Return the dims of the first known case run by an earlier worker, else None."""
         known = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
         return next(known, None)
 
     def _load(self) -> str:
-        """Load the result: why it cannot take the place of the original, else empty, as where nothing is run any
-        more."""
+        """Load the result. Returns the reason for a refusal, or "" (also after the time limit)."""
         if self.opening.ended:
             return ""
         self.begin(LOAD)
@@ -340,7 +341,10 @@ class JobRunner:
         return why
 
     def _compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
-        """Run the result on a case; the case of the original as it is, where that gives something else each time."""
+        """Run the result on a case and return the comparison.
+
+        For a nondeterministic original, the original's case is returned unchanged.
+        """
         name = answer.case.name
         if name in self._known:
             return self._known[name].case
@@ -356,14 +360,14 @@ class JobRunner:
         return found
 
     def hold(self, names: Sequence[str]) -> None:
-        """Run the original again where a case is not remembered."""
+        """Run the original again on the named cases, unless still in memory."""
         for recipe, read in [*self._requests, *self._more]:
             if recipe.name in names:
                 self.judge.hold(Request(recipe, read(), self._base))
 
     def _others(self, found: Proof, cases: Sequence[JudgedCase]) -> Iterator[Recipe]:
-        """Cases that say more: of longer inputs, where outputs say nothing; of more rows, where a channel differs by
-        much of its own range that has few numbers, which last bits may move as far."""
+        """Yield recipes of further cases: longer inputs if outputs prove nothing; more rows if a channel of few
+        elements differs by much of its range, as rounding may explain; cases of both models (`Judge.of_both`)."""
         if found.weak:
             yield LONGER
         uneven = [o.shape for c in cases for o in c.outputs if o.uneven]
@@ -373,7 +377,7 @@ class JobRunner:
             yield from self.judge.of_both([*self._submission.options.inputs])
 
     def _for_gaps(self, verdict: Verification) -> list[Answer]:
-        """Where the result agrees, and something inside was not seen: more cases that the original takes, once."""
+        """Run the original on further cases, once, if the result agrees but coverage has gaps."""
         is_seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
         if is_seen or self.opening.stepwise or not self.is_steady:
             return []
@@ -381,8 +385,7 @@ class JobRunner:
         return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
 
     def _further(self, recipes: Sequence[Recipe]) -> list[Answer]:
-        """Run the original on more cases, for the result that is there: what came of these. What kills the original is
-        no case."""
+        """Run the original on more cases for the current result. A case fatal to the original is left out."""
         found: list[Answer] = []
         for recipe in recipes if self._requests else ():
             if recipe.name in self._known:
@@ -398,8 +401,10 @@ class JobRunner:
         return found
 
     def _step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
-        """Each case on its own: a death in one is its verdict. No more is begun once those before took the timeout
-        together."""
+        """Run each case separately: a death is the verdict of its case.
+
+        No case begins after the timeout is used up.
+        """
         answers: list[Answer] = []
         cases: list[JudgedCase] = []
         end = time.monotonic() + self._submission.options.timeout - self._submission.spent
@@ -438,10 +443,10 @@ class JobRunner:
             self.is_steady = self.judge.deterministic()
         return answer, self._compare(answer, data)
 
-    # -- deaths ------------------------------------------------------------------------------------------
+    # -- deaths ---------------------------------------------------------------------------------------------
 
     def begin(self, step: str) -> None:
-        """Say that a step begins. Raises Died where a worker died of that step, or there is no time any more."""
+        """Announce a step. Raises Died if an earlier worker died of the same step, or time is over."""
         for death in self._submission.deaths:
             is_tried_again = self.opening.stepwise and step.startswith((ORIGINAL, COMPARE))
             is_tried_again |= self._is_of_all(step)
@@ -452,17 +457,16 @@ class JobRunner:
 
     @property
     def _done(self) -> float:
-        """The share of the steps that are behind."""
+        """Return the share of steps finished, below 1."""
         steps = 2 * len(self._requests) + _OTHER_STEPS
         return min(self._count, steps - 1) / steps
 
     def _is_of_all(self, step: str) -> bool:
-        """Is it a run of the original on a case that there is for all results?"""
+        """Return whether a step runs the original on a case common to all results."""
         return step.startswith(ORIGINAL) and step.removeprefix(ORIGINAL) in self._names
 
     def _recover(self, death: Death) -> None:
-        """What kills the original is no case: again without what is only tried, then with longer inputs. Raises Died
-        where that was done."""
+        """Leave out optional cases, else lengthen inputs, after the original died. Raises Died if neither is left."""
         died = _died(death)
         is_final = death.step == OPEN or death.late or died.is_about(self.opening.labels[1])
         if is_final or not (self._tame() or self._lengthen(death)):
@@ -470,7 +474,7 @@ class JobRunner:
         self._last = death
 
     def _tame(self) -> bool:
-        """Leave out the cases that are only tried, and what is only tried in others; False where that was done."""
+        """Leave out optional cases and optional parts of cases. Returns False if none were left."""
         is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags > 0 for recipe, _ in self._requests}
         bold = any(is_tried[recipe.name] or recipe.is_bold(self.plan) for recipe, _ in self._requests)
         self._requests = [
@@ -479,8 +483,10 @@ class JobRunner:
         return bold
 
     def _lengthen(self, death: Death) -> bool:
-        """Have longer inputs, where the original may have died of too short ones; False where that was done, or it is
-        not what it died of: then longer ones would only take longer."""
+        """Lengthen the inputs, as the original may have died of short ones.
+
+        Returns False if already done, or if the death was a timeout, an out-of-memory kill, or not in the original.
+        """
         is_running = death.state == f"running {self.opening.labels[0]}"
         return is_running and not death.late and "SIGKILL" not in death.how and self.plan.lengthen()
 
@@ -492,11 +498,13 @@ class JobRunner:
         else:
             _stop(verdict, UNVERIFIED, str(died), "give it data that the model is made for")
 
-    # -- loads -------------------------------------------------------------------------------------------
+    # -- loads ----------------------------------------------------------------------------------------------
 
     def _optimized(self) -> tuple[str, bool]:
-        """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and whether the original can:
-        there are models of float16 that onnxruntime's optimizer crashes on, whatever became of them here."""
+        """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads).
+
+        onnxruntime's optimizer crashes on some float16 originals.
+        """
         death = next((d for d in self._submission.deaths if d.step == OPTIMIZED), None)
         if death is None and self.opening.ended:
             return "", True
@@ -507,19 +515,19 @@ class JobRunner:
         return str(died), died.is_about(self.opening.labels[1]) and not self._unloaded(0, optimize=True)
 
     def _refuse_unloaded(self, verdict: Verification) -> None:
-        """A result that could not be compared, and that onnxruntime does not load where it loads the original, cannot
-        take its place."""
+        """Set DIFFERENT if onnxruntime loads the original but not the uncompared result."""
         options = self._submission.options
-        if self.has_loaded or options.without or options.dtype == "bfloat16":  # which the CPU lacks
+        # The CPU provider has no bfloat16 kernels.
+        if self.has_loaded or options.without or options.dtype == "bfloat16":
             return
-        if self.opening.ended and options.custom_op_libraries:  # which no worker loads any more
+        if self.opening.ended and options.custom_op_libraries:  # not loaded any more
             return
         if (why := self._unloaded(1)) and not self._unloaded(0):
             verdict.cases = []
             _stop(verdict, DIFFERENT, f"{self.opening.labels[1]}{UNLOADED}: {why}")
 
     def _unloaded(self, which: int, *, optimize: bool = False) -> str:
-        """Why onnxruntime does not load one of the files; empty where it does, or that is not known."""
+        """Return why onnxruntime does not load a file (0: original, 1: result); "" if loaded or unknown."""
         label = self.opening.labels[which]
         try:
             self.begin(f"{JUST_LOAD}{label}")

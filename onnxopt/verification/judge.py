@@ -1,6 +1,6 @@
-"""The worker: runs original and result on one case at a time, and looks into pieces where that is not enough.
+"""Worker: runs original and result case by case, and compares in pieces where whole outputs are insufficient.
 
-A crash or a hang here is a verdict, not the end of onnxopt: the worker says what it begins before it begins it.
+A crash or hang is a verdict: the worker announces each activity before it begins.
 """
 
 from __future__ import annotations
@@ -39,37 +39,39 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 T = TypeVar("T")
-_WORTH_READING: Final = 1 << 26  # products of numbers in one run
-_WORK: Final = 1 << 33  # bytes of weights that are read once for each row of a case of many
-_UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # the parts of a file cannot be looked at
-SHAKEN: Final = 2.0  # times what a change of the last bits of inputs does is allowed
+_WORTH_READING: Final = 1 << 26  # multiplications in a run
+_WORK: Final = 1 << 33  # bytes of weights read, once per row of a large batch
+_UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # errors raised by looking into a file
+SHAKEN: Final = 2.0  # times the effect of changed last bits of the inputs
 
 
 class Judge(Original):
-    """Holds results against the original, in the same runtime."""
+    """Compares results with the original in the same runtime."""
 
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
         super().__init__(tell, whole=whole)
-        self.shaken: dict[str, dict[str, float]] = {}  # by case and output
-        self.b: Any = None  # the result
-        self._uneven: set[str] = set()  # cases in which a channel of an output differs by much of its own range
+        self.shaken: dict[str, dict[str, float]] = {}  # by case and output: effect of changed last bits of the inputs
+        self.b: Any = None  # engine of the result
+        self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
-        self._ahead: tuple[Program, Side] | None = None  # of the original, which is the same for all results
-        self._alone: Plan | None = None  # the plan of the original, where that of both is in its place
+        self._ahead: tuple[Program, Side] | None = None  # the original, common to all results
+        self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._roundings: dict[str, float] | None = None  # see `Look.roundings`
-        self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
+        self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
 
-    # -- the result --------------------------------------------------------------------------------------
+    # -- result ---------------------------------------------------------------------------------------------
 
     def result(self, path: str, options: VerifyOptions) -> str:
-        """Load the result; why it cannot take the place of the original, empty if it can. `options`: as they are for
-        this one, which may be allowed more than the last."""
+        """Load the result. Returns the reason for a refusal, or "".
+
+        options: those of the current result; tolerances may differ from the last.
+        """
         self.options = options
         self.paths[1] = path
         self.b = self._look = self._unrun = None
         self.planned, self._alone = self._alone or self.planned, None
         self._uneven.clear()
-        if self.kept:  # what the original made is
+        if self.kept:  # outputs of the original are kept
             self._rest()
         a, b = self.labels
         self.tell(f"loading {b}")
@@ -87,8 +89,7 @@ class Judge(Original):
         return ""
 
     def _with_room(self, run: Callable[[], T]) -> T:
-        """`run`; where there is no memory for that beside what is loaded, again when that is let go of: what is run is
-        loaded when it is."""
+        """Call `run`; if memory is short, unload the engines and call `run` again (engines reload on use)."""
         try:
             return run()
         except Exception as e:
@@ -98,8 +99,10 @@ class Judge(Original):
         return run()
 
     def _blame_room(self, error: Exception, original: Callable[[], object]) -> None:
-        """Where the result was refused memory, and in its place the `original` is too, beside what is kept of its runs,
-        that says nothing of the result. Raises Refused."""
+        """Raise Refused if the original is refused memory in the result's place too.
+
+        original: runs or loads the original, beside the kept outputs. Other errors than lack of memory are ignored.
+        """
         if not is_starved(error):
             return
         self._rest(deeply=True)
@@ -128,8 +131,11 @@ class Judge(Original):
         return self._loaded(path)
 
     def _open_narrow(self, path: str) -> Any:
-        """Each operator rounds what it makes (`programs/rounded.py`); the file itself is loaded, if it can be, and run
-        once: there are kernels that refuse a type only then."""
+        """Return the engine of a result in a narrower type, in which each operator rounds its results
+        (`programs/rounded.py`).
+
+        The file itself is loaded too, and later run once: some kernels refuse a type only on the first run.
+        """
         from onnxopt.verification.programs.stream import Streamed
 
         if self._is_loadable and not self.streamed:
@@ -143,11 +149,11 @@ class Judge(Original):
 
     @property
     def _is_loadable(self) -> bool:
-        """Could the runtime load the result? It has no kernels for bfloat16."""
+        """Return whether the runtime could load the result: no kernels exist for bfloat16."""
         return self.options.dtype != "bfloat16"
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
-        """Run the result on a case that the original took, and compare. `expected`: outputs that are given, by name."""
+        """Run the result on a known case and compare outputs, with `expected` outputs too (by name)."""
         case, values = self.kept[name]
         record = JudgedCase(name, case.dims)
         self.tell(f"running {self.labels[1]}")
@@ -180,8 +186,10 @@ class Judge(Original):
         return record
 
     def batches(self) -> list[JudgedCase]:
-        """The result on twice the size of each dim that is a symbol there and a number in the original: see
-        `batches.py`. Raises Refused where that cannot be run, or no case tells the halves apart."""
+        """Run the result on twice the size of each freed dim (see `batches.py`).
+
+        Raises Refused if the model cannot be run, or no inputs distinguish the halves.
+        """
         names = self.options.freed
         if self.unknown or isinstance(self.b, Reference) or not self.kept:
             raise Refused("onnxruntime does not run all of the model")
@@ -200,11 +208,11 @@ class Judge(Original):
         for feeds in other_feeds(case.feeds, axes, (c.feeds for c, _ in others), self.options.seed):
             try:
                 again = self._with_room(partial(self._run_original, feeds))[: len(self.outputs)]
-            except Exception as e:  # it takes no such values
+            except Exception as e:  # the original rejects these values
                 blame_system(e)
                 continue
             own = zip(self.outputs, values, self._run_result(case.feeds))
-            share = {name: 2 * difference(a, b).relative for name, a, b in own}  # which the verdict allows
+            share = {name: 2 * difference(a, b).relative for name, a, b in own}  # differences allowed by the verdict
             halves = [(case.feeds, values), (feeds, again)]
             run = partial(compared, symbol, axes, halves, self.outputs, self._run_result)
             found: JudgedCase = run(partial(self._measure, explained=share))
@@ -226,19 +234,21 @@ class Judge(Original):
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
     def _by_paths(self, values: Sequence[Any], compared: Sequence[OutputRecord]) -> dict[str, float]:
-        """The share of the range of each output in float32 that the roundings on its longest path explain; of none
-        where all that differ do so by more than any path explains."""
+        """Return, by float32 output, the relative rounding error explained by the longest path.
+
+        Empty if every differing output exceeds the largest explainable error.
+        """
         if not any(o.max_rel <= MOST_OF_WHOLE for o in compared if not o.ok):
             return {}
         if self._roundings is None:
             self._roundings = {}
-            with contextlib.suppress(*_UNSEEN):  # the second look says so
+            with contextlib.suppress(*_UNSEEN):  # reported by the second look
                 self._roundings = self._looked().roundings(self.outputs)
         floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
         return {o: self._roundings[o] for o in floats if o in self._roundings}
 
     def _by_inputs(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
-        """The share of each output's range that the last bits of inputs explain."""
+        """Return, by output, the relative difference explained by the last bits of inputs."""
         if case.name not in self.shaken:
             self.shaken[case.name] = self._shake(case, values)
         return {o: SHAKEN * share for o, share in self.shaken[case.name].items()}
@@ -249,14 +259,14 @@ class Judge(Original):
         return [self._measure(o, a, b, explained) for o, a, b in zip(self.outputs, values, results, strict=True)]
 
     def _shake(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
-        """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
+        """Return, by output, the relative change caused by the last bits of inputs: a lower bound of rounding noise."""
         rng = Draws(self.options.seed)
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
         try:
             feeds = {n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()}
             again = self._with_room(partial(self._run_original, feeds))
-        except Exception as e:  # it does not take what is a bit larger
+        except Exception as e:  # the original rejects a value one bit larger
             if is_starved(e):
                 raise Refused(f"there is no memory to run {self.labels[0]} once more (--memory)") from e
             return dict.fromkeys(self.outputs, 0.0)
@@ -272,7 +282,10 @@ class Judge(Original):
         return compare(name, a, b, self.options, share)
 
     def _is_nothing_in_segments(self, name: str, a: Any, b: Any) -> bool:
-        """Is it what a Loop of no turn stacks, in the other shape that a runtime knows which is told a segment only?"""
+        """Return whether `a` and `b` are the empty stacked output of a zero-trip Loop, in different shapes.
+
+        A runtime that knows only a segment infers a different empty shape.
+        """
         if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or a.size or b.size or a.shape == b.shape:
             return False
         if isinstance(self.b, OnnxRuntime | Reference):
@@ -283,11 +296,11 @@ class Judge(Original):
         return are_as_empty(a, b, ((look.a.program, name), (look.b.program, name)))
 
     def optimized(self) -> tuple[str, bool]:
-        """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and can the original be?"""
+        """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads)."""
         if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
             return "", True
         a, b = self.labels
-        self.b = self._look = None  # all is compared, and whatever memory there is is free
+        self.b = self._look = None  # comparison is finished: free all memory
         self.engine.rest()
         error = self._refusal(self.paths[1], b, True)
         if error is None:
@@ -295,8 +308,7 @@ class Judge(Original):
         return reason(error), not self.unloaded(self.paths[0], a, True)
 
     def unloaded(self, path: str, label: str, optimize: bool) -> str:
-        """Why onnxruntime does not load the model at `path`, with its optimizations or without; empty where it does, or
-        there is no memory to know it. Nothing need be open for that."""
+        """Return why onnxruntime does not load the file at `path`; "" if loaded or memory is short."""
         error = self._refusal(path, label, optimize)
         return "" if error is None or is_starved(error) else reason(error)
 
@@ -309,46 +321,51 @@ class Judge(Original):
             return e
         return None
 
-    # -- pieces ------------------------------------------------------------------------------------------
+    # -- pieces ---------------------------------------------------------------------------------------------
 
     def alike(self) -> bool:
-        """Do both make their outputs by the same operators, of the same constants, as far as files tell? Only asked
-        where a look into pieces is much work: values inside say more."""
+        """Return whether equal operators on equal constants compute all outputs, according to the files.
+
+        Asked only if comparing in pieces is expensive, as pieces say more.
+        """
         try:
             return self.work > _WORTH_READING and self._looked().is_alike()
         except _UNSEEN:
             return False
 
     def hides(self) -> bool:
-        """Is there anything that may not run, and is not the same in both, as far as files tell?"""
+        """Return whether parts that may not run differ between the files."""
         try:
             return self._looked().hides()
         except (OSError, ValueError):
-            return False  # what cannot be read is said where it is run
+            return False  # read errors are reported when run
 
     def redecides(self) -> bool | list[str]:
-        """Is anything that is decided upon made otherwise, as far as files tell? Else what is that may be muted."""
+        """Return whether the files differ in the computation of a decision; else the changed values that a Relu may
+        mute."""
         try:
             return self._looked().redecides()
         except (OSError, ValueError):
             return False
 
     def read_ahead(self) -> None:
-        """Read the original as the look into both files will: while its result is not there, nothing else is to do."""
-        if self.planned.random or self.options.dtype or self._ahead is not None:  # each look changes its own copy
+        """Read the original for a later `Look`, while the result is being made."""
+        if self.planned.random or self.options.dtype or self._ahead is not None:  # `Look` changes its own copy
             return
         from onnxopt.verification.inputs.limits import Side
         from onnxopt.verification.look import open_runner
 
-        with contextlib.suppress(*_UNSEEN):  # said where it is asked
+        with contextlib.suppress(*_UNSEEN):  # reported when asked
             read = getattr(self.engine, "program", None)
             view, _ = views(self.options)
             program = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
             self._ahead = program, Side.of(program.skeleton)
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
-        """Cases for numbers that only one of the two models has, where these inputs are given. They are planned for
-        until the next result."""
+        """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
+
+        The plan for both models replaces the original's until the next result.
+        """
         from onnxopt.verification.inputs.cases import OF_BOTH, missing
         from onnxopt.verification.inputs.limits import Side, of_both
 
@@ -365,8 +382,7 @@ class Judge(Original):
         return [r for r in OF_BOTH if (r.beyond or not is_alike) and not missing(r, both, given)]
 
     def unshown(self, names: Sequence[str]) -> list[str]:
-        """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds
-        float16, in words."""
+        """Return, in words, differences beyond bounds not reached by the first case, or after rounding to float16."""
         from onnxopt.verification.programs.runner import Failed
 
         if self.streamed or self.options.dtype or self.planned.random:
@@ -381,8 +397,10 @@ class Judge(Original):
     def pieces(
         self, names: Sequence[str], taken: Sequence[str], digits: bool = False, fine: bool = False
     ) -> tuple[Pieces, list[Place]]:
-        """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken.
-        `digits`, `fine`: see `Replay`."""
+        """Compare in pieces on the inputs of the named cases. Returns (pieces, places of faults).
+
+        taken: conditions with both branches taken; digits, fine: see `Replay`.
+        """
         from onnxopt.verification.programs.runner import Failed
 
         began = time.monotonic()
@@ -397,8 +415,10 @@ class Judge(Original):
         return found, places
 
     def as_taken(self, names: Sequence[str], most: int) -> Pieces | None:
-        """The same, at most so many cases at once, with the branches that these take in place of Ifs. None unless all
-        is seen so."""
+        """Compare in pieces, at most `most` cases at once, with the taken branches in place of Ifs.
+
+        Returns None if not everything is covered.
+        """
         from onnxopt.verification.programs.runner import Failed
 
         try:
@@ -409,8 +429,11 @@ class Judge(Original):
     def noise(
         self, names: Sequence[str], enough: Mapping[str, float], told: str = "", of_result: bool = False
     ) -> dict[str, dict[str, float]]:
-        """What a change of the last bits of inputs and weights does to the original's outputs, or the result's, of
-        their range, by case; as far as that is `enough` by output, or as the one that is `told` of is in the first."""
+        """Return {case: {output: relative change}} caused by the last bits of inputs and weights (see `Noise`).
+
+        Stops at `enough` by output, or when the output `told` reaches its bound in the first case. of_result: measure
+        the result instead of the original.
+        """
         from onnxopt.verification.programs.runner import Failed
 
         if self.streamed or self.planned.random:
@@ -419,24 +442,24 @@ class Judge(Original):
             cases = [self.kept[n] for n in names]
             ask = (cases, self.outputs, enough, told, self.shaken)
             return self._with_room(lambda: self._looked().noise(*ask, of_result=of_result))
-        except Failed as e:  # it does not take what is a bit larger
+        except Failed as e:  # the model rejects a value one bit larger
             if is_starved(e):
                 raise MemoryError from e
             return {}
 
     def _rest(self, *, deeply: bool = False) -> None:
-        """Pieces are loaded from the files: the whole of them waits outside of memory. `deeply`: and each segment."""
+        """Unload both whole models, as pieces load from the files. `deeply`: unload segments too."""
         engines: tuple[Any, ...] = (self.engine, self.b, self._unrun)
         for engine in engines:
             if isinstance(engine, OnnxRuntime) or (deeply and hasattr(engine, "rest")):
                 engine.rest()
 
     def release(self) -> None:
-        """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
+        """Drop the result: on systems without renaming of mapped files, the writer waits for the release."""
         self.b = self._look = self._unrun = None
 
     def _looked(self) -> Look:
-        """What can look inside both files."""
+        """Return the `Look` into both files, made on first use."""
         from onnxopt.verification.look import Look
 
         if self._look is None:

@@ -1,4 +1,4 @@
-"""How fast models run in onnxruntime: in one worker, in turn, so that what disturbs the machine disturbs all alike."""
+"""Latency of models in onnxruntime, measured alternately in one worker, so a disturbance affects all alike."""
 
 from __future__ import annotations
 
@@ -37,47 +37,39 @@ LEVELS: Final = {
 }
 CLOCKS: Final = {"wall": time.perf_counter, "processor": time.thread_time}
 _START: Final = "from onnxopt.verification.latency import main; main()"
-# Sizes of dynamic dims, tried in this order: what is typical of use rather than small, then a second of sound, and last
-# those that verification tries, which knows what a model's windows and Reshapes ask for. A batch has one.
+# Sizes tried for dynamic dims, in this order: typical sizes, a second of sound at 16 kHz, then the verifier's sizes,
+# derived from windows and Reshapes. A batch has size 1.
 _SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1, 16_000)
-_OPENINGS: Final = 10  # times that the files are opened anew
-_FEW_OPENINGS: Final = 6  # of files that are slow to load
+_OPENINGS: Final = 10  # times the files are opened
+_FEW_OPENINGS: Final = 6  # for files slow to load
 _SLOW_TO_LOAD: Final = 1.0  # seconds
-# Student's t for 97.5 %, by degrees of freedom from 1: openings that are kept, less one.
+# Student's t, 97.5 % quantile, by degrees of freedom (openings kept minus 1) from 1.
 _STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571)
-_SAME: Final = 0.01  # a ratio that is closer to one does not matter to anybody
-_SLICE: Final = 0.5  # seconds of work between two messages: a parent that wakes up disturbs
+_SAME: Final = 0.01  # a ratio closer to 1 is irrelevant
+_SLICE: Final = 0.5  # seconds of work between two messages, as waking the parent disturbs the measurement
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """`runs` of each file, or else as many as fit into `seconds`, after `warmup` of each.
+    """Settings of a latency measurement."""
 
-    `threads`: within an operator; 0 lets the runtime choose. `level`: its graph optimizations, one of LEVELS. `clock`:
-    `wall`, or `processor`, the time of the one thread that runs, which others on the machine disturb less.
-    `operators`: ask, too, where the time goes. `custom_op_libraries`: as in VerifyOptions.
-    `inputs`: .npy files by input name. `timeout`: seconds for each load and each run. `limit`: bytes that the process
-    which runs them may take, as in VerifyOptions.
-    """
-
-    runs: int | None = None
+    runs: int | None = None  # runs of each file; None: as many as fit into `seconds`
     seconds: float = 5.0
-    warmup: int = 3
-    threads: int = 0
-    level: str = "all"
+    warmup: int = 3  # runs of each file before measuring
+    threads: int = 0  # within an operator; 0: chosen by onnxruntime
+    level: str = "all"  # graph optimizations, a key of LEVELS
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
-    inputs: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)  # .npy files by input name
     seed: int = 0
-    timeout: float = 600.0
-    limit: int = 0
-    clock: str = "wall"
-    operators: bool = False
-    custom_op_libraries: Sequence[str | os.PathLike[str]] = ()
+    timeout: float = 600.0  # seconds for each load and each run
+    limit: int = 0  # bytes of memory of the worker, as in VerifyOptions
+    clock: str = "wall"  # `wall`, or `processor`: CPU time of the single thread, less disturbed by load
+    operators: bool = False  # measure time by operator as well
+    custom_op_libraries: Sequence[str | os.PathLike[str]] = ()  # as in VerifyOptions
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a clock that does not exist, or does not see what runs, and for a library that is not
-        there."""
+        """Raise UsageError for an unknown clock, a clock blind to the threads in use, or a missing library."""
         if self.clock not in CLOCKS:
             raise UsageError(f"there is no clock {self.clock!r}", f"there are {' and '.join(CLOCKS)}")
         if self.clock == "processor" and self.threads != 1:
@@ -87,38 +79,32 @@ class BenchOptions:
 
 @dataclass
 class Latency:
-    """Seconds that runs of one file take: the middle of the medians of all openings, with `low` to `high`, a 95 %
-    interval (None where the files were opened only once), and the bounds that four in five runs lie between."""
+    """Seconds per run of a file. Bounds are None if the files were opened only once."""
 
     file: str
-    median: float
-    low: float | None
-    high: float | None
-    p10: float
+    median: float  # trimmed mean of the openings' medians
+    low: float | None  # lower bound of the 95 % interval
+    high: float | None  # upper bound
+    p10: float  # four in five runs lie between p10 and p90
     p90: float
 
 
 @dataclass
 class Ratio:
-    """How long a file takes over how long the first does: below one is faster.
-
-    `low` to `high`: a 95 % interval; None where the files were opened only once. `verdict`: faster, slower, or same
-    where the interval reaches to within 1 % of one, or there is none.
-    """
+    """Time of a file divided by the time of the first: below 1 is faster."""
 
     value: float
-    low: float | None
-    high: float | None
-    verdict: str
+    low: float | None  # lower bound of the 95 % interval; None if opened only once
+    high: float | None  # upper bound
+    verdict: str  # faster, slower, or same: the interval reaches within 1 % of 1, or is unknown
 
 
 @dataclass
 class Bench:
-    """What was measured, and how. `failure`: why nothing was, else empty; `ratios` are those of the other files;
-    `operators`: where the time goes, if that was asked for."""
+    """Result of a latency measurement."""
 
     files: list[Latency] = field(default_factory=list)
-    ratios: list[Ratio] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)  # of all files but the first
     runs: int = 0
     openings: int = 0
     level: str = "all"
@@ -126,8 +112,8 @@ class Bench:
     provider: str = "CPUExecutionProvider"
     dims: dict[str, int] = field(default_factory=dict)
     clock: str = "wall"
-    operators: list[OperatorTime] = field(default_factory=list)
-    failure: str = ""
+    operators: list[OperatorTime] = field(default_factory=list)  # time by operator, if requested
+    failure: str = ""  # why nothing was measured, else ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,10 +124,9 @@ def bench(
     options: BenchOptions | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Bench:
-    """Measure these files, of which the first decides the inputs. A crash of the runtime is a `failure`.
+    """Measure the latency of files; the first decides the inputs. A crash of the runtime is a `failure`.
 
-    Raises ModelError for a file that cannot be read, UsageError for files with other inputs or outputs, and for names
-    that do not exist.
+    Raises ModelError for an unreadable file, UsageError for different inputs or outputs and unknown names.
     """
     options = options or BenchOptions()
     paths = [Path(file) for file in files]
@@ -170,7 +155,7 @@ def bench(
 
 
 def _measure(service: Service, options: BenchOptions, loading: float, progress: Callable[[str], None]) -> list[Any]:
-    """For each opening of the files, seconds by round and file. `loading`: seconds that opening them takes."""
+    """Return, for each opening, seconds by round and file, shape (rounds, files). `loading`: seconds per opening."""
     count = _OPENINGS if loading < _SLOW_TO_LOAD else _FEW_OPENINGS
     count = count if options.runs is None else min(count, options.runs)
     found = []
@@ -196,10 +181,10 @@ def _latency(file: str, openings: Sequence[Any]) -> Latency:
 
 
 def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
-    """How the second compares with the first of two files, of which each opening gives seconds of the same rounds.
+    """Return the ratio of the second file to the first, from seconds of the same rounds in each opening.
 
-    Openings are what repeats: where a session lies in memory makes one of two equal models faster by percents, for as
-    long as it is open, and no number of runs in it shows that.
+    Openings are the independent samples: memory placement of a session makes equal models differ by percents while
+    open, and more runs in the same session do not reveal the effect.
     """
     value, low, high = middle([np.log(np.median(b) / np.median(a)) for a, b in openings])
     if low is None or high is None:
@@ -208,9 +193,11 @@ def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
 
 
 def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The exponential of the trimmed mean, a fifth left out at either end, and its 95 % interval, by Tukey and
-    McLaughlin; without an interval where there is one number. Trimmed, because what else the machine does may spoil
-    some of them."""
+    """Return (exponential of the trimmed mean, low, high): a fifth trimmed at either end, 95 % interval.
+
+    Tukey and McLaughlin (1963): winsorized standard error. For a single number, low and high are None. Trimmed, as load
+    on the machine may spoil some openings.
+    """
     logs = np.sort(logarithms)
     count = len(logs)
     cut = count // 5
@@ -225,10 +212,11 @@ def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | No
 
 
 def order(count: int, opening: int) -> list[int]:
-    """In what order `count` files are loaded, and run in each round: each is in each place equally often.
+    """Return the order of loading and running `count` files: over openings, each file is in each position equally
+    often.
 
-    The one that is loaded first may seem 4 % slower than its copies for as long as it is open. Rounds keep the order: a
-    file that ran after itself would find its weights in the caches, and seem 3 % faster.
+    The file loaded first may seem 4 % slower than its copies while open. Rounds keep the order: a file run twice in a
+    row finds its weights in the cache, and seems 3 % faster.
     """
     ahead = [*range(count)]
     start = opening // 2 % count
@@ -240,7 +228,7 @@ def order(count: int, opening: int) -> list[int]:
 
 
 class Runner:
-    """Sessions of all files, with the settings that models are deployed with."""
+    """Sessions of all files, with deployment settings."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
@@ -249,9 +237,9 @@ class Runner:
     def open(
         self, paths: Sequence[str], plan: Plan, options: BenchOptions, given: dict[str, Any]
     ) -> tuple[str, dict[str, int], float]:
-        """(provider, sizes of dynamic dims, seconds that loading took).
+        """Load all files and warm up. Returns (provider, sizes of dynamic dims, seconds of loading).
 
-        Raises UsageError, and Refused where a file cannot be loaded or run.
+        Raises UsageError, and Refused if a file cannot be loaded or run.
         """
         rt = onnxruntime()
         self.runtime = find_runtime(options.provider, options.custom_op_libraries)
@@ -260,7 +248,7 @@ class Runner:
         self.settings = self.runtime.session_options()
         self.settings.graph_optimization_level = getattr(rt.GraphOptimizationLevel, LEVELS[options.level])
         self.settings.intra_op_num_threads = options.threads
-        # or idle threads of A disturb B
+        # idle threads of A would disturb B
         self.settings.add_session_config_entry("session.force_spinning_stop", "1")
         start = time.perf_counter()
         self.order = order(len(paths), 0)
@@ -276,7 +264,7 @@ class Runner:
         return self.runtime.provider, options.dims | batch | case.dims, loading
 
     def reopen(self, opening: int) -> None:
-        """Open all files anew, each time in another order. Raises Refused."""
+        """Open all files again, in the order of the given opening. Raises Refused."""
         self.sessions.clear()
         self.order = order(len(self.paths), opening)
         self._load()
@@ -294,13 +282,13 @@ class Runner:
             raise Refused(f"{_label(i)} cannot be loaded: {reason(e)}") from e
 
     def profile(self) -> list[Profile]:
-        """What each file's operators take in a run."""
+        """Return the time by operator of each file."""
         self.sessions.clear()
         self.tell("running with a profile")
         return profiles([partial(self._opened, i) for i in range(len(self.paths))], self.settings, self._seconds)
 
     def _warm_up(self) -> None:
-        """Run each, then in turn as when it counts: else the last alone would find its data in the caches."""
+        """Run each file once, then in rounds as when measured: else only the last file has its data in the cache."""
         for i in range(len(self.paths)):
             self.tell(f"running {_label(i)}")
             try:
@@ -316,9 +304,9 @@ class Runner:
         self.sessions[0].run(None, feeds)
 
     def measure(self, count: int, seconds: float) -> list[list[float]]:
-        """Up to `count` rounds, of which the last begins within `seconds`: what each file took, in their order."""
+        """Return seconds by round and file: up to `count` rounds, the last begun within `seconds`."""
         self.tell("measuring")
-        self.sessions[self.order[-1]].run(None, self.feeds)  # as if the rounds had gone on since the last slice
+        self.sessions[self.order[-1]].run(None, self.feeds)  # restores the cache state of consecutive rounds
         found: list[list[float]] = []
         end = time.perf_counter() + seconds
         while len(found) < count and (not found or time.perf_counter() < end):
@@ -326,14 +314,14 @@ class Runner:
         return found
 
     def _round(self) -> list[float]:
-        """Seconds that a run of each file takes."""
+        """Return the seconds of a run of each file."""
         times = [0.0] * len(self.paths)
         for i in self.order:
             times[i] = self._seconds(self.sessions[i])
         return times
 
     def _seconds(self, session: Any) -> float:
-        """What a run takes."""
+        """Return the seconds of a run."""
         start = self.clock()
         session.run(None, self.feeds)
         return self.clock() - start

@@ -1,4 +1,4 @@
-"""Two model files seen in pieces: what agrees between them, where they part, and what rounding does to the original."""
+"""Comparison of two model files in pieces, fault localization, and rounding noise of the original."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def open_runner(
     view: View | None = None,
     **options: bool,
 ) -> Runner:
-    """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError, protobuf's
-    DecodeError, and Refused where its weights cannot be handed to parts."""
+    """Return a runner for parts of the model at `path`, without `foreign` operators.
+
+    Raises OSError, ValueError, protobuf's DecodeError, and Refused if weights cannot be passed to parts.
+    """
     return Runner(Program(_skeleton(path, foreign, runtime, view)), runtime=runtime, label=label, tell=tell, **options)
 
 
@@ -73,7 +75,7 @@ def _skeleton(path: str, foreign: Foreign, runtime: Runtime, view: View | None =
 
 
 class Look:
-    """`pieces` compares, `noise` measures the original."""
+    """Both files, opened for comparison in pieces (`pieces`) and noise measurement (`noise`)."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Look:
         foreign: Foreign = NOTHING,
         programs: Sequence[Program | None] = (None, None),
     ) -> None:
-        """`programs`: of the files that were read already, unless they are changed here: what draws, or is narrow."""
+        """programs: files already read. Not used for random or narrow models, as these are changed here."""
         self.options = options
         self.plan = plan
         self.paths, self.foreign = paths, foreign
@@ -114,17 +116,18 @@ class Look:
     def pieces(
         self, cases: Sequence[Case], taken: Sequence[str] = (), *, fine: bool = False, digits: bool = False
     ) -> tuple[Pieces, list[Place]]:
-        """Hold the second file against the first on the inputs of these cases.
+        """Compare the second file with the first on the cases' inputs. Returns (pieces, places of faults).
 
-        `taken`: values of the first that decide branches, of which there are cases that take both. `fine`, `digits`:
-        see `Replay`.
+        taken: values of the first file that decide branches, with both branches taken; fine, digits: see `Replay`.
         """
         feeds = self._complete([case.feeds for case in cases])
         return self._held(self.a, self.b, cases, feeds, taken, fine=fine, digits=digits)
 
     def as_taken(self, cases: Sequence[Case], most: int) -> Pieces | None:
-        """The same, at most so many cases at once, with branches that these take in place of Ifs that the two have not
-        alike. None unless all is seen so."""
+        """Compare, at most `most` cases at once, with taken branches in place of Ifs present in only one of the two.
+
+        Returns None if not everything is covered.
+        """
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
         groups = traces(self.a, self.b, feeds, types)
@@ -155,7 +158,7 @@ class Look:
         fine: bool = False,
         digits: bool = False,
     ) -> tuple[Pieces, list[Place]]:
-        """Two programs against each other, which are those of the files, or opened."""
+        """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
         types = {name: type_of(value) for name, value in feeds[0].items()}
         dtype = self.options.dtype
         memory, seed = self.options.memory, self.options.seed
@@ -195,19 +198,19 @@ class Look:
         return pieces, places
 
     def roundings(self, outputs: Sequence[str]) -> dict[str, float]:
-        """The share of each output's range that the roundings on its longest path in the first file add up to."""
+        """Return, by output, the accumulated relative rounding error of the longest path in the first file."""
         found = paths(self.a.program, [o for o in outputs if o in self.a.program.maker], (), {})
         return {o: allowed_of_whole(EPSILON["float32"], path.depth) for o, path in found.items()}
 
     def unreached(self, case: Case) -> list[str]:
-        """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""
+        """Return, in words, values with changed bounds that differ beyond the bounds, where no case reaches."""
         if not have_other_points(self.a.program, self.b.program):
             return []
         walk = self._walked(self.a, self.b, [case])
         return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in unreached(walk)]
 
     def rounded(self, cases: Sequence[Case]) -> list[str]:
-        """What differs where each rounds what it holds in narrower floats, in words."""
+        """Return, in words, the first value that differs if both round values held in narrower floats."""
         runners = self.a, self.b
         if not any(has_narrow(r.program.skeleton.proto) for r in runners):
             return []
@@ -215,7 +218,7 @@ class Look:
         skeletons = (with_roundings(_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
         a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
         walk = self._walked(a, b, cases)
-        # What is narrow in A is rounded there as well, and which of the two loses more is not asked, unless it is all.
+        # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.
         faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.outcome.faults)
         names = [name for name, note in faults if note or walk.replay.kind(name) == "tensor(float)"][:1]
         return [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
@@ -228,7 +231,7 @@ class Look:
         return walk
 
     def is_alike(self) -> bool:
-        """Do both make their outputs by the same operators, of the same inputs and constants, as files tell?"""
+        """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""
         if self.options.dtype or self.plan.random or self.plan.overridable or self.foreign.operators:
             return False
         a, b = self.a.program, self.b.program
@@ -236,14 +239,16 @@ class Look:
         return a.outputs == b.outputs and all(sameness.are_made_alike(o, o) for o in a.outputs)
 
     def hides(self) -> bool:
-        """Is there anything that may not run, and is not the same in both?"""
+        """Return whether parts that may not run differ between the files."""
         return hides_otherwise(Pairs(self.a.program, self.b.program))
 
     def redecides(self) -> bool | list[str]:
-        """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps, or
-        are there other bodies that decide? Else what is, of what a Relu may hide in few rows."""
+        """Return True if the files differ in the computation of a non-float decision, in steps, or in a deciding body.
+
+        Otherwise returns the list of changed values that a Relu may mute in few rows.
+        """
         pairs = Pairs(self.a.program, self.b.program)
-        sameness = Sameness.of_files(pairs)  # one for all: what was numbered is not again
+        sameness = Sameness.of_files(pairs)  # shared, as value numbers are cached
         decisions = self.plan.decisions
         if is_made_otherwise(pairs, decisions, sameness) or is_decided_otherwise(pairs, decisions, sameness):
             return True
@@ -257,14 +262,16 @@ class Look:
 
     @functools.cached_property
     def _open(self) -> set[str] | None:
-        """The first values of nodes of which data decide what they run; None where that is not known."""
-        with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+        """First outputs of nodes whose executed parts depend on data; None if unknown."""
+        with contextlib.suppress(Exception):  # inference is no source of verdicts
             return open_nodes(self.a.program.skeleton.path)
         return None
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
-        """Of a fault: inside a body, where that shows it. Where both branches are wrong the node is, which has them.
-        `names`: of all cases."""
+        """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).
+
+        names: of all cases.
+        """
         i, j = walk.a.maker[walk.pairs.of[fault.value]], walk.b.maker[fault.value]
         inner = [w for _, w in walk_bodies(walk, i, j)] if bodies(walk.a.nodes[i]) else []
         wrong = [(w, e) for w in inner if w.outcome.faults and (e := w.enclosing) is not None and e.is_sure]
@@ -274,7 +281,7 @@ class Look:
         return [p for f in found.outcome.faults for p in self._places(found, f, names, enclosing.scope(scope))]
 
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Feeds of all cases, with the defaults that some of them override. Raises ValueError where these differ."""
+        """Return the feeds of all cases, completed with overridable defaults. Raises ValueError if defaults differ."""
         fed = {name for known in feeds for name in known}
         self.a, self.b = (_fed(r, fed) for r in (self.a, self.b))
         found = [dict(known) for known in feeds]
@@ -297,8 +304,11 @@ class Look:
         *,
         of_result: bool = False,
     ) -> dict[str, dict[str, float]]:
-        """In each case, what rounding does to each output: see `Noise`. `of_result`: of the second file, which stands
-        for the first where all pieces agree, and has fewer nodes. `known`: what was seen of that before."""
+        """Return {case: {output: relative change}} due to rounding (see `Noise`).
+
+        of_result: measure the second file, equal to the first if all pieces agree, with fewer nodes. known: earlier
+        results.
+        """
         feeds = self._complete([case.feeds for case, _ in cases])
         measured = Noise(self.b if of_result else self.a, outputs, enough, told, self.options)
         made = None if of_result else [dict(zip(outputs, values)) for _, values in cases]
@@ -307,14 +317,14 @@ class Look:
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:
-    """The same, where these inputs are fed, whatever has a default."""
+    """Return the runner with these inputs fed, including inputs with defaults."""
     program = runner.program
     known = program.given & program.constants.keys()
     return runner if known == fed & program.constants.keys() else runner.inside(Program(program.skeleton, fed=fed))
 
 
 def _draws(program: Program) -> int:
-    """How often what leads to outputs draws, but for branches on conditions that nothing changes."""
+    """Return the number of random draws leading to outputs, except in branches on constant conditions."""
     if program.skeleton.random is None:
         return 0
     known = program.fixed.union(program.constants)

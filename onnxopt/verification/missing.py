@@ -1,4 +1,4 @@
-"""What a caller asked for, and this onnxruntime does not have: that it cannot run a result does not make it wrong."""
+"""Operators missing in the installed onnxruntime: a result that cannot run is not thereby wrong."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 _UNIMPLEMENTED: Final = re.compile(r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)")
 
 
-UNREGISTERED: Final = "is not a registered function/op"  # of an operator that onnxruntime has not
+UNREGISTERED: Final = "is not a registered function/op"  # onnxruntime's message for an unknown operator
 UNREGISTERED_HINT: Final = "--custom-op-library FILE brings a kernel, a plugin's declare_reference a function"
 
 
 def let_in(verdict: Verification, domains: Collection[str] = ()) -> Verification:
-    """Not verified, where onnxruntime does not load the result for operators of `domains`."""
+    """Set UNVERIFIED if onnxruntime does not load the result because of operators of `domains`."""
     if verdict.status != DIFFERENT or verdict.cases:
         return verdict
     foreign = next((d for d in domains if f"{d}:" in verdict.message and UNREGISTERED in verdict.message), None)
@@ -31,12 +31,12 @@ def let_in(verdict: Verification, domains: Collection[str] = ()) -> Verification
 
 
 def _lacks(error: str) -> tuple[str, int] | None:
-    """The operator that onnxruntime says it does not have, and of which version."""
+    """Return (operator, opset) missing according to an error of onnxruntime, else None."""
     found = _UNIMPLEMENTED.search(error)
     return (found[1] or found[3], int(found[2] or found[4])) if found else None
 
 
 def missing(error: str) -> str:
-    """`onnxruntime does not implement RandomNormalLike of opset 22 for its types`, if that is its error; else empty."""
+    """Return a sentence naming the operator missing according to an error of onnxruntime; "" for other errors."""
     lacks = _lacks(error)
     return f"onnxruntime does not implement {lacks[0]} of opset {lacks[1]} for its types" if lacks else ""

@@ -1,5 +1,7 @@
-"""What rounding alone does to whole outputs: the last bits of inputs and weights are changed, and where that is little
-all is computed in float64."""
+"""Rounding noise of whole outputs, measured by perturbing the last bits of inputs and weights.
+
+If the noise is small, outputs are also computed in float64.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,13 @@ from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.programs.program import type_of
 from onnxopt.verification.programs.runner import Runner, Values
 
-_SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many sets of inputs for each
+_SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 
 
 class Noise:
-    """Of some outputs of a model, in each case the largest change of its range.
+    """The largest change of a model's outputs, by case, relative to the range.
 
-    No more is looked for in a case where all change by what is `enough`, nor at all once the output that is `told` of
-    does in the first case.
+    A case ends when all outputs reach `enough`; all end when output `told` does in the first case.
     """
 
     def __init__(
@@ -36,7 +37,10 @@ class Noise:
     def of(
         self, feeds: Sequence[Values], made: Sequence[Values] | None, known: Sequence[Mapping[str, float]]
     ) -> list[dict[str, float]]:
-        """By case: what is fed, what is `made` of that (None: it is run here), and what was seen before."""
+        """Return {output: relative change} by case.
+
+        feeds: by case; made: outputs by case (None: computed here); known: earlier results by case.
+        """
         found = [{name: Difference(seen.get(name, 0.0), 1.0) for name in self._outputs} for seen in known]
         if not self._is_told(found):
             self._measure(feeds, made, found)

@@ -1,4 +1,4 @@
-"""What is asked of a verification, and the words of its verdicts: all of it that a run without one needs."""
+"""Options and verdict words of a verification: all that a run without verification imports."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from onnxopt.arguments import all_in, check_number, check_whole, names_in, names
 from onnxopt.errors import UsageError, nearest_file
 from onnxopt.record import record
 
-# The verdicts. The first five let a result be used.
-EQUAL: Final = "equal"  # bit for bit
-VERIFIED: Final = "verified"  # outputs within what the roundings of one pass through the network leave
-IN_PIECES: Final = "verified in pieces"  # they differ by more, but no piece of the network does
-WITHIN_NOISE: Final = "within rounding noise"  # rounding alone changes the original as much; there are no pieces
-INCONCLUSIVE: Final = "inconclusive"  # it agrees, and the cases prove little
-UNVERIFIED: Final = "not verified"  # nothing could be compared
-LOADS_PLAIN: Final = "loads without optimizations only"  # it agrees, and onnxruntime's default does not load it
+# Verdicts. The first five accept a result.
+EQUAL: Final = "equal"  # bitwise
+VERIFIED: Final = "verified"  # within the accumulated rounding of a single pass through the network
+IN_PIECES: Final = "verified in pieces"  # outputs differ by more, but no piece does
+WITHIN_NOISE: Final = "within rounding noise"  # rounding alone changes the original as much; no cutpoints
+INCONCLUSIVE: Final = "inconclusive"  # agrees, but the cases prove little
+UNVERIFIED: Final = "not verified"  # no comparison was possible
+# Agrees, but does not load with onnxruntime's default optimizations.
+LOADS_PLAIN: Final = "loads without optimizations only"
 DIFFERENT: Final = "different"
-UNLOADED: Final = " cannot be loaded"  # of a file, and why
-PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # what `--strict` takes
+UNLOADED: Final = " cannot be loaded"  # message of a file refused by the runtime, followed by the reason
+PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # accepted by `--strict`
 AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
-REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # whatever was asked for
+REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # refused under all options
 
 
 @record(frozen=True)
@@ -70,7 +71,7 @@ class VerifyOptions:
     keep: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Raises UsageError for numbers that nothing could be held against, and for what is of another type."""
+        """Raise UsageError for invalid numbers and types."""
         for name in ("rtol", "atol"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name))
@@ -87,33 +88,33 @@ class VerifyOptions:
         vars(self).update(cases=cases, datasets=datasets, dims=dims, rename=rename, custom_op_libraries=libraries)
 
     def share(self, limit: int) -> VerifyOptions:
-        """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
+        """Return the options for a worker limited to `limit` bytes (0: no limit), with room for the runtime."""
         return replace(self, memory=min(self.memory, limit // 2)) if limit else self
 
     def allowing(self, tolerances: Mapping[str, float]) -> VerifyOptions:
-        """The same where passes declared by how much of their range they change outputs."""
+        """Return the options with the tolerances declared by passes, relative to the range of outputs."""
         return replace(self, rtol=sum(tolerances.values())) if tolerances else self
 
     @property
     def original_names(self) -> dict[str, str]:
-        """What is renamed, by its name in the result."""
+        """Return {result name: original name}."""
         return {new: old for old, new in self.rename.items()}
 
     @property
     def thorough(self) -> bool:
-        """Is anything asked for that the optimizer's own check does not do?"""
+        """Whether the options go beyond the optimizer's own check."""
         return bool(
             self.cases is not None or self.datasets or self.provider or self.dims or self.rename or self.strip_qdq
         )
 
     @property
     def by_tolerance(self) -> bool:
-        """Does a number that the user gave decide?"""
+        """Whether a tolerance given by the user decides."""
         return self.rtol is not None or self.atol is not None
 
 
 def library_files(given: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Whole paths of libraries of custom operators. Raises UsageError where there is no such file."""
+    """Return absolute paths of custom operator libraries. Raises UsageError for a missing file."""
     files = tuple(os.fspath(file) for file in all_in(given, "custom_op_libraries", "files"))
     for file in files:
         if not os.path.isfile(file):

@@ -1,4 +1,4 @@
-"""The original in the worker: opened, planned, and run on inputs that it takes."""
+"""The original in the worker: loaded, planned, and run on accepted inputs."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.foreign import Foreign, Operators
     from onnxopt.verification.programs.runner import Runner
 
-KEPT: Final = 16  # cases whose inputs and results stay in memory
+KEPT: Final = 16  # cases with inputs and outputs kept in memory
 _FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
-_RUNTIME: Final = 1 << 28  # bytes that a runtime takes for itself, and small values with it
+_RUNTIME: Final = 1 << 28  # bytes used by a runtime and small values
 _DRAWS: Final = 16
-_TELLING: Final = 1 << 12  # numbers, which are hardly drawn alike
-_PICTURE: Final = 1 << 15  # numbers: of fewer the work is not asked for
-_HEAVY: Final = 1 << 31  # products of numbers in one run, about a tenth of a second: then batches are small,
-_ONCE: Final = 1 << 30  # or there is one case only, where sizes are fixed; and
-_TRIES: Final = 1 << 32  # in all attempts to make outputs say more
-_NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
+_TELLING: Final = 1 << 12  # elements; equal by chance in two random runs is unlikely
+_PICTURE: Final = 1 << 15  # input elements; work is not measured below
+_HEAVY: Final = 1 << 31  # multiplications in a run, about 0.1 s; above, batches are small
+_ONCE: Final = 1 << 30  # multiplications; above, a model of fixed sizes has a single case
+_TRIES: Final = 1 << 32  # multiplications in all attempts to find livelier outputs
+_NODES: Final = 7000  # nodes; larger models run in segments, as loading takes quadratic time
 
 
 class Original:
-    """A model in one runtime, with graph optimizations off."""
+    """A model in a runtime, with graph optimizations off."""
 
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
-        """`whole`: it is run as it is, or not at all."""
+        """whole: never run only parts of the model."""
         self.tell = tell
         self.whole = whole
         self.runtime = PLAIN
         self._read_early: Runner | None = None
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
-        self.work = 0  # products of numbers in the first case, where that is large
-        self.factor = 0.0  # that makes inputs say more; 1 where none does, 0 until one is looked for
+        self.work = 0  # multiplications in the first case, if many
+        self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
     def open(self, path: str, options: VerifyOptions, labels: tuple[str, str], figures: bool = False) -> None:
-        """Load the original. `labels`: how the two are called. `figures`: outputs are measured, not just compared.
+        """Load the original, unless large. Raises UsageError and Refused.
 
-        Raises UsageError and Refused.
+        labels: names of both models in messages; figures: measure outputs in addition to comparing.
         """
         self.figures = figures
         self.search = Search(most=options.memory // 2)
-        # May a run take more than `options.memory`? Where nothing is limited, or a device's memory is mapped, it may.
+        # Whether a run may exceed `options.memory`: yes if memory is unlimited, or device memory is mapped.
         self.is_large = bool(options.provider) or not unused()
         self.paths = [path, ""]
         self.options = options
         self.labels = labels
         self.engine: Any = None
-        self.unknown: Operators = frozenset()  # which nothing here can run
+        self.unknown: Operators = frozenset()  # operators unknown to every engine
         self.refused = ""
         self.tell("at its start")
         self.runtime = find_runtime(options.provider, options.custom_op_libraries)
@@ -84,14 +84,14 @@ class Original:
         if not _may_be_large(Path(path), options.memory):
             seen = glance(path, _NODES)
             if seen.nodes < _NODES:
-                with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
+                with contextlib.suppress(Refused):  # reported when the plan is known, unless parts can run
                     self._open_original(seen.conditions)
             else:
                 with contextlib.suppress(Refused):
                     self._read_early = self._read(0)
 
     def refer(self, references: Sequence[Reference]) -> None:
-        """Take these functions in place of operators that the runtime has not, where files call them."""
+        """Use these functions for operators called by the files and unknown to the runtime."""
         self.runtime = replace(self.runtime, references=())
         missing = [r for r in references if not self.runtime.knows(r.domain, r.name)]
         if missing:
@@ -99,7 +99,7 @@ class Original:
             self._read_early = None
 
     def referred(self) -> list[Reference]:
-        """The functions that are taken so, of both files."""
+        """Return the functions in use in either file."""
         if not self.runtime.references:
             return []
         defined = [found for path in self.paths if path and (found := self.runtime.defines(path)) is not None]
@@ -115,7 +115,7 @@ class Original:
             self.search.slow_down()
 
     def plan(self, plan: Plan) -> Opened:
-        """Learn what the original asks for. Raises Refused."""
+        """Take the plan of the original, and open the final engine. Raises Refused."""
         self.planned = plan
         self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
@@ -131,7 +131,7 @@ class Original:
                 self._open_original(plan.conditions, plan.stateful)
             except Refused as e:
                 self._open_parts(e)
-        if plan.narrow and not self.whole and isinstance(self.engine, OnnxRuntime):  # it takes no such values
+        if plan.narrow and not self.whole and isinstance(self.engine, OnnxRuntime):  # the runtime takes no such values
             self.streamed, self.engine = True, self._stream(0)
         if not isinstance(self.engine, OnnxRuntime):
             self.given_out = ()
@@ -139,15 +139,15 @@ class Original:
         return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
 
     def around(self) -> str:
-        """What could not be run, in words, and is taken as it is."""
+        """Return, in words, the unknown operators left out."""
         return getattr(self.engine, "says", "")
 
     def _open_parts(self, refused: Refused) -> None:
-        """What of the original does not need operators that are unknown here. Raises what it was refused for."""
+        """Open the parts independent of unknown operators. Raises `refused` if none remain."""
         from onnxopt.verification.model.skeleton import Skeleton
         from onnxopt.verification.programs.foreign import refused_operators, unknown_operators
 
-        self.engine = None  # until there are any
+        self.engine = None  # until parts are found
         found = unknown_operators(
             Skeleton(self.paths[0], None, self.runtime.references).proto, self.runtime
         ) | refused_operators(str(refused))
@@ -156,7 +156,8 @@ class Original:
         self.streamed = True
 
     def _leave_out(self, operators: Operators) -> bool:
-        """Run what does not need these; False, and nothing changes, where that is nothing, or there are none."""
+        """Run only nodes independent of `operators`. Returns False, unchanged, if none remain or no operators are
+        given."""
         from onnxopt.verification.programs.foreign import Around
 
         if not operators:
@@ -170,8 +171,8 @@ class Original:
         return True
 
     def original(self, request: Request) -> Answer:
-        """Run the original on the first inputs of a case that it takes; skipped if there are none."""
-        if self.engine is None:  # asked for before anybody knew
+        """Run the original on the first accepted inputs of a case. Status "skipped" if none are accepted."""
+        if self.engine is None:  # requested before any load succeeded
             raise Refused(f"{self.labels[0]} is not open")
         recipe = request.recipe
         try:
@@ -191,13 +192,13 @@ class Original:
         return self._answer(recipe, case, values)
 
     def _is_enough(self, recipe: Recipe) -> bool:
-        """Whether a second case is left out: the first is much work, sizes are fixed, and nothing is decided."""
+        """Return whether a second case is unnecessary: much work, fixed sizes, no decisions."""
         p = self.planned
         says_more = p.symbols or p.cuts or p.decides or p.steps or p.within or p.conditions or p.hides
         return self.work > _ONCE and recipe == OWN[1] and not says_more
 
     def _fed(self, request: Request) -> tuple[Case, list[Any]]:
-        """The first inputs of a case that the original takes, and what it makes of them. Raises Refused."""
+        """Return (case, outputs) for the first accepted inputs. Raises Refused."""
         recipe, plan = request.recipe, fitted(self.planned, request.data.inputs)
         known = request.base or self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
@@ -208,7 +209,7 @@ class Original:
         return case, values
 
     def _answer(self, recipe: Recipe, case: Case, values: Sequence[Any]) -> Answer:
-        """What the original made, in a few bytes."""
+        """Return a summary of the outputs, a few bytes in size."""
         given_out = zip(self.given_out, values[len(self.outputs) :], strict=True)
         return Answer(
             JudgedCase(recipe.name, case.dims),
@@ -218,7 +219,7 @@ class Original:
         )
 
     def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
-        """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
+        """Return the case with inputs rescaled to make fewer outputs zero, empty or saturated."""
         made = (i.name for i in self.planned.inputs if i.name not in given)
         free = [n for n in made if is_float(case.feeds[n])]
         least, chosen, most = sum(map(is_dull, values)), 1.0, int(_TRIES / (self.work or 1))
@@ -227,11 +228,11 @@ class Original:
             if self.search.ended or not least:
                 break
             began = self.search.begin()
-            with contextlib.suppress(Exception):  # it does not take them
+            with contextlib.suppress(Exception):  # the original rejects these inputs
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
                 found = self._run_original(feeds)
                 if not differ(values, found) and any(v.any() for v in values if isinstance(v, np.ndarray)):
-                    break  # it does not depend on its inputs
+                    break  # outputs do not depend on the inputs
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
             self.search.spend(began)
@@ -239,13 +240,16 @@ class Original:
         return case, values
 
     def hold(self, request: Request) -> None:
-        """Run the original on a case, unless it is remembered."""
+        """Run the original on a case, unless still in memory."""
         if request.recipe.name not in self.kept:
             self.original(request)
 
     def _run_original(self, feeds: dict[str, Any]) -> list[Any]:
-        """First in the memory that models are planned with. Where that is too little, shapes may say that all there is
-        would be: then it is not tried."""
+        """Run the original: first within the planned memory, then without limit if estimated sizes fit into free
+        memory.
+
+        Raises Outgrown in segments, TooLarge by the estimate.
+        """
         self.tell(f"running {self.labels[0]}")
         if not self.is_large:
             try:
@@ -261,8 +265,8 @@ class Original:
         return list(self.engine.run(feeds))
 
     def _run_within(self, feeds: dict[str, Any]) -> list[Any]:
-        """Wide values are to tell more, not to drown everything in what overflows."""
-        if any(overflows(v) for v in feeds.values()) or not self.kept:  # it is asked for
+        """Run on wide values. Raises Refused if outputs overflow, unlike the first case."""
+        if any(overflows(v) for v in feeds.values()) or not self.kept:  # overflow is intended
             return self._run_original(feeds)
         values = self._run_original(feeds)
         if any(map(overflows, values)) and not any(map(overflows, next(iter(self.kept.values()))[1])):
@@ -270,14 +274,14 @@ class Original:
         return values
 
     def _run_filled(self, feeds: dict[str, Any]) -> list[Any]:
-        """What is too small for windows leaves nothing behind them, and proves nothing."""
+        """Run, and raise Refused if all outputs are empty: inputs smaller than windows prove nothing."""
         values = self._run_original(feeds)
         if all(isinstance(v, np.ndarray) and not v.size for v in values):
             raise Refused("its outputs are empty")
         return values
 
     def _runs(self, recipe: Recipe, plan: Plan) -> Callable[[dict[str, Any]], list[Any]]:
-        """What a case is tried with."""
+        """Return the function that runs the inputs of a recipe."""
         if recipe.wide or recipe.amplified(plan):
             return self._run_within
         return self._run_filled if recipe.size and plan.windows else self._run_original
@@ -290,7 +294,7 @@ class Original:
             raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB")
 
     def deterministic(self) -> bool:
-        """Does the original give the same each time? A few numbers may be drawn alike by chance."""
+        """Return whether outputs repeat. Few elements may be equal by chance, so these run several times."""
         if not self.kept:
             return True
         case, first = next(iter(self.kept.values()))
@@ -305,7 +309,7 @@ class Original:
         return Foreign(self.unknown, getattr(known, "unseen", frozenset()), tuple(getattr(known, "nodes", ())))
 
     def _read(self, which: int) -> Runner:
-        """A model, to be run in segments. Raises Refused."""
+        """Return a runner of a model in segments (0: original, 1: result). Raises Refused."""
         from onnxopt.verification.look import open_runner
 
         self.tell(f"loading {self.labels[which]}")
@@ -324,14 +328,14 @@ class Original:
 
 
 def _numbers(values: Iterable[Any]) -> int:
-    """How many numbers are in tensors, and in sequences of these."""
+    """Return the number of elements in tensors and sequences."""
     return sum(v.size if isinstance(v, np.ndarray) else _numbers(v) if isinstance(v, list) else 1 for v in values)
 
 
 def _may_be_large(path: Path, memory: int) -> bool:
-    """Could the model, with what lies beside it, take more than its share? Then its plan is waited for."""
+    """Return whether a model with its external data may exceed its share of memory, and must wait for the plan."""
     try:
-        if stands_alone(path):  # in a folder of however many
+        if stands_alone(path):  # its folder, of any size, need not be scanned
             return 2 * path.stat().st_size > memory
         return any(2 * entry.stat().st_size > memory for entry in os.scandir(path.parent) if entry.is_file())
     except OSError:

@@ -1,4 +1,4 @@
-"""A fault in words: where two models part, by how much, and which nodes of each are there."""
+"""Description of a fault: the nodes of both models, and the difference."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from onnxopt.verification.records import OutputRecord, Place, Side
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_TINY: Final = 1e-12  # noise that is none
-_SHOWN: Final = 50  # nodes of a place that are listed
+_TINY: Final = 1e-12  # relative noise below is zero
+_SHOWN: Final = 50  # nodes listed in a place
 
 
 def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
-    """`cases`: their names; `scope`: of the graph that the walk is through."""
+    """Return the place of a fault. `cases`: names of all cases; `scope`: path of the walked graph."""
     found, case = fault.found, fault.case
     noise = walk.noise([fault.value]).get(fault.value) if not fault.beyond else None
-    if noise:  # what happens on an edge in one case excuses nothing in another
+    if noise:  # a breakpoint reached in one case excuses nothing in another
         differences = walk.latest[fault.value]
         case = max(
             range(len(noise)), key=lambda k: (noise[k].uneven, differences[k].relative / max(noise[k].relative, _TINY))
@@ -35,7 +35,8 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
     else:
         how = found.words
     value, nodes = fault.value, (fault.a, fault.b)
-    if operand := walk.b.skeleton.operands.get(value):  # no file has it: what is drawn of it is to blame
+    # A value added here for a random operand: report the node that draws.
+    if operand := walk.b.skeleton.operands.get(value):
         value = operand.result
         nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
     record = OutputRecord(
@@ -52,7 +53,7 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
         [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
         for p, there in zip((walk.a, walk.b), nodes)
     )
-    # Where elements jumped to what they never do, or few of them are far off, it is not the whole that counts.
+    # For elements that jump to unseen values, or a few distant elements, noise of the whole is irrelevant.
     whole = noise[case] if noise else None
     place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
     return place
@@ -67,7 +68,7 @@ def _side(program: Program, i: int) -> Side:
 
 
 def _is_added(program: Program, node: NodeProto) -> bool:
-    """Is it no node of the file?"""
+    """Return whether a node was added here, and is absent from the file."""
     if node.op_type == "Cast":
         return name_in_file(node.input[0]) == name_in_file(node.output[0])
     return node.op_type == "Identity" and node.output[0] in program.skeleton.operands

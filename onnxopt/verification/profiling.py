@@ -1,4 +1,4 @@
-"""Where the time of a run goes, by operator: onnxruntime's own profile, summed."""
+"""Time by operator, summed from onnxruntime's profiles."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from typing import Any, Final
 
 from onnxopt.ort import folder_for
 
-RUNS: Final = 20  # at most, of a session with a profile: each writes a line for each node
-SECONDS: Final = 2.0  # after which no further round begins
+RUNS: Final = 20  # at most, as a profiled run writes a line per node
+SECONDS: Final = 2.0  # no round begins later
 _FEWEST: Final = 3
 _KERNEL: Final = "_kernel_time"
 
-Profile = dict[str, tuple[float, float]]  # (share of the time, nodes) of a run, by operator
+Profile = dict[str, tuple[float, float]]  # by operator: (share of the run's time, nodes run)
 
 
 @dataclass
 class OperatorTime:
-    """What all nodes of one operator take in one run, for each file: seconds, and how many nodes run.
+    """Time of all nodes of an operator in a run, by file.
 
-    `seconds` is the operator's share of a run with a profile, of the median of those without. Operators are those that
-    run: onnxruntime's optimizations have put some together, as `FusedMatMul` or `BiasGelu`.
+    Operators are those of the optimized session, with fusions such as `FusedMatMul` or `BiasGelu`.
     """
 
     operator: str
-    seconds: list[float]
-    nodes: list[float]
+    seconds: list[float]  # share of a profiled run, times the median of unprofiled runs
+    nodes: list[float]  # nodes run
 
 
 def profiles(openers: Sequence[Callable[[Any], Any]], settings: Any, run: Callable[[Any], float]) -> list[Profile]:
-    """The profile of each session that the `openers` make of `settings`. They run in turn; `run` runs one, and returns
-    the seconds that took. The first run of each does not count."""
+    """Return the profile of each session. Sessions run alternately; the first run of each is ignored.
+
+    openers: open a session with `settings`; run: runs a session and returns seconds.
+    """
     with TemporaryDirectory(prefix="onnxopt-") as folder:
         settings.enable_profiling = True
         sessions = []
         try:
-            for i, opener in enumerate(openers):  # a file's name ends in the time: two of one moment would be one
+            # File names end in the time: sessions opened in the same second need different prefixes.
+            for i, opener in enumerate(openers):
                 settings.profile_file_prefix = str(Path(folder_for(folder, b"location")) / f"profile{i}")
                 sessions.append(opener(settings))
         finally:
@@ -55,11 +57,13 @@ def profiles(openers: Sequence[Callable[[Any], Any]], settings: Any, run: Callab
 
 
 def summed(events: Iterable[dict[str, Any]]) -> Profile:
-    """The medians over the runs that the events of a profile are of, without the first. A node of a body counts as
-    often as the body runs; for the operator around it counts what it does itself."""
+    """Return medians over the profiled runs, except the first.
+
+    A node in a body counts once per execution. Its time is subtracted from the enclosing operator.
+    """
     ordered = sorted(events, key=lambda e: (e["ts"], -e["dur"]))
-    runs: list[defaultdict[str, list[float]]] = []  # of each, by operator: (share, nodes)
-    around: list[tuple[int, str]] = []  # (end, operator) of the kernels that an event is in, the innermost last
+    runs: list[defaultdict[str, list[float]]] = []  # by run and operator: [share, nodes]
+    around: list[tuple[int, str]] = []  # (end, operator) of the enclosing kernels, innermost last
     for e in ordered:
         if e.get("name") == "model_run":
             runs.append(defaultdict(lambda: [0.0, 0]))
@@ -83,7 +87,7 @@ def summed(events: Iterable[dict[str, Any]]) -> Profile:
 
 
 def side_by_side(profiles: Sequence[Profile], medians: Sequence[float]) -> list[OperatorTime]:
-    """The operators of all files, whose runs take `medians`; those first that take most in any."""
+    """Return the operators of all files, most expensive first. `medians`: seconds of a run, by file."""
     rows = []
     for name in {operator for found in profiles for operator in found}:
         shares, nodes = zip(*(found.get(name, (0.0, 0.0)) for found in profiles))

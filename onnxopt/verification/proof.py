@@ -1,4 +1,4 @@
-"""What cases prove, whatever a result makes of them: by the original's outputs, and the branches that they take."""
+"""Strength of the cases, independent of any result: variation of the original's outputs, and branches taken."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ _NONE: Final = "zeros, ones and a batch of one agree with too much to prove anyt
 
 
 class Proof(NamedTuple):
-    """Why the cases prove little, by output (`weak`), and by value that decides a branch (`untaken`); `taken`: those of
-    which both branches were. `none`: why no case proves anything, where that is so."""
+    """Why the cases prove little."""
 
-    weak: dict[str, str]
-    untaken: dict[str, str]
-    taken: list[str]
-    none: str = ""
+    weak: dict[str, str]  # reason, by output
+    untaken: dict[str, str]  # reason, by condition
+    taken: list[str]  # conditions with both branches taken
+    none: str = ""  # why no case proves anything, or ""
 
 
 def proof(
     files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed: bool, called: Mapping[str, str]
 ) -> Proof:
-    """`files`: of original and result; `called`: by the result's name of an output the original's, where that is
-    another. `fixed`: the inputs are the same in all cases. Those that prove nothing (`Recipe.proves`) do not count."""
+    """Return the proof of the cases, counting only those that prove something (`Recipe.proves`).
+
+    files: original and result; fixed: inputs are the same in all cases; called: {result output: original output} if
+    renamed.
+    """
     ran = [a for a in answers if a.evidence]
     found = [a for a in ran if a.proves]
     if not plan.inputs or not ran:
@@ -40,7 +42,7 @@ def proof(
     if not found:
         return Proof({}, {}, [], _NONE)
     answers = [a for a in answers if a.proves]
-    # What is fed in one of them, a default that is given out, is an input.
+    # An output fed in some case (a default given out) is an input.
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
     outputs = {name: [a.evidence[name] for a in found] for name in names}
     branches: dict[str, set[bool]] = {}
@@ -50,14 +52,14 @@ def proof(
     untaken = untaken_branches(branches)
     both = [name for name in branches if name not in untaken]
     if untaken:
-        with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+        with contextlib.suppress(Exception):  # inference is no source of verdicts
             still_open = open_conditions(files[0])
             untaken = {name: why for name, why in untaken.items() if name in still_open}
     return Proof(_unless_empty(weak_outputs(outputs, fixed), files, called), untaken, both)
 
 
 def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:
-    """But for those that have no element in either file, whatever callers give: there is nothing more to ask."""
+    """Return `weak` without outputs always empty in both files: no inputs could show more."""
     found = dict(weak)
     for name in _always_empty(files[0]) if weak else ():
         if name not in {called.get(other, other) for other in _always_empty(files[1])}:
@@ -67,7 +69,7 @@ def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mappin
 
 
 def _always_empty(file: Path) -> set[str]:
-    with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+    with contextlib.suppress(Exception):  # inference is no source of verdicts
         return always_empty(file)
     return set()
 
@@ -75,8 +77,11 @@ def _always_empty(file: Path) -> set[str]:
 def together(
     answers: Sequence[Answer], wrong: Collection[str], most: int, *, all_: bool
 ) -> list[tuple[list[str], bool]]:
-    """Cases to be looked into, at most so many at once, and whether these prove anything: with one that does not, each
-    would seem to have seen what it alone does. Those that are `wrong` are enough, unless `all_` are asked for."""
+    """Return groups of at most `most` cases to compare in pieces, each with whether its cases prove anything.
+
+    Only cases in `wrong` are used, unless `all_` is set or no case is wrong. Groups are not mixed, as a mixed group
+    would claim the coverage of a case without proof.
+    """
     asked = [a for a in answers if all_ or a.case.name in wrong] or answers
     found = []
     for proves in (True, False):
@@ -86,7 +91,7 @@ def together(
 
 
 def telling(answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> tuple[list[Answer], list[JudgedCase]]:
-    """Without a batch of one in which nothing differs."""
+    """Return answers and cases without the batch of one, if nothing differs there."""
     told = [(a, c) for a, c in zip(answers, cases, strict=True) if a.case.name != SINGLE.name or _differs(c)]
     return [a for a, _ in told], [c for _, c in told]
 

@@ -1,4 +1,4 @@
-"""Plain records of a verification: what was compared, the verdict."""
+"""Plain records of a verification: compared outputs, pieces, verdict."""
 
 from __future__ import annotations
 
@@ -9,133 +9,122 @@ from typing import Any, Final
 from onnxopt.record import record
 from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, PROVEN, REFUSED, UNLOADED
 
-_GROSS: Final = 30.0  # times what rounding does in a piece
+_GROSS: Final = 30.0  # times the rounding noise of a piece
 
 
 @record
 class OutputRecord:
-    """One output in one case. `max_rel` is the largest difference over the largest magnitude of the original. `uneven`:
-    it is next to nothing beside that, and much beside what is near it (a row, a channel)."""
+    """Comparison of an output in a case."""
 
     name: str
     dtype: str
     shape: list[int]
-    max_abs: float = 0.0
-    max_rel: float = 0.0
+    max_abs: float = 0.0  # largest difference
+    max_rel: float = 0.0  # divided by the largest magnitude in the original
     ok: bool = True
     note: str = ""
-    uneven: bool = False
+    uneven: bool = False  # negligible for the whole, but large within its row or channel
 
 
 @record
 class MeasuredRecord(OutputRecord):
-    """An output with the figures that people ask for. None: not defined for its type, or its shapes differ.
+    """Comparison of an output, with figures. None: undefined for the type, or shapes differ."""
 
-    `cosine` of all elements; `ulp`, the most representable numbers between two elements; `nan` and `inf`, how many in
-    each of the two; `rtol` and `atol`, what is allowed. `against`: which two, if not A and B.
-    """
-
-    cosine: float | None = None
-    ulp: int | None = None
-    nan: list[int] = field(default_factory=lambda: [0, 0])
-    inf: list[int] = field(default_factory=lambda: [0, 0])
-    rtol: float | None = None
-    atol: float | None = None
-    against: str = ""
+    cosine: float | None = None  # similarity of all elements
+    ulp: int | None = None  # largest distance, in representable numbers
+    nan: list[int] = field(default_factory=lambda: [0, 0])  # count in each of the two
+    inf: list[int] = field(default_factory=lambda: [0, 0])  # count in each of the two
+    rtol: float | None = None  # tolerance
+    atol: float | None = None  # tolerance
+    against: str = ""  # the compared pair, if not A and B
 
 
 @record
 class CaseRecord:
-    """One set of inputs: which sizes the dynamic dims had, and how each output compared."""
+    """A set of inputs, and its compared outputs."""
 
     name: str
-    dims: dict[str, int]
+    dims: dict[str, int]  # sizes of the dynamic dims
     outputs: list[OutputRecord] = field(default_factory=list)
 
 
-LEFT_OUT: Final = "not run: those before it took all of --timeout"  # a note of a case
+LEFT_OUT: Final = "not run: those before it took all of --timeout"  # note of a case
 
 
 @record
 class JudgedCase(CaseRecord):
-    """A case with a verdict of its own: equal, different, skipped (A refuses such inputs) or not verified; and why."""
+    """A case with its own status: equal, different, skipped (inputs rejected by A) or not verified."""
 
     status: str = EQUAL
-    note: str = ""
+    note: str = ""  # reason for the status
 
 
 @record
 class Side:
-    """One node: its name, operator, what it reads and makes."""
+    """A node in a place."""
 
-    node: str
-    op: str
+    node: str  # name
+    op: str  # operator
     inputs: list[str]
     outputs: list[str] = field(default_factory=list)
 
 
 @record
 class Place:
-    """Where result and original part: `a` and `b`, the nodes of each between the values `entries`, which agree, and
-    `value`, which does not. `record`: how, and what rounding alone does there (`noise`, of the range). `beyond`: the
-    narrower type does not hold the original's own numbers there."""
+    """A fault: nodes between agreeing values (`entries`) and a differing value (`value`)."""
 
     case: str
     value: str
-    record: OutputRecord
+    record: OutputRecord  # difference of `value`
     entries: list[str] = field(default_factory=list)
-    a: list[Side] = field(default_factory=list)
-    b: list[Side] = field(default_factory=list)
-    scope: str = "main"  # graph path, bodies as the project's Graph.path writes them
-    rewrites: list[str] = field(default_factory=list)  # lines: what the journal says made them
-    noise: float | None = None
-    beyond: bool = False
+    a: list[Side] = field(default_factory=list)  # nodes of the original
+    b: list[Side] = field(default_factory=list)  # nodes of the result
+    scope: str = "main"  # graph path, written as by `Graph.path`
+    rewrites: list[str] = field(default_factory=list)  # lines of the journal: rewrites that made the nodes
+    noise: float | None = None  # change by rounding alone, relative to the range
+    beyond: bool = False  # the narrower type cannot hold the original's values
 
     @property
     def is_gross(self) -> bool:
-        """Is it no rounding any more, whatever the outputs may hide?"""
+        """Whether the difference is too large for rounding, even if outputs hide the fault."""
         return self.noise is None or self.record.max_rel > _GROSS * self.noise
 
 
-AND: Final = ", and "  # between what was not seen and what speaks against it
+AND: Final = ", and "  # between an uncovered part and the evidence against the part
 
 
 @record
 class Pieces:
-    """What comparing in pieces found, in `cases`.
+    """Result of comparing in pieces."""
 
-    `cuts` of the `shared` values agree: `same` of them because the same nodes make them, `noisy` no better than what
-    the last bits do in their piece; `blank` are those that are zero or NaN everywhere. `largest` is the largest piece,
-    in nodes; `worst_rel` the largest difference of a piece, of the range of `worst`. `dead`: outputs made of such that
-    the two make otherwise. `note`: why there are none, or what stays open.
-    """
-
-    cases: list[str] = field(default_factory=list)
-    cuts: int = 0
-    shared: int = 0
-    same: int = 0
-    noisy: int = 0
-    blank: int = 0
-    largest: int = 0
-    worst: str = ""
-    worst_rel: float = 0.0
-    complete: bool = False  # is every output a cut, or made of cuts?
-    branches: list[str] = field(default_factory=list)  # conditions of which no case took both, and whose branches agree
-    unseen: list[str] = field(default_factory=list)  # parts that no case ran and nothing else shows, in words
-    shown: list[str] = field(default_factory=list)  # of these, what differs on other numbers, and no case settles
-    silent: list[str] = field(default_factory=list)  # parts that are not seen, and on drawn numbers do not differ
-    dead: list[str] = field(default_factory=list)
+    cases: list[str] = field(default_factory=list)  # names
+    cuts: int = 0  # agreeing shared values (cutpoints)
+    shared: int = 0  # values present in both models
+    same: int = 0  # cutpoints computed by equal nodes
+    noisy: int = 0  # cutpoints that agree only within the noise of last bits
+    blank: int = 0  # cutpoints zero or NaN everywhere
+    largest: int = 0  # piece, in nodes
+    worst: str = ""  # value with the largest difference of a piece
+    worst_rel: float = 0.0  # relative to its range
+    complete: bool = False  # every output is a cutpoint, or computed from cutpoints
+    branches: list[str] = field(default_factory=list)  # conditions with a single branch taken, and equal branches
+    unseen: list[str] = field(default_factory=list)  # coverage gaps, in words
+    shown: list[str] = field(default_factory=list)  # gaps that differ in a probe
+    silent: list[str] = field(default_factory=list)  # gaps that agree in probes
+    dead: list[str] = field(default_factory=list)  # outputs computed differently from blank values
     seconds: float = 0.0
-    note: str = ""
+    note: str = ""  # why no pieces exist, or remain open
 
     @property
     def says_something(self) -> bool:
-        """Are most cuts more than zeros?"""
+        """Whether at least nine in ten cutpoints are not blank."""
         return 10 * self.blank <= self.cuts
 
     def joined(self, other: Pieces, *, proves: bool = True) -> Pieces:
-        """Of both sets of cases: what is worse. What one of them sees is seen, if the other `proves` anything: what
-        only was not drawn in one of them is not."""
+        """Return the pieces of two sets of cases: the worse figures, and gaps open in both.
+
+        proves: coverage of `other` counts.
+        """
         worse = max(self, other, key=lambda p: p.worst_rel)
         seen = other if proves else self
         shown = [*dict.fromkeys([*self.shown, *seen.shown])]
@@ -161,62 +150,59 @@ class Pieces:
         )
 
     def _open_with(self, other: Pieces, mine: Collection[str], theirs: Collection[str]) -> list[str]:
-        """Of the parts that either says this of, those that neither sees. Pieces that were not settled see nothing."""
+        """Return the statements about parts covered by neither. Incomplete pieces cover nothing."""
         known = [{_part(said) for said in (*p.unseen, *p.dead, *p.silent)} for p in (self, other) if p.complete]
         return [said for said in dict.fromkeys([*mine, *theirs]) if all(_part(said) in open_ for open_ in known)]
 
 
 def _part(said: str) -> str:
-    """What it is that something is said of."""
+    """Return the part named in a statement about a coverage gap."""
     return said.partition(AND)[0]
 
 
 @record
 class Verification:
-    """The verdict: `status` is one of those above, `message` one line.
+    """The verdict."""
 
-    `exact`: bit for bit. `pieces` where they were looked at; `places`, those that differ. `noise`: what a change of the
-    last bits of its inputs and weights does to an output of the original, of its range.
-    """
-
-    status: str
-    message: str
+    status: str  # a verdict of `options`
+    message: str  # one line
     hint: str = ""
-    exact: bool = False
+    exact: bool = False  # equal bit for bit
     engine: str = "onnxruntime"
     cases: list[CaseRecord] = field(default_factory=list)
     worst: str = ""
     worst_rel: float = 0.0
     seconds: float = 0.0
-    pieces: Pieces | None = None
-    places: list[Place] = field(default_factory=list)
+    pieces: Pieces | None = None  # None if not compared in pieces
+    places: list[Place] = field(default_factory=list)  # faults
+    # By output: change of the original by last bits of inputs and weights, relative to the range.
     noise: dict[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Does the result compute the same, and is that shown? What is equal, verified, or verified in pieces."""
+        """Whether the result is proven: equal, verified, or verified in pieces."""
         return self.status in PROVEN
 
     @property
     def agrees(self) -> bool:
-        """May the result take the place of the original?"""
+        """Whether the result may replace the original."""
         return self.status in AGREES
 
     @property
     def is_refused(self) -> bool:
-        """May it not, as something is known to be wrong with it?"""
+        """Whether the result is known to be wrong."""
         return self.status in REFUSED
 
     @property
     def is_unloaded(self) -> bool:
-        """Is it the result of which nothing else is known to be wrong but that it is not loaded?"""
+        """Whether the only known fault is that the runtime does not load the result."""
         return self.status == LOADS_PLAIN or (
             self.status == DIFFERENT and not self.cases and self.message.partition(":")[0].endswith(UNLOADED)
         )
 
     @property
     def fault(self) -> str:
-        """What the result does that is refused."""
+        """The reason for a refusal, in words."""
         return "differs from the original" if self.status == DIFFERENT else self.status
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,7 +214,7 @@ class Verification:
 
 @record
 class Comparison(Verification):
-    """The verdict of `onnxopt verify`, whose cases are `JudgedCase`s."""
+    """The verdict of `onnxopt verify`, with cases of type `JudgedCase`."""
 
     a: str = ""
     b: str = ""

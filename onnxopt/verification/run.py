@@ -1,4 +1,4 @@
-"""Engines that run a model file: onnxruntime with optimizations off, or onnx's reference evaluator."""
+"""Engines for a model file: onnxruntime with optimizations off, and onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onnxopt.worker.serving import Refused
 
 
 def viewed(path: str, view: Callable[[Any], None]) -> bytes:
-    """The model at `path` after `view` has changed it."""
+    """Return the serialized model at `path` after `view` changed it."""
     from onnx import ModelProto
 
     model = ModelProto.FromString(Path(path).read_bytes())
@@ -29,8 +29,10 @@ def viewed(path: str, view: Callable[[Any], None]) -> bytes:
 
 
 def _behind(path: str, give: Sequence[str], runtime: Runtime) -> bytes:
-    """What is put behind the model at `path`, which a reader of protobuf merges: values that it gives out, too, and
-    functions for operators that the runtime has not."""
+    """Return bytes to append to the model at `path`; readers of protobuf merge both.
+
+    Adds the values `give` as outputs, and functions for operators unknown to the runtime.
+    """
     defined = runtime.defines(path)
     if not give:
         return b"" if defined is None else bytes(defined.SerializeToString())
@@ -42,9 +44,11 @@ def _behind(path: str, give: Sequence[str], runtime: Runtime) -> bytes:
 
 
 def with_weights_mapped(path: str) -> bytes | None:
-    """The model at `path` without its large weights, which a runtime then maps where they lie in that file: nothing is
-    read, parsed or copied for them. None for a small model, or one that cannot be handed over so."""
-    if sys.platform == "win32" or os.path.getsize(path) < _LARGE_FILE:  # Windows renames no file that is mapped
+    """Return the serialized model with large weights external, mapped by the runtime from the same file without a copy.
+
+    None for a small model, or if impossible.
+    """
+    if sys.platform == "win32" or os.path.getsize(path) < _LARGE_FILE:  # Windows does not rename a mapped file
         return None
     from onnx import ModelProto, TensorProto
 
@@ -52,7 +56,7 @@ def with_weights_mapped(path: str) -> bytes | None:
         place = path_for(os.path.basename(path)), path_for(os.path.dirname(os.path.abspath(path)))
         light, weights = skim(map_file(path), _LARGE_WEIGHT, sys.maxsize)
         proto = ModelProto.FromString(light)
-    except Exception:  # whoever loads the file as it is says why
+    except Exception:  # loading the file reports the error
         return None
     for i, (start, length) in weights.items():
         tensor = proto.graph.initializer[i]
@@ -67,7 +71,7 @@ _LARGE_WEIGHT: Final = 1 << 16
 
 
 class Called:
-    """Inputs and outputs that are called here otherwise than in a file: by `names`, which has the file's as keys."""
+    """Mapping between a file's input and output names (keys of `names`) and those used here (values)."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -81,10 +85,10 @@ class Called:
 
 
 class OnnxRuntime:
-    """onnxruntime on CPU. With its default level the original would be folded too, and a comparison prove nothing.
+    """onnxruntime on CPU, with graph optimizations off: else the original would be folded as well.
 
-    Memory reuse is off because its planner is worse than quadratic on deep graphs; arena and prepacking are off
-    because they cost more than the one or two runs they would speed up.
+    Memory reuse is off, as its planner takes more than quadratic time on deep graphs. Arena and prepacking are off, as
+    they cost more than they save in one or two runs.
     """
 
     name = "onnxruntime"
@@ -100,16 +104,17 @@ class OnnxRuntime:
         names: Mapping[str, str] | None = None,
         give: Sequence[str] = (),
     ) -> None:
-        """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each.
+        """Load a file or a serialized model. Raises the runtime's errors.
 
-        Of a serialized model, `weights` are the arrays of external initializers, and `folder` is where other external
-        data lie. `names`: what inputs and outputs are called here, where that is not what the file calls them.
-        Of a file, `give` are values inside that are given out, too.
+        stateful: each run needs a new session, since training BatchNormalization writes into initializers. weights:
+        arrays of external initializers of a serialized model; folder: directory of further external data. names: {file
+        name: name used here} of inputs and outputs. give: inner values of a file to output as well.
         """
         rt = onnxruntime()
         options = runtime.session_options()
         if weights:
-            self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
+            # onnxruntime does not copy the arrays.
+            self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
             options.add_external_initializers(list(weights), self._weights)
         source: str | bytes
         behind = _behind(model, give, runtime) if isinstance(model, str) else b""
@@ -131,8 +136,9 @@ class OnnxRuntime:
         options.enable_mem_reuse = False
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.disable_prepacking", "1")
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
-        self._sources = sources  # each as good as the next, which is loaded where that one is not
+        # Spinning threads would take a core from the parent.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._sources = sources  # equivalent sources: each is tried if the one before is not loaded
         providers = runtime.providers
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
@@ -143,8 +149,8 @@ class OnnxRuntime:
             zip(self._names.here(i.name for i in taken), (i.shape for i in taken))
         )
         given = self._session.get_outputs()
-        self.outputs: list[str] = self._names.here(o.name for o in given)  # one that is listed twice is given twice
-        # The type of each output: `tensor(float)`, `seq(tensor(int64))`.
+        self.outputs: list[str] = self._names.here(o.name for o in given)  # an output listed twice is returned twice
+        # Types by output: `tensor(float)`, `seq(tensor(int64))`.
         self.output_types: dict[str, str] = dict(zip(self.outputs, (o.type for o in given)))
 
     def _open(self) -> Any:
@@ -160,17 +166,17 @@ class OnnxRuntime:
         return list(self._session.run(None, self._names.in_file(feeds)))
 
     def rest(self) -> None:
-        """Let go of what is loaded, until it is to run again."""
+        """Unload the session until the next run."""
         self._session = None
 
     def wake(self) -> None:
-        """Load it again, if it rests."""
+        """Load the session again, if unloaded."""
         if self._session is None:
             self._session = self._open()
 
 
 class Reference:
-    """onnx's ReferenceEvaluator: slow, but knows every operator and opset that onnx knows."""
+    """onnx's ReferenceEvaluator: slow, but supports every operator and opset of onnx."""
 
     name = "reference"
 
@@ -199,10 +205,10 @@ def open_original(
     without: str = "",
     view: Callable[[Any], None] | None = None,
 ) -> tuple[OnnxRuntime | Reference, str]:
-    """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
+    """Return (engine, refusal): onnxruntime and "", or the reference evaluator and why onnxruntime failed.
 
-    `give`: values inside that onnxruntime gives out, too. `without`: why it is not asked. `view`: what changes the
-    model before anything runs it. Raises Refused where neither can.
+    give: inner values output by onnxruntime as well; without: reason not to try onnxruntime; view: change made to the
+    model beforehand. Raises Refused if both fail.
     """
     source = path if view is None else viewed(path, view)
     if without:
@@ -214,7 +220,7 @@ def open_original(
         return OnnxRuntime(path, stateful=stateful, runtime=runtime, give=give), ""
     except Exception as e:
         why = reason(e)
-        if is_starved(e):  # a slower engine takes no less
+        if is_starved(e):  # a slower engine takes no less memory
             raise Refused(f"the original cannot be loaded: {why}") from e
         try:
             return Reference(source), why
@@ -223,15 +229,15 @@ def open_original(
 
 
 class TooLarge(MemoryError):
-    """A run that would take more than there is."""
+    """A run that needs more than the free memory."""
 
 
 class Outgrown(MemoryError):
-    """A run in segments for which the memory that models are planned with is too little: it may have no other."""
+    """A run in segments that exceeds the planned memory, its limit."""
 
 
 def is_starved(error: BaseException) -> bool:
-    """Was it, or what it was made of, refused memory?"""
+    """Return whether an error, or any of its causes, is a lack of memory."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
@@ -242,18 +248,19 @@ _SYSTEM: Final = ("pthread_create failed", "start new thread", "failed to map se
 
 
 def blame_system(error: BaseException) -> None:
-    """What the system does not give says nothing about a model. Raises Refused where `error` is such."""
+    """Raise Refused if `error` is a failure of the operating system, independent of the model."""
     if isinstance(error, PathError):
         raise Refused(f"onnxruntime cannot find its files: {error}") from error
     if any(text in str(error) for text in _SYSTEM):
         raise Refused("the system refuses onnxruntime memory for its threads and libraries (ulimit -a)") from error
 
 
-_KINDS: Final = ("InvalidGraph", "NotImplemented", "NotImplementedError", "RuntimeTypeError", "TypeError")  # of errors
+# Error classes.
+_KINDS: Final = ("InvalidGraph", "NotImplemented", "NotImplementedError", "RuntimeTypeError", "TypeError")
 
 
 def is_about_types(error: BaseException | None) -> bool:
-    """Does a runtime lack an operator, or say that types are wrong? Other sizes do not change that."""
+    """Return whether the runtime lacks an operator or rejects types. Different sizes do not help then."""
     while error is not None:
         if any(kind.__name__ in _KINDS for kind in type(error).__mro__):
             return True
@@ -263,7 +270,7 @@ def is_about_types(error: BaseException | None) -> bool:
 
 _LINE: Final = 300
 _FILE: Final = re.compile(r"Load model from .* failed: ?")
-# Where in onnxruntime it went wrong: a file, a line, and all of a function's types.
+# A source location of onnxruntime in a message: file, line, and template arguments.
 _SOURCE: Final = re.compile(
     r"[\w:/\\.-]{1,200}\.(?:cc|h):\d+ .{0,1000}?\)(?: const)?(?: \[with .{0,1000}?\])? ", re.ASCII
 )
@@ -271,18 +278,20 @@ _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 
 
 def reason(error: BaseException) -> str:
-    """What a runtime's error says in its first line, short enough for one line of ours: its end, where it names a
-    node."""
+    """Return a runtime's error as a single line of at most 300 characters.
+
+    A longer line keeps its end, where the node is named.
+    """
     if isinstance(error, Outgrown):
         return "it takes more memory than it is planned with (--verify-memory)"
     if is_starved(error):
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
-    if (found := _FILE.search(line)) is not None:  # whoever reads this knows which
+    if (found := _FILE.search(line)) is not None:  # the reader knows the file
         line = line[: found.start()] + line[found.end() :]
     line = _SOURCE.sub("", line)
-    if line.endswith(" indices"):  # which follow, one in a line
+    if line.endswith(" indices"):  # followed by a line per index
         line = "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
     end = line[1 - _LINE :]
     return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"

@@ -1,4 +1,4 @@
-"""Which onnxruntime runs models: its execution provider, and libraries with operators of their own."""
+"""The onnxruntime in use: execution provider and custom operator libraries."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 CPU: Final = "CPUExecutionProvider"
-_SMALL: Final = 1024  # bytes of weights, which nobody asks for
+_SMALL: Final = 1024  # bytes; larger weights are skipped when reading
 
 
 @record(frozen=True)
 class Runtime:
-    """`provider` is put before the CPU's; `libraries` are files that register custom operators; `references`, functions
-    for operators that neither has."""
+    """Execution provider and additional operators."""
 
-    provider: str = CPU
-    libraries: tuple[str, ...] = ()
-    references: tuple[Reference, ...] = ()
+    provider: str = CPU  # preferred before the CPU's
+    libraries: tuple[str, ...] = ()  # files that register custom operators
+    references: tuple[Reference, ...] = ()  # functions for operators unknown to both
 
     def defines(self, path: str) -> ModelProto | None:
-        """What is to be merged into the model at `path`, so that it defines what it calls; None where there is
-        nothing. Raises OSError, ValueError and protobuf's DecodeError."""
+        """Return a model with the functions to merge into the model at `path`; None if nothing is needed.
+
+        Raises OSError, ValueError and protobuf's DecodeError.
+        """
         if not self.references:
             return None
         from onnx import ModelProto as Proto
@@ -46,8 +47,7 @@ class Runtime:
         return list(dict.fromkeys((self.provider, CPU)))
 
     def session_options(self) -> Any:
-        """New options of a session that knows the operators of the libraries. Raises UsageError for one that cannot be
-        loaded."""
+        """Return new session options with all libraries registered. Raises UsageError if a library cannot be loaded."""
         options = onnxruntime().SessionOptions()
         options.log_severity_level = 4
         for library in self.libraries:
@@ -60,8 +60,10 @@ class Runtime:
         return options
 
     def knows(self, domain: str, name: str) -> bool:
-        """Does onnxruntime, or one of the libraries, have an operator of that name? A library lists none: a model of
-        one node is loaded, and refused for another reason, or not at all."""
+        """Return whether onnxruntime or a library has the operator.
+
+        Libraries do not list operators: a model with a single node is loaded, and the error read.
+        """
         if (domain, name) in self._listed:
             return True
         if not self.libraries:
@@ -82,8 +84,11 @@ class Runtime:
 
     @cached_property
     def _listed(self) -> frozenset[tuple[str, str]]:
-        """Operators that onnxruntime can run, by its own list. Also what onnxruntime defines for other machines is
-        none: nothing runs it here, as onnx's own evaluator knows the standard's alone."""
+        """Operators listed by onnxruntime, as (domain, name).
+
+        Operators defined for other platforms only, without a kernel here, are left out: onnx's evaluator covers only
+        the standard operators.
+        """
         state = onnxruntime().capi.onnxruntime_pybind11_state
         known = {(_domain(s.domain), s.name) for s in state.get_all_operator_schema()}
         if hasattr(state, "get_all_opkernel_def"):
@@ -100,10 +105,9 @@ def _domain(domain: str) -> str:
 
 
 def find_runtime(provider: str = "", libraries: Sequence[str | os.PathLike[str]] = ()) -> Runtime:
-    """The one with the execution provider called `provider` (`cuda` is enough for CUDAExecutionProvider; an empty name
-    is the CPU's), and with these libraries.
+    """Return the runtime with an execution provider (`cuda` for CUDAExecutionProvider, "" for CPU) and libraries.
 
-    Raises UsageError for a provider that this onnxruntime does not have, and for a library that cannot be loaded.
+    Raises UsageError for an unavailable provider and an unloadable library.
     """
     found = Runtime(_find_provider(provider), tuple(os.fspath(file) for file in libraries))
     if libraries:

@@ -1,4 +1,4 @@
-"""The second look: pieces, where outputs leave something open, and what rounding alone does."""
+"""Second look: comparison in pieces if whole outputs are inconclusive, and rounding noise."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from onnxopt.verification.job import Answer
     from onnxopt.verification.job_runner import JobRunner
 
-_AT_ONCE: Final = 3  # cases looked at in pieces together
-_HELD: Final = 12  # held against each other with branches in place
-_CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
-_LOSS: Final = 10.0  # times the noise of the whole, which float16 has of roundings
-_FAR: Final = 100.0  # times the noise of the whole: hardly all of it is that of single numbers
-_LARGE: Final = "extremes"  # a case in which narrow floats overflow first
+_AT_ONCE: Final = 3  # cases compared in pieces together
+_HELD: Final = 12  # cases compared with taken branches in place of Ifs
+_CONSPICUOUS: Final = 1e-4  # relative; a larger difference is reported with the noise
+_LOSS: Final = 10.0  # times the noise of the whole: loss of digits in float16
+_FAR: Final = 100.0  # times the noise of the whole: more than noise of single elements
+_LARGE: Final = "extremes"  # the case in which narrow floats overflow first
 _STARVED: Final = "takes more memory than it may (--memory)"
-_CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
+_CRUDE: Final = 1e-2  # relative; a smaller difference may be amplified rounding
 
 
 class _Seen(NamedTuple):
@@ -40,22 +40,24 @@ class _Seen(NamedTuple):
 
 
 def _wrong(verdict: Verification) -> set[str]:
-    """The cases in which an output differs, or a channel of one."""
+    """Return the names of cases with a differing output, or a differing channel of an output."""
     return {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
 
 
 class SecondLook:
-    """At one result."""
+    """Comparison of a result in pieces."""
 
     def __init__(self, runner: JobRunner, options: VerifyOptions) -> None:
         self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
-        self._may_be_alike = False  # is that to be asked before pieces are looked into?
-        self.is_alike = False  # do both make outputs by the same operators, of the same constants?
-        self.cut_short = ""  # why pieces were not looked into to the end, if they took too long, or too much
+        self._may_be_alike = False  # ask `Judge.alike` before comparing in pieces
+        self.is_alike = False  # equal operators on equal constants compute the outputs
+        self.cut_short = ""  # why the comparison in pieces ended early, or ""
 
     def look(self, verdict: Verification, answers: Sequence[Answer], failed: JudgedCase | None, found: Proof) -> bool:
-        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen. What
-        was looked into before is not again, but for what others add to it."""
+        """Compare in pieces if outputs are inconclusive, and update the verdict. Returns False if nothing was compared.
+
+        Cases compared before are not compared again.
+        """
         try:
             self._runner.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None
@@ -78,8 +80,10 @@ class SecondLook:
         return True
 
     def _cut_short(self, verdict: Verification, error: Exception) -> None:
-        """Note why pieces were not looked into to the end: for want of time or memory, or for a fault of the judge.
-        Raises Refused where outputs differ by what may be rounding: nobody is accused."""
+        """Record why the comparison in pieces ended early: time, memory, or an internal error.
+
+        Raises Refused if outputs differ by no more than amplified rounding may explain.
+        """
         is_fault = not isinstance(error, Died) and not is_starved(error)
         if is_fault and os.environ.get("ONNXOPT_DEBUG"):
             raise error
@@ -92,7 +96,7 @@ class SecondLook:
         self.cut_short = "" if isinstance(error, Died) and not error.late else why
 
     def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
-        """Do outputs leave something open? Before much work, files are asked whether both are alike."""
+        """Return whether outputs are inconclusive. Before expensive work, the files are compared (`Judge.alike`)."""
         by_caller = bool(self._options.pieces or self._options.dtype)
         is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none or found.untaken)
         is_sound = not is_rough and not by_caller and self._runner.is_steady
@@ -109,7 +113,7 @@ class SecondLook:
         *,
         is_asked: bool,
     ) -> _Seen | None:
-        """What pieces and noise say; None where nothing asks for that, or no case can be looked into."""
+        """Return the pieces, places and noise; None if not needed, or no case can be compared."""
         is_deep = bool(answers) and self._hides(found)
         all_ = verdict.pieces is not None or is_deep or self._redecides(answers)
         wrong = _wrong(verdict) | ({failed.name} if failed else set())
@@ -136,7 +140,7 @@ class SecondLook:
         return self._beside(verdict, seen, found) if noise and not places else seen
 
     def _beside(self, verdict: Verification, seen: _Seen, found: Proof) -> _Seen:
-        """The same, or what a closer look says, where the whole differs by far more than its noise and pieces agree."""
+        """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
         noise = largest(seen.noise)
         has_lost = self._has_lost_digits(verdict, noise)
         if has_lost or self._is_far(verdict, noise):
@@ -147,7 +151,7 @@ class SecondLook:
     def _in_groups(
         self, pieces: Pieces | None, groups: Sequence[tuple[list[str], bool]], found: Proof
     ) -> tuple[Pieces, list[Place]]:
-        """What pieces of these cases say beside what is known, until something differs."""
+        """Compare groups of cases in pieces until a fault is found; join with the known pieces."""
         places: list[Place] = []
         for group, proves in groups:
             self._runner.hold(group)
@@ -159,21 +163,28 @@ class SecondLook:
         return pieces, places
 
     def _has_lost_digits(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
-        """Does the whole differ by more than roundings of a narrower type do, whose pieces agree as it holds them? No
-        noise says nothing."""
+        """Return whether a float16 result differs by more than rounding noise, while all pieces agree in float16.
+
+        Unknown noise never shows a loss.
+        """
         explained = _LOSS * (max(noise.values(), default=0.0) or float("inf"))
         return self._options.dtype == "float16" and not could_jump(self._plan) and verdict.worst_rel > explained
 
     def _is_far(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
-        """Does the whole differ by much more than roundings do, though its pieces agree? A decision may have jumped;
-        or a channel is wrong that is next to nothing beside another."""
+        """Return whether the whole differs far beyond noise while pieces agree.
+
+        Causes: a flipped decision, or a wrong channel negligible beside a larger channel.
+        """
         return not self._options.dtype and verdict.worst_rel > _FAR * max(noise.values(), default=float("inf"))
 
     def _closer(
         self, verdict: Verification, taken: Sequence[str], *, digits: bool = False
     ) -> tuple[Pieces, list[Place]]:
-        """Pieces once more, each channel beside its own range: of the cases that have most numbers. Or, if it is
-        `digits` that are asked for, values for which the type has too few, in the case that differs most."""
+        """Compare again, each channel relative to its own range, on the cases with most elements.
+
+        digits: look for values with too few digits in the narrower type instead, in the case with the largest
+        difference.
+        """
         cases = [c for c in verdict.cases if c.outputs]
         if digits:
             names = [max(cases, key=lambda c: max(o.max_rel for o in c.outputs)).name]
@@ -185,7 +196,7 @@ class SecondLook:
         return self._judge.pieces(names, taken, digits, not digits)
 
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
-        """What pieces say with branches in place of Ifs; None unless that leaves nothing open."""
+        """Compare with taken branches in place of Ifs. Returns None if gaps remain."""
         names = [a.case.name for a in answers if a.proves][:_HELD]
         if not names:
             return None
@@ -193,12 +204,12 @@ class SecondLook:
         return self._judge.as_taken(names, _AT_ONCE)
 
     def _hides(self, found: Proof) -> bool:
-        """May there be parts that differ and that no case ran, but for branches of which that is known?"""
+        """Return whether differing parts may exist that no case ran, besides known untaken branches."""
         is_seen = not self._plan.hides and {*found.taken, *found.untaken}.issuperset(self._plan.conditions)
         return (not is_seen or self._runner.opening.foreign) and self._judge.hides()
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
-        """May there be decisions that agree, and say nothing of what they were made of, or what few rows hide?"""
+        """Return whether decisions, or channels muted in few rows, may hide a difference."""
         plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
         hides = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
         if not (answers and (plan.decisions or plan.steps or plan.within or hides)):
@@ -207,8 +218,11 @@ class SecondLook:
         return found if isinstance(found, bool) else have_few_rows(Path(self._runner.opening.original), found, sizes)
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
-        """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does
-        to the one that differs most, where that does, is enough, and the result may stand for the original."""
+        """Return the rounding noise by case and output.
+
+        decides: whether the verdict depends on noise. Otherwise measuring stops once the worst output's difference is
+        explained, and the result may be measured in place of the original.
+        """
         differ, told = differences(verdict.cases), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
@@ -217,11 +231,11 @@ class SecondLook:
         return self._judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
 
     def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
-        """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
-        that this runtime leaves out."""
+        """Return, in words, differences that no case shows in a foreign result: beyond unreached bounds, or by float16
+        rounding omitted by this runtime."""
         if self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance:
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
-            with contextlib.suppress(Died, MemoryError):  # nothing is known of it then
+            with contextlib.suppress(Died, MemoryError):  # unknown then
                 self._runner.begin(UNSHOWN)
                 self._runner.hold(names)
                 return self._judge.unshown(names)

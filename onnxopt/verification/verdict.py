@@ -1,4 +1,4 @@
-"""From compared outputs, pieces and noise to a verdict in one line."""
+"""Verdict and its one-line message, from compared outputs, pieces and noise."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onnxopt.verification.numbers.rounding import NOTHING
 from onnxopt.verification.options import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
 
-_BEYOND: Final = 1e3  # times the noise of the whole: a right result stays far below
-_SIZES: Final = 8  # of dynamic dims, that are named
+_BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far below
+_SIZES: Final = 8  # dynamic dims named in a message
 
 
 def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
-    """Fill in status and worst output of a `verdict` on outputs alone."""
+    """Set status and worst output of a verdict, from outputs alone."""
     outputs = [o for c in records for o in c.outputs]
     verdict.exact = all(o.ok and not o.max_abs for o in outputs)
     worst = max(outputs, key=lambda o: (not o.ok, o.max_rel), default=None)
@@ -31,12 +31,13 @@ def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
 def settle(
     verdict: Verification, pieces: Pieces, places: list[Place], noise: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """What the second look makes of it; `noise` by case."""
+    """Set the verdict from the second look. `noise`: by case."""
     verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
     open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
-    if any(getattr(o, "against", "") for o in open_):  # it is not the other file that a given output differs from
+    # An expected output from a file differs, which pieces cannot excuse.
+    if any(getattr(o, "against", "") for o in open_):
         return
-    if any(o.note.endswith(NOTHING) for o in open_):  # no rounding in front makes that
+    if any(o.note.endswith(NOTHING) for o in open_):  # rounding upstream does not produce such a difference
         return
     if pieces.complete and pieces.cuts > pieces.noisy:
         verdict.status = IN_PIECES
@@ -51,13 +52,13 @@ def settle(
 
 
 def _all_noise(verdict: Verification, noise: Mapping[str, Mapping[str, float]]) -> bool:
-    """Does rounding alone do as much to each output, in the same case?"""
+    """Return whether rounding alone changes each differing output as much, in the same case."""
     every = [(noise.get(c.name, verdict.noise), o) for c in verdict.cases for o in c.outputs if not o.ok]
     return all(o.max_rel <= known.get(o.name, 0.0) for known, o in every)
 
 
 def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Of all cases."""
+    """Return the largest noise over all cases, by output."""
     found: dict[str, float] = {}
     for known in noise.values():
         found.update((name, max(share, found.get(name, 0.0))) for name, share in known.items())
@@ -65,7 +66,7 @@ def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def differences(records: Sequence[CaseRecord]) -> dict[str, float]:
-    """By how much each output differs, of its range, at most."""
+    """Return the largest relative difference over all cases, by output."""
     found: dict[str, float] = {}
     for output in (o for c in records for o in c.outputs):
         found[output.name] = max(output.max_rel, found.get(output.name, 0.0))
@@ -83,8 +84,11 @@ def word(
     opened: Opened = _OPENED,
     declared: Mapping[str, float] | None = None,
 ) -> None:
-    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `opened`: what ran;
-    `declared`: by how much passes say that they change outputs."""
+    """Set the message of a verdict.
+
+    weak: reasons why the cases prove little; sizes: name the dynamic dims; opened: the engine; declared: changes of
+    outputs declared by passes.
+    """
     allowed = "".join(f"; {name} declares {share:g}" for name, share in (declared or {}).items())
     if verdict.status == DIFFERENT:
         verdict.message = _accusation(verdict, sizes) + allowed
@@ -110,14 +114,16 @@ def word(
 
 
 def _sizes(dims: Sequence[tuple[str, int]]) -> str:
-    """`n=2 t=3`, the first of many."""
+    """Return dims as `n=2 t=3`, shortened if many."""
     more = len(dims) - _SIZES
     return " ".join(f"{k}={v}" for k, v in dims[:_SIZES]) + (f" and {more} more" if more > 0 else "")
 
 
 def told_optimized(verdict: Verification, why: str, labels: tuple[str, str], *, original: bool) -> None:
-    """Whoever deploys the result opens it with onnxruntime's default, its optimizations. `why` that fails, if it does;
-    `original`: with the original it does not."""
+    """Add a refusal of the result by onnxruntime with default optimizations, as used in deployment.
+
+    why: reason of the refusal, or ""; original: the original loads.
+    """
     a, b = labels
     if why and original:
         verdict.message = (
@@ -149,12 +155,12 @@ def _agreement(verdict: Verification) -> str:
 
 
 def _by_runtime(refusal: str) -> str:
-    """Why onnxruntime does not run a model, with its name in front once."""
+    """Return onnxruntime's refusal with its name in front, once."""
     return refusal if refusal.startswith("onnxruntime ") else f"onnxruntime: {refusal}"
 
 
 def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | None:
-    """The output that differs most, and in which case; None where all agree."""
+    """Return (case, output) with the largest difference; None if all agree."""
     bad = [(c, o) for c in cases for o in c.outputs if not o.ok]
     return max(bad, key=lambda pair: pair[1].max_rel, default=None)
 
@@ -178,20 +184,22 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
 
 
 def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) -> dict[str, str]:
-    """Outputs that say nothing in any case, and why. `fixed`: the inputs are the same in all."""
+    """Return {output: why no case proves anything}. `fixed`: inputs are the same in all cases."""
     found = {name: proves_nothing(runs, fixed) for name, runs in outputs.items()}
     return {name: f"output `{name}` {why}" for name, why in found.items() if why}
 
 
 def could_jump(plan: Plan) -> bool:
-    """Could an output be far off for what rounding did to something decided upon?"""
+    """Return whether rounding may flip a decision or a draw, and change outputs arbitrarily."""
     return plan.decides or plan.random or plan.stateful
 
 
 def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -> bool:
-    """Does the whole differ by much more than rounding does, where nothing is decided that could jump? What has another
-    shape, or is no number, differs by more than any rounding does. `narrow`: in a narrower type, of which no noise says
-    little, as it is not held against float64."""
+    """Return whether the whole differs far beyond rounding in a model without decisions.
+
+    A different shape, or NaN, is beyond any rounding. narrow: type without comparison to float64, so zero noise is
+    unknown.
+    """
     noise = max(verdict.noise.values(), default=math.inf)
     noise = math.inf if narrow and not noise else noise
     outputs = (o for c in verdict.cases for o in c.outputs)
@@ -200,7 +208,7 @@ def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -
 
 
 def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:
-    """Values that decide an If of which no case took one branch."""
+    """Return {condition of an If: description of the branch never taken}."""
     return {
         name: f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"
         for name, taken in branches.items()

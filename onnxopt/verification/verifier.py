@@ -1,4 +1,4 @@
-"""The parent's side: a worker verifies results, and where it dies another goes on without what killed it."""
+"""Parent side of a verification: a worker verifies results; after a crash, another continues without the fatal step."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.inputs.plan import Plan
 
-# What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
+# Modules that import numpy are imported where used, as an early-started worker must not wait.
 START: Final = "from onnxopt.verification.judge import main; main()"
-_SMALL: Final = 1 << 20  # bytes that are loaded sooner than somebody is told to
-_LOADING: Final = 60.0  # seconds for a load that is all that is asked for,
-_CONCLUDING: Final = 60.0  # and for a verdict for which nothing is run
+_SMALL: Final = 1 << 20  # bytes; loading takes less time than a message
+_LOADING: Final = 60.0  # seconds for a load alone
+_CONCLUDING: Final = 60.0  # seconds for a verdict without any run
 _MOST_DEATHS: Final = 100
 
 
 class Verifier:
-    """Compares results with one original, in a process of its own.
+    """Compares results with an original, in a separate process.
 
-    `start` returns at once; the worker loads and runs the original while the caller optimizes. `submit` hands over the
-    result, `finish` waits for the verdict; others may follow. Close it, or use it as a context manager: no worker
-    outlives its parent.
+    `start` returns at once; the worker runs the original while the caller optimizes. `submit` passes the result,
+    `finish` waits for the verdict; further results may follow. Use as a context manager, or call `close`. Workers end
+    with the parent.
     """
 
     def __init__(
@@ -68,32 +68,34 @@ class Verifier:
         start: str = START,
         spare: Spare | None = None,
     ) -> None:
-        """`labels`: what messages call the two. `stepwise`: the timeout is for each step, and what dies in one case is
-        started again for the next. `foreign`: results are made elsewhere, and may have parts that the original has not.
-        `spare`: where a worker comes from and goes to, that serves others too."""
+        """labels: names of both models in messages. stepwise: the timeout holds per step, and cases continue after a
+        fatal case. foreign: results were made elsewhere, perhaps with parts absent from the original. spare: pool of
+        workers."""
         self.original = file_path(original)
         asked = options or VerifyOptions()
-        # The memory of a device is mapped into the process.
+        # Device memory is mapped into the process.
         self._memory = 0 if asked.provider else Limits(asked.limit).bytes
         self.options = self._given = asked.share(self._memory)
-        self.declared: dict[str, float] = {}  # what passes allow themselves, where that decides
+        self.declared: dict[str, float] = {}  # tolerances declared by passes, if decisive
         self._opening = Opening(str(self.original.absolute()), self.options, labels, stepwise, foreign)
         self._preparation: Preparation | None = None
         self._submission: Submission | None = None
-        self.progress: Callable[[float], None] = lambda done: None  # is told the share that is done
+        self.progress: Callable[[float], None] = lambda done: None  # called with the share of work done
         self._start, self._spare = start, spare
         self._service: Service | None = None
-        self._waits = False  # for a result, before anything is opened
+        self._waits = False  # delay opening until a result exists
         self._opened = Opened()
-        self._step = OPEN  # that the worker is busy with
-        self._has_run = False  # the original, for a result before this one
+        self._step = OPEN  # step in progress in the worker
+        self._has_run = False  # the original ran for an earlier result
         self._began = 0.0
 
-    # -- what it is told ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the worker, unless it runs already or there is nothing to open. Of many small models most do not
-        change: nothing is opened before there is a result."""
+        """Start the worker, unless running.
+
+        With a pool, small models open when a result exists, as most small models do not change.
+        """
         if self._service is not None or self._waits or not self.original.is_file():
             return
         if self._spare is not None and self.original.stat().st_size <= _SMALL:
@@ -105,11 +107,10 @@ class Verifier:
     def describe(
         self, original: ModelProto, array: Callable[[TensorProto], Any] | None = None, *, override: bool = True
     ) -> None:
-        """Tell the worker what the original expects; it runs it then. `submit` does this if nobody did before.
+        """Send the plan of the original to the worker, which then runs the original. Called by `submit` if omitted.
 
-        `array` reads initializers whose data are not in the proto.
-        `override`: initializers that are also inputs may be given other values (False: nobody does so). Raises
-        UsageError for inputs and dims that the options give and the model does not have.
+        array: reads initializers with data outside the proto. override: initializers that are inputs may get other
+        values. Raises UsageError for unknown inputs and dims in the options.
         """
         from onnxopt.verification.inputs.cases import OWN, missing
         from onnxopt.verification.inputs.datasets import Data, read_array
@@ -117,7 +118,7 @@ class Verifier:
         from onnxopt.verification.interface import fix_dims
         from onnxopt.verification.model.views import views
 
-        if (view := views(self.options)[0]) is not None:  # the worker reads the original so
+        if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view
             original = type(original).FromString(original.SerializeToString())
             view(original)
         plan = make_plan(original, array)
@@ -130,10 +131,10 @@ class Verifier:
         self.prepare(plan, [(r, partial(Data, given)) for r in recipes])
 
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
-        """The same with a plan and the cases, and how to read their data."""
+        """Send a plan, and the cases with readers of their data, to the worker."""
         self.start()
         self._preparation = Preparation(plan, list(requests), references=declared_references())
-        if self._waits and plan.bytes > _SMALL:  # beside the model
+        if self._waits and plan.bytes > _SMALL:  # external data besides the model
             self._open()
         elif self._service is not None:
             self._post("prepare", self._preparation)
@@ -144,14 +145,14 @@ class Verifier:
         tolerances: Mapping[str, float] | None = None,
         rename: Mapping[str, str] | None = None,
     ) -> None:
-        """Hand over the result; the worker compares it while the caller does something else. `tolerances`: by how much
-        of an output's range passes said that they change it, which counts unless the options say what is allowed.
-        `rename`: what this result calls otherwise, in place of what the options say of that.
+        """Pass a result to the worker, which compares in the background.
 
-        Raises ModelError where there is no such file, or where nobody described the original and it is no model.
+        tolerances: by pass, declared change relative to an output's range; ignored if the options set tolerances.
+        rename: replaces `options.rename`. Raises ModelError for a missing result, and for an invalid original not
+        described yet.
         """
         self._began = time.monotonic()
-        if self._opening.ended and self._service is not None:  # it runs nothing any more
+        if self._opening.ended and self._service is not None:  # the worker does not run anything any more
             self._service.close()
         path = file_path(result).absolute()
         if not path.is_file():
@@ -176,15 +177,15 @@ class Verifier:
 
     @property
     def provider(self) -> str:
-        """The execution provider that ran both."""
+        """The execution provider in use."""
         return self._opened.provider
 
-    # -- the verdict -------------------------------------------------------------------------------------
+    # -- verdict --------------------------------------------------------------------------------------------
 
     def finish(self) -> Verification:
-        """The verdict on the submitted result. Never raises for what a runtime does. Others may be submitted after.
+        """Return the verdict on the submitted result; errors of a runtime are verdicts.
 
-        Raises UsageError where nothing was submitted.
+        Raises UsageError if nothing was submitted.
         """
         submission = self._submission
         if submission is None or self._preparation is None:
@@ -204,7 +205,7 @@ class Verifier:
         return verdict
 
     def _verdict(self, submission: Submission) -> Verification:
-        """Of the worker that runs, or one that is told what others died of. Raises Died."""
+        """Ask the running worker, or a new worker informed of earlier deaths. Raises Died."""
         if self._service is None or not self._service.alive:
             assert self._preparation is not None
             deaths = submission.deaths
@@ -217,7 +218,7 @@ class Verifier:
         verdict: Verification = self._service.call("verify")
         return verdict
 
-    # -- the worker --------------------------------------------------------------------------------------
+    # -- worker ---------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         self._waits = False
@@ -234,7 +235,7 @@ class Verifier:
         self._service.post(method, message)
 
     def _limit(self, seconds: float | None = None) -> None:
-        """All that is asked from now on has the time of the options together, unless it is counted step by step."""
+        """Set the deadline for all following requests, unless the timeout holds per step."""
         assert self._service is not None
         if seconds is None and self._opening.ended:
             seconds = _CONCLUDING
@@ -256,7 +257,7 @@ class Verifier:
             submission.verdict = event.verdict
 
     def _enter(self, step: str) -> None:
-        """Give a step its time: a look into pieces has that of the options, however many pieces there are."""
+        """Set the deadline of a step. A comparison in pieces gets the whole timeout."""
         service, submission, before, self._step = self._service, self._submission, self._step, step
         assert service is not None
         if step.startswith(JUST_LOAD):
@@ -268,7 +269,7 @@ class Verifier:
             submission.is_rushed = service.deadline - now < now - service.heard
 
     def close(self) -> None:
-        """End the worker, or keep it for another."""
+        """End the worker, or return it to the pool."""
         if self._service is not None and self._spare is not None:
             self._spare.keep(self._service)
             self._service = None
