@@ -1,6 +1,6 @@
-"""Numbers held against numbers.
+"""Comparison of numbers.
 
-`compare` goes through what two runs give out, and `metrics` describes it. `rounding` says how much of a difference may
-be rounding, `shaken` moves the last bits to see, and `narrow` is for results in a narrower type. `draws` are random
-numbers that are the same on every machine.
+`compare` compares the outputs of two runs, and `metrics` adds figures. `rounding` bounds the rounding error, `shaken`
+perturbs last bits to measure rounding noise, and `narrow` handles results in narrower types. `draws` makes random
+numbers, equal on every machine.
 """

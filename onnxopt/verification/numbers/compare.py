@@ -1,9 +1,9 @@
-"""Compare what two runs give out, output by output: type, shape, non-finite values, then numbers.
+"""Comparison of the outputs of two runs: type, shape, non-finite values, then numbers.
 
-The first look at a result is tight: an output of floats may differ by a few roundings, by what the roundings on its
-longest path add up to, or by twice what changing the last bits of the inputs does, relative to its range (its largest
-magnitude), because sums taken in another order differ by the rounding of the terms, not of the result. Everything else
-must be equal. What differs by more is no verdict yet: it is looked at in pieces.
+The first tolerance is tight. A float output may differ, relative to its range (largest magnitude), by a few roundings,
+by the accumulated rounding of its longest path, or by twice the effect of changed last bits of the inputs: reordered
+sums differ by the rounding of the terms, not of the result. Everything else must be equal. A larger difference is no
+verdict, but leads to a comparison in pieces.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from onnxopt.verification.numbers.rounding import EPSILON, difference
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import OutputRecord
 
-ATOL: Final = 1e-12  # of what is all zero in the original;
-_DENORMAL: Final = 1e-37  # of anything else: below, numbers have fewer bits;
-_WIDE_DENORMAL: Final = 10 * float(np.finfo(np.float64).tiny)  # but those of float64
+ATOL: Final = 1e-12  # for outputs all zero in the original
+_DENORMAL: Final = 1e-37  # for nonzero outputs; smaller numbers have fewer bits
+_WIDE_DENORMAL: Final = 10 * float(np.finfo(np.float64).tiny)  # for float64
 _ROUNDINGS: Final = 6.0
-_STEPS: Final = 0.1  # rounding of a type whose numbers are so far apart that one more is a decision
-_MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into, and not taken at its word
+_STEPS: Final = 0.1  # types with a larger epsilon are compared for equality: a step is a decision
+_MOST: Final = 2.0**8  # roundings; a network that amplifies more is compared in pieces
 
 
 def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float) -> tuple[float, float]:
-    """(relative to the range, absolute): the first tolerance of an output of this floating type and range. `explained`:
-    the share of its range that rounding is known to change."""
+    """Return (relative to the range, absolute): the first tolerance of a float output with range `span`.
+
+    explained: relative change known to be caused by rounding.
+    """
     held = options.dtype if options.dtype and dtype == "float32" else dtype
     epsilon = EPSILON.get(held, EPSILON["float32"])
     epsilon = epsilon if epsilon < _STEPS else 0.0
@@ -41,7 +43,7 @@ def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float)
 
 
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0) -> OutputRecord:
-    """How the result's output `b` compares with the original's `a`; `explained`: see `tolerance`."""
+    """Return the comparison of the result's output `b` with the original's `a`. `explained`: see `tolerance`."""
     a, b = held_alike(a, b, options.dtype)
     record = OutputRecord(name, *_kind(a))
     found = difference(a, b)
@@ -61,21 +63,25 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float 
     return record
 
 
-_PART: Final = 3  # elements: parts of fewer are not asked
-_DEVIATIONS: Final = 4.0  # the largest of many normal numbers is about so many times their deviation
+_PART: Final = 3  # elements; smaller slices are not examined
+_DEVIATIONS: Final = 4.0  # standard deviations: the largest magnitude of many normal numbers
 _CHANCE: Final = 0.05
 _CRUDE: Final = 1e-2
 
 
 def _is_uneven(a: Any, b: Any, share: float, atol: float) -> bool:
-    """Does a row, column or channel differ by more than `atol` and this share of its own range, which is far smaller
-    than that of the others, and not by chance?"""
+    """Return whether a slice along some axis (row, column, channel) differs by more than `atol` plus `share` of its
+    range.
+
+    Axes along which some slice may be small by chance are skipped.
+    """
     a, b = (v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in (a, b))
     with np.errstate(all="ignore"):
         apart, sizes = np.nan_to_num(np.abs(a - b), posinf=0.0), np.nan_to_num(np.abs(a))
         small = min(_DEVIATIONS * float(apart.max()) / (share * float(sizes.max()) or 1.0), 1.0)
     for axis in (k for k in range(a.ndim) if a.size >= _PART * a.shape[k]):
-        if a.shape[axis] * small ** (a.size // a.shape[axis]) > _CHANCE:  # all numbers of some part are so small
+        # Probability that all elements of some slice are small.
+        if a.shape[axis] * small ** (a.size // a.shape[axis]) > _CHANCE:
             continue
         others = tuple(k for k in range(a.ndim) if k != axis)
         if (apart.max(others) > atol + share * sizes.max(others)).any():
@@ -95,7 +101,7 @@ def _kind(value: Any) -> tuple[str, list[int]]:
 
 
 def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: VerifyOptions) -> None:
-    """What is counted and not measured: equal, but for integers of which the user says otherwise."""
+    """Fill the record of a discrete output: elements must be equal, unless the user gave tolerances for integers."""
     if not share:
         return
     record.ok, record.max_rel = False, share
@@ -113,19 +119,19 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float, options: Verif
 
 @record(frozen=True)
 class Evidence:
-    """What one run's output can prove, in a few bytes: cases are many, and their outputs are not kept."""
+    """Summary of an output for judging the cases, a few bytes in size, as outputs are not kept."""
 
     empty: bool
-    nan: bool  # or infinite, everywhere
+    nan: bool  # NaN or infinite everywhere
     some_nan: bool
     zero: bool
-    uniform: bool  # one number everywhere
+    uniform: bool  # a single number everywhere
     shape: tuple[int, ...]
     digest: int
 
 
 def evidence(value: Any) -> Evidence | None:
-    """Of a tensor of numbers; None for anything else, which is not judged."""
+    """Return the evidence of a numeric tensor; None for sequences, strings and others, which are not judged."""
     if not isinstance(value, np.ndarray) or element_kind(value) not in "fiub":
         return None
     if not value.size:
@@ -138,12 +144,13 @@ def evidence(value: Any) -> Evidence | None:
         not value.any(),
         value.size > 1 and all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_FEW], value)),
         value.shape,
-        zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),  # a float of 8 bits has no buffer
+        # Via bytes, as a float of 8 bits has no buffer.
+        zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),
     )
 
 
 def is_blank(value: Any) -> bool:
-    """Does it say nothing: no elements, or floats that are zero, infinite or NaN everywhere?"""
+    """Return whether a value is empty, or floats zero, infinite or NaN everywhere."""
     if isinstance(value, list):
         return all(map(is_blank, value))
     if not isinstance(value, np.ndarray):
@@ -154,13 +161,15 @@ def is_blank(value: Any) -> bool:
 
 
 def is_dull(value: Any) -> bool:
-    """Is it empty, or floats that are all the same, or all at two bounds: what nothing is detected in, is cut off at
-    zero, or saturates?"""
+    """Return whether a value is empty, or floats all equal, or all at two bounds.
+
+    Such outputs occur with no detections, a cutoff at zero, or saturation.
+    """
     if not isinstance(value, np.ndarray):
         return isinstance(value, list) and not value
     if element_kind(value) != "f":
         return not value.size
-    for part in (value.reshape(-1)[:_FEW], value):  # most are found lively by their first elements
+    for part in (value.reshape(-1)[:_FEW], value):  # the first elements suffice for most
         low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
         two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())
         if not (two or not (part != low).any() or np.isnan(part).all()):
@@ -169,12 +178,14 @@ def is_dull(value: Any) -> bool:
 
 
 _FEW: Final = 64
-_TWO_BOUNDS: Final = 8  # elements: of fewer, it may be chance
+_TWO_BOUNDS: Final = 8  # elements; with fewer, two bounds may be chance
 
 
 def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
-    """Why an output that is the same in every case (unless the inputs are `fixed`), or nothing but zero or what is no
-    finite number, is weak evidence; else empty."""
+    """Return why an output is weak evidence: empty, zero or non-finite in every case, or equal in all cases; else "".
+
+    Equal outputs are no reason if the inputs are `fixed`.
+    """
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
@@ -191,7 +202,7 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
 
 
 def differ(a: list[Any], b: list[Any]) -> bool:
-    """Is any tensor of the one not the same in the other, bit for bit or NaN for NaN?"""
+    """Return whether any tensors of two lists differ, bit for bit, with NaN equal to NaN."""
     return any(
         isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=element_kind(x) == "f") for x, y in zip(a, b)
     )

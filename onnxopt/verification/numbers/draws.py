@@ -1,7 +1,7 @@
-"""Random numbers, the same on every machine.
+"""Random numbers, equal on every machine.
 
-Bits are the standard library's (Mersenne Twister): importing numpy's generators takes a twentieth of a small model's
-time, and 2 MB. What is made of them is exact, so no processor rounds it otherwise.
+Bits come from the standard library's Mersenne Twister: importing numpy's generators would take a twentieth of a small
+model's time, and 2 MB. Numbers are computed exactly from the bits, so no processor rounds differently.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 
 Shape = Sequence[int]
-_BITS: Final = 21  # of each of the three terms that fit into 64
-_AT_ONCE: Final = 1 << 16  # numbers: what they are made of takes several times as much as they do
+_BITS: Final = 21  # bits of each of the three terms in a 64-bit word
+_AT_ONCE: Final = 1 << 16  # elements; temporary values take several times the memory of the result
 
 
 class Draws:
-    """A stream of numbers that depends on its seeds only."""
+    """A stream of random numbers determined by the seeds."""
 
     def __init__(self, *seeds: int | str) -> None:
         self._random = Random(" ".join(map(str, seeds)))
@@ -28,7 +28,7 @@ class Draws:
         return np.frombuffer(self._random.randbytes(8 * count), "<u8")
 
     def _made(self, shape: Shape, kind: Any, of: Callable[[Any], Any]) -> Any:
-        """An array of this kind, each number `of` 64 bits."""
+        """Return an array of dtype `kind`; `of` maps 64-bit words to numbers."""
         found = np.empty(math.prod(shape), kind)
         for start in range(0, len(found), _AT_ONCE):
             some = found[start : start + _AT_ONCE]
@@ -36,25 +36,25 @@ class Draws:
         return found.reshape(shape)
 
     def uniform(self, shape: Shape) -> Any:
-        """float64, from 0 to just below 1."""
+        """Return float64 numbers in [0, 1)."""
         return self._made(shape, np.float64, _uniform)
 
     def normal(self, shape: Shape) -> Any:
-        """float32 of mean 0 and deviation 1, up to 3: a sum of three uniform numbers is distributed almost normally."""
+        """Return float32 numbers of mean 0 and deviation 1 in [-3, 3]: scaled sums of three uniform numbers."""
         return self._made(shape, np.float32, _normal)
 
     def integers(self, low: int, high: int, shape: Shape) -> Any:
-        """int64, from `low` to below `high`."""
+        """Return int64 numbers in [low, high)."""
         return self._made(shape, np.int64, lambda words: low + (_uniform(words) * (high - low)).astype(np.int64))
 
     def flags(self, shape: Shape) -> Any:
-        """bool."""
+        """Return booleans."""
         count = math.prod(shape)
         bits = np.frombuffer(self._random.randbytes(-(-count // 8)), np.uint8)
         return np.unpackbits(bits, count=count).view(np.bool_).reshape(shape)
 
     def orders(self, rows: int, count: int) -> Any:
-        """In each row the numbers below `count` in another order."""
+        """Return an array (rows, count) with a permutation of range(count) in each row."""
         return self._words(rows * count).reshape(rows, count).argsort(axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a comparison that the verdict does not need, but a reader does: cosine, ULP distance, NaN, infinities."""
+"""Figures of a comparison for the reader, not used by the verdict: cosine, ULP distance, NaN, infinities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: 
 def measure(
     name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0, *, against: str = ""
 ) -> MeasuredRecord:
-    """`compare`, and the figures for tensors of one shape and type."""
+    """Return the record of `compare` with figures, which need tensors of equal shape and type."""
     record = MeasuredRecord(**vars(compare(name, a, b, options, explained)), against=against)
     a = as_held(a, b, options.dtype)
     if not is_float(a) or not isinstance(b, np.ndarray):
@@ -35,21 +35,21 @@ def measure(
 
 
 def cosine(a: Any, b: Any) -> float | None:
-    """a·b / (|a| |b|) of finite values, in float64, over all elements; None where one of them is zero or empty."""
+    """Return a·b / (|a| |b|) over all elements, which must be finite, in float64; None if either is zero or empty."""
     wide = np.complex128 if element_kind(a) == "c" else np.float64
     x, y = a.astype(wide).ravel(), b.astype(wide).ravel()
     scale = [float(np.abs(v).max(initial=0.0)) for v in (x, y)]
     if not all(scale):
         return None
-    x, y = x / scale[0], y / scale[1]  # squares of large values must not overflow
+    x, y = x / scale[0], y / scale[1]  # prevents overflow of squares
     return float(np.real(np.vdot(x, y)) / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
 def ulp_distance(a: Any, b: Any) -> int | None:
-    """The most representable numbers that lie between an element of `a` and that of `b`; None for complex ones.
+    """Return the largest distance between elements of `a` and `b`, in representable numbers; None for complex types.
 
-    Finite values of a sign-magnitude float type. Their bits as integers count the numbers up from zero, so the
-    distance is a difference of these counts; it goes through zero for values of unequal sign.
+    Elements must be finite. The bits of a sign-magnitude float, read as an integer without sign, number the magnitudes
+    from zero. The distance is the difference of the numbers, or the sum for opposite signs.
     """
     if element_kind(a) == "c" or a.dtype.itemsize not in _UNSIGNED:
         return None

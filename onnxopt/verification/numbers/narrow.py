@@ -1,7 +1,7 @@
-"""A result that holds in a narrower type what the original holds in float32, because it was asked to (`dtype`).
+"""Results in a narrower type (`dtype`) than the original's float32, as requested.
 
-The original's value is then what the result can hold of it: rounded, and no larger than its largest number. A value
-that is larger is infinite in the result, and differs.
+The expected value is the original's, rounded and clamped to the type's largest number. An infinite value in the result
+differs from a larger number of the original.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 _FILL: Final = 1e9
-_FILLS: Final = 4  # of a sum of masks, and
-_SCORES: Final = 16  # bits of a number which a score that is added to -1e9 changes
+_FILLS: Final = 4  # distinct numbers, in a sum of masks
+_SCORES: Final = 16  # low bits ignored: a score added to -1e9 changes only these
 CODES: Final = {name: BY_NAME[name].code for name in ("float16", "bfloat16")}
-_BEYOND: Final = {"float16": 65520.0, "bfloat16": (2 - 2**-8) * 2.0**127}  # what is rounded to infinity
+_BEYOND: Final = {"float16": 65520.0, "bfloat16": (2 - 2**-8) * 2.0**127}  # smallest numbers rounded to infinity
 
 
 def narrowed(value: Any, dtype: str) -> Any:
-    """A float32 array as `dtype` holds it; of bfloat16, which numpy does not have, as float32. Others as they are."""
+    """Return a float32 array rounded to `dtype` and clamped (bfloat16 as float32, unknown to numpy); else `value`."""
     if not isinstance(value, np.ndarray) or value.dtype != np.float32:
         return value
     if dtype == "bfloat16":
@@ -40,8 +40,10 @@ def narrowed(value: Any, dtype: str) -> Any:
 
 
 def forgiven(b: Any, a: Any, dtype: str) -> Any:
-    """The result's narrow value `b`, in which what stands for infinity in the original's own `a`, a mask's lowest
-    number, may be one: it is the largest number there is. A mask has few such numbers, a square that overflows many."""
+    """Return the narrow value `b` with infinities clamped where the original's `a` has a stand-in for infinity (mask).
+
+    A mask has few distinct numbers; an overflowing square has many.
+    """
     if not isinstance(b, np.ndarray) or element_kind(b) != "f" or b.shape != a.shape or not np.isinf(b).any():
         return b
     stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL) & (np.sign(a) == np.sign(b))
@@ -49,7 +51,7 @@ def forgiven(b: Any, a: Any, dtype: str) -> Any:
 
 
 def is_beyond(a: Any, dtype: str) -> bool:
-    """Are there numbers in the original's float32 value that are infinite in the type, and stand for no infinity?"""
+    """Return whether a float32 value has numbers infinite in `dtype`, except stand-ins for infinity."""
     if not isinstance(a, np.ndarray) or a.dtype != np.float32:
         return False
     over = a[np.isfinite(a) & (np.abs(a) >= _BEYOND[dtype])]
@@ -57,7 +59,7 @@ def is_beyond(a: Any, dtype: str) -> bool:
 
 
 def is_too_small(a: Any, dtype: str) -> bool:
-    """Are all numbers of the original's float32 value so close to zero that the type has fewer digits for them?"""
+    """Return whether all numbers of a float32 value are denormal in `dtype`, with fewer digits."""
     if not isinstance(a, np.ndarray) or a.dtype != np.float32 or BY_NAME[dtype].tiny == BY_NAME["float32"].tiny:
         return False
     largest = np.abs(a[np.isfinite(a)]).max(initial=0)
@@ -69,7 +71,7 @@ def _are_few(numbers: Any) -> bool:
 
 
 def lost(a: Any, b: Any) -> str:
-    """What became of numbers of the original's value `a` that are none in the result's `b`; empty if nothing did."""
+    """Return the kind of non-finite numbers in `b` where `a` is finite (a constant of `rounding`), or ""."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
         return ""
     if "f" not in (element_kind(a), element_kind(b)) or element_kind(a) != element_kind(b):
@@ -79,17 +81,17 @@ def lost(a: Any, b: Any) -> str:
 
 
 def as_held(a: Any, b: Any, dtype: str) -> Any:
-    """The original's value `a` as the result, which gives `b`, may hold it."""
+    """Return the original's value `a` in the type of the result's value `b`, if narrower."""
     is_narrow = dtype and isinstance(b, np.ndarray) and b.dtype.name == dtype
     return narrowed(a, dtype) if is_narrow else a
 
 
 def held_alike(a: Any, b: Any, dtype: str) -> tuple[Any, Any]:
-    """The original's value `a` and the result's `b`, as a type may hold both that has no number for a mask's."""
+    """Return (a, b): the original's value rounded, and the result's with infinities in place of a mask clamped."""
     return as_held(a, b, dtype), forgiven(b, a, dtype) if dtype and getattr(b, "dtype", None) == dtype else b
 
 
 def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """What the original is fed, as the inputs of the result take it."""
+    """Return the original's feeds, rounded for the narrow inputs of the result's graph."""
     narrow = {i.name for i in graph.input if i.type.tensor_type.elem_type == CODES[dtype]}
     return {name: narrowed(v, dtype) if name in narrow else v for name, v in feeds.items()}

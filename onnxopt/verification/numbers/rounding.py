@@ -1,10 +1,9 @@
-"""How much rounding may change: what a piece's arithmetic explains, and what its last bits do when they are changed.
+"""Bounds of rounding errors, and their comparison with measured noise.
 
-Every operation rounds its result, off by at most ε/2 of it (Higham, Accuracy and Stability of Numerical Algorithms,
-2002, chapter 2; sums of n terms in blocks or pairs: chapter 4, a factor of log2 n). Errors of either sign add up like a
-random walk, so R roundings on a path leave about √R of one. What a piece amplifies (a difference of near equals, a
-division by what is almost zero, a threshold) no such estimate knows: there its inputs and weights are changed by their
-last bit.
+Every operation rounds its result, with an error of at most ε/2 (Higham, Accuracy and Stability of Numerical Algorithms,
+2002, chapter 2; sums of n terms in blocks or pairs: chapter 4, factor log2 n). Errors of either sign add up as a random
+walk: R roundings on a path leave about √R of a single error. No estimate covers amplification (cancellation, division
+by almost zero, thresholds). Noise is then measured by perturbing the last bits of inputs and weights.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ EPSILON: Final = {t.name: t.epsilon for t in TYPES if t.kind == "f"}
 NO_NUMBER: Final = "NaN in other places"
 INFINITE: Final = "infinities in other places"
 NOTHING: Final = ", and holds nothing in either"
-_WALK: Final = 2.0  # times the random walk is allowed
-_DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
-_DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
-_DEEPEST_WHOLE: Final = 64.0  # of a whole model, whose paths are longer than a piece's
-NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
+_WALK: Final = 2.0  # times the random walk
+_DEEPEST: Final = 16.0  # roundings accepted for a piece without measuring noise
+_DEEPEST_NARROW: Final = 3.0  # for types narrower than float32
+_DEEPEST_WHOLE: Final = 64.0  # for a whole model, whose paths are longer
+NOISE: Final = 4.0  # times the effect of changed last bits, as the largest of a few samples is no bound
 
 
-# Operators that hand numbers on as they are, or decide upon them.
+# Operators that only move numbers or decide.
 _MOVES: Final = frozenset((
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
     "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where",
@@ -45,11 +44,11 @@ _MOVES: Final = frozenset((
     "SplitToSequence", "ConcatFromSequence", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength",
     "Optional", "OptionalGetElement", "OptionalHasElement", "Dropout", "BitShift",
 ))  # fmt: skip
-_MANY: Final = 256  # terms of a sum whose length only the run knows
+_MANY: Final = 256  # terms of a sum of unknown length
 
 
 def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
-    """About how many roundings a result of `node` has behind it that its inputs do not have; `weights` by name."""
+    """Return the estimated number of roundings between the inputs and results of `node`. `weights`: by name."""
     op = node.op_type
     if op in _MOVES:
         return 0.0
@@ -61,7 +60,7 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
         known = [max(d[-2:]) for d in dims[:2] if d]
         terms = known[0] if known else _MANY
     elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute[:]):
-        terms = _MANY  # a function, or bodies: whatever they do
+        terms = _MANY  # a function or bodies
     elif (
         op.startswith(("Reduce", "Global", "Average"))
         or op.endswith(("Normalization", "Softmax"))
@@ -72,14 +71,16 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
 
 
 def allowed(epsilon: float, depth: float) -> float:
-    """The share of a value's range that is allowed with so many roundings on the path to it."""
+    """Return the relative difference allowed after `depth` roundings on the path to a value."""
     deepest = _DEEPEST_NARROW if epsilon > EPSILON["float32"] else _DEEPEST
     return _walk(epsilon, min(depth, deepest))
 
 
 def allowed_of_whole(epsilon: float, depth: float) -> float:
-    """The share of an output's range that is allowed of a whole model. Types that have less than float32 are held to
-    what their noise is: steps of theirs decide more."""
+    """Return the relative difference allowed for an output of a whole model after `depth` roundings.
+
+    0 for types other than float32: noise is measured, as coarse steps decide more often.
+    """
     return _walk(epsilon, min(depth, _DEEPEST_WHOLE)) if epsilon == EPSILON["float32"] else 0.0
 
 
@@ -92,21 +93,15 @@ MOST_OF_WHOLE: Final = allowed_of_whole(EPSILON["float32"], _DEEPEST_WHOLE)
 
 @record(frozen=True)
 class Difference:
-    """How a value of B compares with A's: the largest difference of two elements, and the largest magnitude of A.
+    """Difference between a value of B and of A."""
 
-    For what is not a float: the share of elements that differ, of 1. `note`: why they cannot be compared at all.
-    `unseen`, of noise in what jumps: are there elements that differ in B, and in no sample became what B has? `uneven`:
-    a row or channel differs by much of its own range; of noise: by more than it does in any sample. `beside`: the
-    largest of what is beside a mask, where A has one; if that is the same in both, all that counts.
-    """
-
-    largest: float = 0.0
-    span: float = 0.0
+    largest: float = 0.0  # largest difference of elements; of discrete values, the share of differing elements
+    span: float = 0.0  # largest magnitude of A; 1 for discrete values
     discrete: bool = False
-    note: str = ""
-    unseen: bool | None = None
-    uneven: bool = False
-    beside: float | None = None
+    note: str = ""  # why elements cannot be compared, or ""
+    unseen: bool | None = None  # of noise in discrete values: differing elements of B take values seen in no sample
+    uneven: bool = False  # a row or channel differs by much of its range; of noise: by more than in any sample
+    beside: float | None = None  # largest difference outside a mask, if A has a mask
 
     @property
     def relative(self) -> float:
@@ -114,13 +109,13 @@ class Difference:
 
     @property
     def words(self) -> str:
-        """By how much floats differ. Of nothing but zeros there is no range."""
+        """Return a description of a float difference. Zeros have no range."""
         if not self.span and math.isfinite(self.largest):
             return f"differs by {self.largest:.1e} from zeros"
         return f"differs by {self.relative:.1e} of its range"
 
     def within(self, share: float) -> bool:
-        """Is it at most this share of the range? What is discrete has to be equal."""
+        """Return whether the difference is at most `share` of the range. Discrete values must be equal."""
         return (
             not self.note
             and not self.uneven
@@ -128,8 +123,11 @@ class Difference:
         )
 
     def explained(self, noise: Difference, times: float = NOISE) -> bool:
-        """Is it what a change of the last bits does, too, so many times? Of what jumps, to each element: how many do
-        says nothing of where to. What the last bits of a mask do (64, of -1e9) explains nothing beside it."""
+        """Return whether noise of last bits explains the difference, at most `times` the noise.
+
+        For discrete noise, each differing element must take a value seen in a sample. Noise of a mask (64 for -1e9)
+        explains no difference outside the mask.
+        """
         if self.note or noise.note or noise.uneven:
             return False
         is_beside = self.beside is not None and self.beside >= self.largest and noise.beside is not None
@@ -137,13 +135,18 @@ class Difference:
         return self.largest <= times * largest if noise.unseen is None else not noise.unseen
 
 
-MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
-_ALONE: Final = 2.0**26  # times the rest: beside that no float32 would be left, so one place is enough
-_SAMPLE: Final = 64  # elements, and a few more
+# Times the remaining magnitudes: no activation stands out as far, with equal numbers in several places.
+MASK: Final = 1e3
+# Times the remaining magnitudes: float32 keeps nothing beside the number, so a single place suffices.
+_ALONE: Final = 2.0**26
+_SAMPLE: Final = 64  # sampled elements, approximately
 
 
 def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
-    """Of two values, element by element. `coarse`: floats of so few bits that they are steps, which count as such."""
+    """Return the difference of two values, element by element.
+
+    coarse: count differing elements, as the type has few bits.
+    """
     if isinstance(a, list) or isinstance(b, list):
         return _of_sequences(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
@@ -197,16 +200,16 @@ def _of_floats(a: Any, b: Any) -> Difference:
 
 
 def _largest(a: Any) -> float:
-    """The largest absolute value, NaN if one is; 0 of none."""
-    a = np.asarray(a)  # of arrays without axes a difference is none
+    """Return the largest absolute value: NaN if any, 0 if empty."""
+    a = np.asarray(a)  # the difference of arrays without axes is a scalar
     if element_kind(a) == "c":
         return float(np.abs(a).max(initial=0))
-    # An activation is large: no copy of it. And no -0, which nobody calls a difference.
+    # Without copying a large activation; `abs` avoids -0.
     return abs(float(np.maximum(a.max(initial=0), -a.min(initial=0))))
 
 
 def _unmasked(a: Any, b: Any, largest: float, span: float) -> Difference:
-    """Of the range of what is left beside a mask, where that is the same in both."""
+    """Return the difference relative to the range outside a mask, if the mask is equal in both."""
     masked, rest = _mask(a, span) if largest else (None, 0.0)
     if masked is None:
         return Difference(largest, span)
@@ -216,15 +219,18 @@ def _unmasked(a: Any, b: Any, largest: float, span: float) -> Difference:
 
 
 def masked(a: Any) -> Any:
-    """Where a mask stands among these floats, which are finite; None where none does."""
+    """Return the boolean mask of finite floats that mark masked places; None if no mask."""
     return _mask(a, _largest(a))[0]
 
 
 def _mask(a: Any, span: float) -> tuple[Any, float]:
-    """Where one huge number stands, again and again, and the range of what is left. Beside -3.4e38 no score would
-    count, be it in one place only: two words under a causal mask have one."""
+    """Return (places of a repeated huge number, or None; range of the remaining numbers).
+
+    A single place suffices beside numbers lost in float32: a causal mask over two words has only one -3.4e38.
+    """
     some = np.abs(a.reshape(-1)[:: a.size // _SAMPLE + 1]).astype(np.float64)
-    if ((some < span / 2) & (some * MASK >= span)).any():  # neither huge nor next to nothing: most activations end here
+    # Intermediate magnitudes exclude a mask; most activations return here.
+    if ((some < span / 2) & (some * MASK >= span)).any():
         return None, span
     sizes = np.abs(a)
     found = sizes >= span / 2
@@ -237,11 +243,11 @@ def _mask(a: Any, span: float) -> tuple[Any, float]:
 
 
 def noisier(x: Difference, y: Difference) -> Difference:
-    """The worse of two samples of noise, of all numbers and of those beside a mask."""
+    """Return the worse of two noise samples, for all numbers and outside a mask."""
     every = [d.beside for d in (x, y) if d.beside is not None]
     return replace(worst([x, y]), beside=max(every, default=None))
 
 
 def worst(found: list[Difference]) -> Difference:
-    """Of several cases the one with the largest share; none: no difference."""
+    """Return the largest relative difference of several; no difference for an empty list."""
     return max(found, key=lambda d: (bool(d.note), d.uneven, d.relative), default=Difference())

@@ -1,4 +1,4 @@
-"""Numbers moved by their last bits, as roundings may have moved them; those that are exact stay as they are."""
+"""Perturbation of last bits, as by rounding, with exact numbers unchanged."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from onnxopt.verification.numbers.rounding import EPSILON, MASK
 if TYPE_CHECKING:
     from onnxopt.verification.numbers.draws import Draws
 
-_CHANCE: Final = 12  # bits that numbers which were rounded leave empty once in 4096 times
-# Bits that sums leave empty: x + 100 - 37.
+_CHANCE: Final = 12  # trailing bits zero by chance in 1 of 4096 rounded numbers
+# Trailing bits zero after cancellation, as in x + 100 - 37.
 _CANCELLED: Final = {"bfloat16": 1, "float16": 2, "float32": 6, "float64": 12}
 _FEW: Final = 256
 _HUGE: Final = 1e4
 
 
 def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any:
-    """Each number replaced by its neighbour, up or down, or one so many `times` as far, all alike that are one number
-    everywhere, as the same roundings would have moved them; zero, which is often exact,
-    infinity, a mask, what is exact and what is no float as they are. `dtype`: of a narrower type, where the value is
-    float32."""
+    """Return the value with each float moved to a neighbour, up or down, or `times` as far.
+
+    Equal elements move alike, as the same roundings would. Zeros, infinities, masks, exact values (`is_exact`) and
+    other types are unchanged. dtype: narrower type of a float32 array.
+    """
     if isinstance(value, list):
         return [last_bit(v, rng, dtype, times) for v in value]
     if not isinstance(value, np.ndarray) or element_kind(value) != "f" or not value.size:
@@ -45,10 +46,11 @@ def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any
 
 
 def is_exact(value: Any) -> bool:
-    """Is nothing rounded in these floats: integers, halves, all multiples of one power of two that is so large beside
-    them that rounded numbers would hardly all be? What is made of sizes and positions, of pixels, by Round or Mod, is
-    such, and so are many factors of formulas. Nothing that rounds could have moved them. A sum of which most cancels
-    leaves a few bits empty, too, and was rounded where it was larger."""
+    """Return whether floats are exact: all multiples of a power of two too large to be the result of rounding.
+
+    True for integers, sizes, positions, pixels, results of Round or Mod, and many constant factors. A sum after
+    cancellation also has trailing zero bits, but was rounded, so a few are not enough.
+    """
     if value.dtype.name not in _CANCELLED:
         return False
     bits, flat = of(value.dtype).digits, value.reshape(-1)
@@ -56,7 +58,7 @@ def is_exact(value: Any) -> bool:
     empty = max(math.ceil(_CHANCE / max(int(np.count_nonzero(flat)), 1)), _CANCELLED[value.dtype.name])
     if not largest or empty >= bits:
         return not largest
-    for part in (flat[:_FEW], flat):  # most are known by their first numbers
+    for part in (flat[:_FEW], flat):  # the first elements suffice for most
         scaled = np.ldexp(part.astype(np.float64), bits - empty - math.frexp(largest)[1])
         if not ((scaled == np.trunc(scaled)) | np.isnan(scaled)).all():
             return False
@@ -64,7 +66,7 @@ def is_exact(value: Any) -> bool:
 
 
 def are_integers(value: Any) -> bool:
-    """Are they floats, and as good as certainly made to be integers, which jump?"""
+    """Return whether floats are almost certainly integers, which jump by steps."""
     if not isinstance(value, np.ndarray) or element_kind(value) != "f" or value.dtype.name not in _CANCELLED:
         return False
     largest = float(np.abs(value).max(initial=0))
@@ -72,8 +74,10 @@ def are_integers(value: Any) -> bool:
 
 
 def _is_mask(value: Any) -> Any:
-    """Where one number stands again and again that is huge beside all others, or the only one but zero: the last bits
-    of -1e9 are more than any score."""
+    """Return where a repeated number is huge beside all remaining numbers, or the only nonzero number.
+
+    The last bit of -1e9 is larger than any score.
+    """
     sizes = np.abs(value)
     span = float(sizes.max())
     found = sizes == span

@@ -1,7 +1,6 @@
-"""Parts of a model run on values, whatever these are compared with.
+"""Execution of parts of a model.
 
-`program` is a graph in parts, `runner` runs some of its nodes, and `stream` all, one segment after another. What no
-runtime runs, or all run otherwise, is put in the model first: `foreign` leaves out operators that nothing here knows,
-`drawn` lets two models draw alike, `rounded` rounds what is held in narrower floats, and `steps` knows the
-floats that a quantizer made.
+`program` holds a graph in parts, `runner` runs some of its nodes, and `stream` runs all, in segments. Models are
+changed beforehand: `foreign` removes unknown operators, `drawn` makes random draws of two models equal, `rounded` adds
+roundings to narrower floats, and `steps` recognizes floats of a quantizer.
 """

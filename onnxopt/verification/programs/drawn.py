@@ -1,12 +1,11 @@
-"""Two models that draw random numbers, made comparable: no two runs draw the same.
+"""Equal random draws in two models, as no two runs draw the same.
 
-A node that is the same in both, and reads the same, draws alike, and what A drew is taken for what B does. But the
-result may call what it reads otherwise: an Identity is gone, a shape was folded. So each of its operands gets a name of
-its own, after the node's first result, and is a value of both that is compared like any other. So does each further
-result, as the mask of a Dropout, which one of the two may call otherwise, or not ask for.
+An equal node with equal operands is replaced by A's draw in B. Since the result may rename operands (a removed
+Identity, a folded shape), each operand of such a node gets a name derived from the node's first result, and is compared
+like any value. Further results (the mask of a Dropout) are renamed likewise.
 
-What draws in a body, or in a function that the other has inline, gives nothing out that could be taken. It gets a seed,
-the same in both.
+A node that draws in a body, or in a function inlined in the other model, has no result to replace. It gets a fixed
+seed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SEED: Final = 47
 
 
 def draw_alike(a: Skeleton, b: Skeleton) -> None:
-    """Change both, in place."""
+    """Change both models in place."""
     mine, theirs = ({n.output[0]: n for n in s.proto.graph.node if n.output and draws(n)} for s in (a, b))
     alike = [name for name in mine.keys() & theirs.keys() if name and mine[name].op_type == theirs[name].op_type]
     both = {name: max(len(mine[name].output), len(theirs[name].output)) for name in alike}
@@ -42,8 +41,10 @@ def draw_alike(a: Skeleton, b: Skeleton) -> None:
 
 
 def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Operand]:
-    """Put an Identity before each operand of what makes these, and behind each of so many results but the first.
-    Returns the operands by the names that they get."""
+    """Add an Identity before each operand, and after each further result, of nodes that make `results` (name: count).
+
+    Returns the operands by new name.
+    """
     found: dict[str, Operand] = {}
     taken = {name for node in graph.node for name in node.output if _READ in name or _DRAWN in name}
     nodes: list[NodeProto] = []
@@ -64,7 +65,7 @@ def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Oper
 
 
 def _named_operands(node: NodeProto, taken: Collection[str]) -> list[tuple[str, str]]:
-    """(new name, what it reads) of the operands of a node, which is changed to read them by these names."""
+    """Return (new name, value read) of a node's operands, and change the node to read the new names."""
     named = [(f"{node.output[0]}{_READ}{i}", read) for i, read in enumerate(node.input)]
     new = [(name, read) for name, read in named if read and name not in taken]
     node.input[:] = [name if (name, read) in new else read for name, read in named]
@@ -72,7 +73,7 @@ def _named_operands(node: NodeProto, taken: Collection[str]) -> list[tuple[str, 
 
 
 def _named_results(node: NodeProto, count: int, taken: Collection[str]) -> Iterator[NodeProto]:
-    """Identities that hand on the further results of a node, which is changed to make them by other names."""
+    """Yield Identities for the further results of a node, and rename the node's results."""
     for k in range(1, count):
         name, own = f"{node.output[0]}{_DRAWN}{k}", node.output[k] if k < len(node.output) else ""
         if name not in taken:
@@ -87,7 +88,7 @@ def _identity(read: str, name: str) -> NodeProto:
 
 
 def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
-    """Give what draws a seed, where it has none, and does not make one of these; in bodies all."""
+    """Add a seed to nodes that draw without a seed, except those named in `but`, and to all in bodies."""
     for node in nodes:
         for body in bodies_of(node):
             _seed(body.node, ())
@@ -98,7 +99,7 @@ def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
 def _add_seed(node: NodeProto) -> None:
     if any(a.name == "seed" for a in node.attribute):
         return
-    if node.op_type == "Dropout":  # an integer, that of all others is a float
+    if node.op_type == "Dropout":  # an integer; a float for all remaining operators
         node.attribute.add(name="seed", type=2, i=_SEED)
     else:
         node.attribute.add(name="seed", type=1, f=_SEED)

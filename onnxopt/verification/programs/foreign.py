@@ -1,7 +1,7 @@
-"""A model with operators that no runtime here knows: what is before and behind their nodes is run.
+"""Models with operators unknown to every runtime here: the parts before and behind are run.
 
-These nodes are cut out: what they read is given out and compared, and where they make something, both models are fed
-the same numbers in its place. A node that is the same in both, and reads the same, makes the same.
+Unknown nodes are cut out. Values read by the nodes become outputs and are compared; values made by the nodes become
+inputs, fed with equal numbers in both models. By induction, an equal node with equal operands makes equal results.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Operators = frozenset[Name]
 
 @dataclass(frozen=True)
 class Foreign:
-    """What cannot be run: `operators`, and what is made of values that are `unseen`, whose shapes nobody knows.
-    `nodes`: those of the original, after which the results of the other's are called."""
+    """Operators that cannot run."""
 
     operators: Operators = frozenset()
-    unseen: frozenset[str] = frozenset()
+    unseen: frozenset[str] = frozenset()  # values of unknown shape; nodes that depend on them are not run
+    # Unknown nodes of the original, for naming the results of the other model's nodes.
     nodes: tuple[NodeProto, ...] = ()
 
 
@@ -47,7 +47,7 @@ _NO_KERNEL: Final = re.compile(r"(?:an implementation|kernel) for (?:([\w.]+)\.)
 
 
 def unknown_operators(model: ModelProto, runtime: Runtime = PLAIN) -> Operators:
-    """Those that neither the runtime nor the model itself defines, and functions that call them."""
+    """Return operators defined by neither the runtime nor the model, and functions that call them."""
     functions = Functions(model)
     called = map(operator_of, inside((*model.graph.node, *(n for f in model.functions for n in f.node))))
     unknown = frozenset(op for op in frozenset(called) - functions.names if not runtime.knows(*op))
@@ -55,13 +55,15 @@ def unknown_operators(model: ModelProto, runtime: Runtime = PLAIN) -> Operators:
 
 
 def unknown_calls(model: ModelProto, runtime: Runtime = PLAIN) -> Operators:
-    """Those of them that are in the graph, or called in it: of a function that nobody calls nothing is loaded."""
+    """Return unknown operators used in the graph: uncalled functions are not loaded."""
     return unknown_operators(model, runtime) & frozenset(map(operator_of, inside(model.graph.node)))
 
 
 def refused_operators(why: str) -> Operators:
-    """Those that onnxruntime knows and cannot make on this machine: of a type that it has no kernel for, or a text
-    operator that names a locale, en_US.UTF-8 where a model names none, which small images do not have."""
+    """Return operators known to onnxruntime but refused here, according to its error.
+
+    Causes: no kernel for a type; a StringNormalizer with a locale missing on the machine (en_US.UTF-8 by default).
+    """
     if "Failed to construct locale" in why:
         return frozenset({("", "StringNormalizer")})
     found = _NO_KERNEL.search(why)
@@ -69,9 +71,11 @@ def refused_operators(why: str) -> Operators:
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
-    """Take the nodes that are or hold such operators out of the graph: what they make becomes inputs, what they read
-    outputs, in the order of the names that nodes make. Returns the nodes, in that of the graph; those that make nothing
-    for an output are just gone."""
+    """Cut nodes that are or hold foreign operators out of the graph, in place, and return them in graph order.
+
+    Results of the nodes become inputs, operands become outputs, ordered by names of results. Nodes without effect on an
+    output are dropped.
+    """
     unknown, unseen = foreign.operators, set(foreign.unseen)
     if not unknown:
         return []
@@ -105,7 +109,7 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
 
 
 def _called(graph: GraphProto) -> dict[str, str]:
-    """The output that Identities make of a value, if any: without them, that is what the value is called."""
+    """Return {value: output} for outputs made from a value by Identities, with the output as the canonical name."""
     source: dict[str, str] = {}
     for node in graph.node:
         if operator_of(node) == ("", "Identity") and node.input and node.output:
@@ -119,7 +123,7 @@ def _called(graph: GraphProto) -> dict[str, str]:
 def _renamed(
     nodes: Iterable[NodeProto], kept: list[NodeProto], called: Mapping[str, str], unseen: Collection[str]
 ) -> list[NodeProto]:
-    """Let `nodes` make the outputs themselves, and Identities behind them what others read. Returns what stays."""
+    """Make `nodes` produce outputs directly, followed by Identities for readers. Returns the kept nodes."""
     turned = {}
     for node in nodes:
         for i, name in enumerate(node.output):
@@ -136,8 +140,11 @@ def _as_in(
     kept: Iterable[NodeProto],
     declared: dict[str, TypeProto],
 ) -> list[NodeProto]:
-    """Let `nodes` make what the original's make by the names that it has there, where a rewrite behind them gave them
-    another: of each kind of node the only one of another name. Returns Identities that make what others read."""
+    """Rename results of `nodes` as in the original, if a rewrite downstream renamed them, and return Identities for
+    readers.
+
+    Only nodes unique by operator, attributes and counts of operands and results are matched.
+    """
     made, taken, behind = {tuple(n.output) for n in nodes}, {o for n in kept for o in n.output}, []
     alone = _only([n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output)])
     names = {name for n in originals for name in n.output}
@@ -151,7 +158,7 @@ def _as_in(
 
 
 def _only(nodes: Iterable[NodeProto]) -> dict[tuple[Any, ...], NodeProto]:
-    """Those of which there is one: of an operator, its attributes, and so many operands and results."""
+    """Return the nodes unique by operator, attributes, and counts of operands and results, by these properties."""
     found: dict[tuple[Any, ...], list[NodeProto]] = {}
     for n in nodes:
         found.setdefault((*_kind(n), *(bool(o) for o in n.output)), []).append(n)
@@ -167,7 +174,7 @@ def _made(node: NodeProto) -> list[str]:
 
 
 def _alive(graph: GraphProto) -> set[str]:
-    """Values that outputs are made of."""
+    """Return the values that outputs depend on."""
     found = {o.name for o in graph.output}
     for node in reversed(graph.node):
         if not found.isdisjoint(node.output):
@@ -180,9 +187,9 @@ def _text(attribute: Any) -> bytes:
 
 
 class Around:
-    """A model without these nodes. A run puts what stands in for what they make among its feeds.
+    """An engine for a model without unknown nodes, with random values in place of their results.
 
-    `unseen`: of which that would be a guess at a shape, and a wrong one: what is made of them is None.
+    unseen: results of unknown shape, for which a guess was wrong. Values that depend on them are None.
     """
 
     name = "onnxruntime"
@@ -201,11 +208,11 @@ class Around:
 
     @property
     def own(self) -> list[str]:
-        """The outputs that the model has anyway."""
+        """Return the outputs of the original model."""
         return self.outputs[: len(self.outputs) - sum(1 for n in self.nodes for _ in reads_of(n))]
 
     def unlike(self, other: Around) -> str:
-        """Why nodes that nothing here can run are not the same in the result; empty where they are."""
+        """Return why unknown nodes of the result differ, or ""."""
         if len(self.nodes) != len(other.nodes):
             return f"{self._count} that cannot be run became {len(other.nodes)}"
         for x, y in zip(sorted(self.nodes, key=_made), sorted(other.nodes, key=_made)):
@@ -219,7 +226,7 @@ class Around:
 
     @property
     def says(self) -> str:
-        """What was left out, in words; nothing where no output needs it."""
+        """Return, in words, the nodes left out; "" if no output depends on any."""
         if not self.nodes:
             return ""
         names = sorted({f"{n.domain}.{n.op_type}".removeprefix(".") for n in self.nodes})
@@ -254,7 +261,10 @@ class Around:
     def _stand_in(
         self, node: NodeProto, declared: Mapping[str, ValueInfoProto], sizes: dict[str, int], feeds: dict[str, Any]
     ) -> bool:
-        """Make up what the node makes: as it is declared, or else like the first that it reads."""
+        """Add random results of a node to `feeds`, of the declared type and shape, else like the first operand.
+
+        Returns False if neither is known yet.
+        """
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
             tensor = declared[output].type.tensor_type
@@ -267,7 +277,7 @@ class Around:
                     return False
                 self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
-            if element_kind(np.dtype(dtype)) not in "fiub":  # other words are as good
+            if element_kind(np.dtype(dtype)) not in "fiub":  # strings: repeat the operand's
                 made[output] = np.resize(like, shape)
                 continue
             rng = Draws(output)
@@ -279,13 +289,13 @@ class Around:
         return True
 
     def _first(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
-        """What results are taken to be like: the first that the node reads, if there is one the first of floats."""
+        """Return the first float operand of a node, else the first tensor operand, else None."""
         read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
         return next(iter(sorted(read, key=lambda v: not is_float(v))), None)
 
 
 def _learn(sizes: dict[str, int], declared: ValueInfoProto, value: Any) -> None:
-    """What sizes with a name are, by a value that has them."""
+    """Add the sizes of named dims of a value to `sizes`."""
     dims = declared.type.tensor_type.shape.dim
     if len(dims) == np.ndim(value):
         sizes.update((d.dim_param, size) for d, size in zip(dims, np.shape(value)))

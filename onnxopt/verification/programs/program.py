@@ -1,4 +1,4 @@
-"""A graph to be run in parts: its nodes in order, what each reads, who makes what, and models of any of them."""
+"""A graph run in parts: its nodes in order, reads and makers of values, and models of selected nodes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ from onnxopt.verification.model.skeleton import Skeleton
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-# Types that numpy, and so the runtime's interface, does not have: they cross the border of a piece as wider ones, which
-# hold each of their values.
+# Types unknown to numpy, and to the runtime's Python interface. At the border of a piece, values are carried in a wider
+# type that holds every number.
 _CARRIER: Final = {t.onnx: {"f": "float", "i": "int8", "u": "uint8"}[t.kind] for t in TYPES if t.is_foreign}
 
 
 class Program:
-    """The main graph of a model, or a body of one of its nodes.
-
-    `nodes` are in topological order; `reads[i]` is what node i reads, its bodies' outer values included; `maker` the
-    node of each value. Values of `constants` are initializers; `given` are fed: the graph's inputs, and for a body
-    what it captures.
-    """
+    """The main graph of a model, or a body of a node."""
 
     def __init__(
         self,
@@ -39,39 +34,40 @@ class Program:
         outer: Program | None = None,
         fed: Collection[str] = (),
     ) -> None:
-        """`graph`: a body of a node of `outer`. `fed`: inputs of the main graph that have a default, and are fed."""
+        """graph: a body of a node of `outer`; None: the main graph. fed: inputs with default values that are fed."""
         self.skeleton = skeleton
         self.is_body = outer is not None
         self._outer = outer
         self.graph = skeleton.proto.graph if graph is None else graph
-        self.given = {i.name for i in self.graph.input}
-        self.constants: dict[str, TensorProto] = {}
+        self.given = {i.name for i in self.graph.input}  # names fed: inputs of the graph, and values captured by a body
+        self.constants: dict[str, TensorProto] = {}  # initializers by name, including overridden defaults
         if outer is not None:
             taken = set(captured(self.graph))
             self.given |= {name for name in taken if not outer.is_constant(name)}
             self.constants = {name: t for name, t in outer.constants.items() if name in taken}
         self.constants |= {t.name: t for t in self.graph.initializer[:]}
-        if outer is None:  # a default that nobody feeds is a constant
+        if outer is None:  # a default not fed is a constant
             self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
         nodes = self.graph.node[:]
         reads = [list(dict.fromkeys(reads_of(n))) for n in nodes]
         order = in_order(nodes, reads)
-        self.nodes = [nodes[i] for i in order]
-        self.reads = [reads[i] for i in order]
-        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}
+        self.nodes = [nodes[i] for i in order]  # in topological order
+        self.reads = [reads[i] for i in order]  # by node: values read, including values captured by its bodies
+        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}  # index of the node, by value
         self.outputs = [o.name for o in self.graph.output]
-        self.impossible: dict[tuple[int, str], bool] = {}  # branches of nodes that were asked about: nobody can take it
+        self.impossible: dict[tuple[int, str], bool] = {}  # by (node, branch): whether the branch cannot be taken
         self.random = self._random()
         self.fixed = self._fixed()
-        # Constants that others are made of: shaken, what is decided upon them (a quantizer of weights) would jump.
+        # Constants from which constant values are computed. If perturbed, decisions on them (quantized weights) would
+        # jump.
         self.sources = {
             r for n, reads in zip(self.nodes, self.reads) if not self.fixed.isdisjoint(n.output[:]) for r in reads
         }
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
-        """The nodes of each operator, whatever its domain."""
+        """Indices of the nodes by operator type, in any domain."""
         found: dict[str, list[int]] = {}
         for i, node in enumerate(self.nodes):
             found.setdefault(node.op_type, []).append(i)
@@ -79,8 +75,10 @@ class Program:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of values, as far as onnx can tell; 0 for a dim of which it knows no number. Of other values than
-        lists of integers, which may be sizes, only the rank is believed."""
+        """Inferred shapes by value, 0 for an unknown dim.
+
+        Sizes are kept only for lists of integers, which may be shapes; for all others only the rank is trusted.
+        """
         found: dict[str, tuple[int, ...]] = {}
         for info in inferred_infos(self.skeleton.proto):
             tensor = info.type.tensor_type
@@ -91,7 +89,7 @@ class Program:
 
     @cached_property
     def ranges(self) -> Mapping[str, Range]:
-        """By value, what numbers it can be, where anything is known of it. Of a body's inputs nothing is."""
+        """Possible numbers by value, if known. Unknown for a body's inputs."""
         own = {i.name for i in self.graph.input}
         outer = self._outer.ranges if self._outer is not None else {}
         given = {name: fact for name, fact in outer.items() if name not in own}
@@ -100,13 +98,13 @@ class Program:
 
     @cached_property
     def _makers(self) -> list[list[tuple[str, int]]]:
-        """Of each node: what it reads that others make, and who."""
+        """By node: (value read, index of its maker)."""
         maker = self.maker
         return [[(r, maker[r]) for r in reads if r in maker] for reads in self.reads]
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
-        """The nodes that read a value, in order."""
+        """Indices of the nodes that read a value, in order."""
         found: dict[str, list[int]] = {}
         for i, reads in enumerate(self.reads):
             for r in reads:
@@ -115,33 +113,35 @@ class Program:
 
     @cached_property
     def holding(self) -> list[int]:
-        """The nodes that have bodies."""
+        """Indices of nodes with bodies."""
         return [i for i, node in enumerate(self.nodes) if bodies_of(node)]
 
     @cached_property
     def hiding(self) -> list[int]:
-        """The nodes that hold a part which may not run, or call what does."""
+        """Indices of nodes with a part that may not run, in bodies or called functions."""
         functions = self.skeleton.hiding
         some = range(len(self.nodes)) if functions else self.holding
         return [i for i in some if may_hide(self.nodes[i], functions)]
 
     @cached_property
     def deciding(self) -> list[int]:
-        """The nodes in whose bodies, or in what they call, something is decided."""
+        """Indices of nodes with a decision in their bodies or called functions."""
         functions = self.skeleton.deciding
         some = range(len(self.nodes)) if functions else self.holding
         return [i for i in some if calls_or_holds(self.nodes[i], is_decision, functions)]
 
     def _random(self) -> set[int]:
-        """Nodes that make random numbers."""
+        """Return the nodes that draw random numbers."""
         functions = self.skeleton.random
         if functions is None:
             return set()
         return {i for i, node in enumerate(self.nodes) if is_random(node, functions)}
 
     def _fixed(self) -> set[str]:
-        """Values that depend on constants only. They are made again in each piece that reads them: what they say of
-        shapes and axes, a runtime wants to know when it loads."""
+        """Return the values that depend on constants only.
+
+        Each piece computes them again, as a runtime needs constant shapes and axes when loading.
+        """
         found: set[str] = set()
         for i, (node, reads) in enumerate(zip(self.nodes, self.reads)):
             if i not in self.random and all(r in found or self.is_constant(r) for r in reads):
@@ -149,15 +149,15 @@ class Program:
         return found
 
     def is_constant(self, name: str) -> bool:
-        """Is it an initializer that nobody feeds?"""
+        """Return whether a name is an initializer that is not fed."""
         return name not in self.given and (name in self.constants or name in self.sparse)
 
     def constant(self, name: str) -> Any:
-        """The array of an initializer."""
+        """Return the array of an initializer."""
         return self.skeleton.values(self.constants[name])
 
     def cone(self, wanted: Iterable[str], fed: Collection[str], most: int = 1 << 62) -> list[int]:
-        """The nodes that make the `wanted` from what is fed or constant, in order; at most about so many."""
+        """Return the nodes between fed or constant values and `wanted`, in order; about `most` at most."""
         found: set[int] = set()
         makers = self._makers
         stack = [self.maker[name] for name in wanted if name in self.maker]
@@ -171,7 +171,7 @@ class Program:
         return sorted(found)
 
     def behind(self, new: Collection[str], fed: Collection[str], end: int) -> set[str]:
-        """What nodes up to `end` make of these values, as far as it is not fed."""
+        """Return the values computed from `new` by nodes up to `end`, not through fed values."""
         found: set[str] = set()
         for i in range(min((self.maker.get(name, -1) for name in new), default=end) + 1, end + 1):
             if any(r in new or (r in found and r not in fed) for r in self.reads[i]):
@@ -179,40 +179,39 @@ class Program:
         return found
 
     def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
-        """What these nodes read that others make or callers give."""
+        """Return the values read by `nodes` but made elsewhere, except constants."""
         made = {o for i in nodes for o in self.nodes[i].output[:] if o not in fed}
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
         return [r for r in reads if r not in made and not self.is_constant(r)]
 
     @cached_property
     def last_readers(self) -> dict[str, int]:
-        """The node that reads a value last, by its name; of an output, the number of nodes."""
+        """Index of the last reader by value; the number of nodes for outputs."""
         found = {r: i for i, reads in enumerate(self.reads) for r in reads}
         return found | dict.fromkeys(self.outputs, len(self.nodes))
 
     @cached_property
     def weights(self) -> list[int]:
-        """Bytes of the initializers that each node reads."""
+        """Bytes of initializers read, by node."""
         size, constants = self.skeleton.size, self.constants
         return [sum(size(constants[r]) for r in reads if r in constants) for reads in self.reads]
 
     def made(self, nodes: Iterable[int]) -> list[str]:
-        """What these nodes make."""
+        """Return the values made by `nodes`."""
         return [o for i in nodes for o in self.nodes[i].output[:] if o]
 
     def weight(self, nodes: Iterable[int]) -> int:
-        """Bytes of the initializers that these nodes read."""
+        """Return the bytes of initializers read by `nodes` together."""
         names = {r for i in nodes for r in self.reads[i] if r in self.constants}
         return sum(self.skeleton.size(self.constants[name]) for name in names)
 
     def model(
         self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str]
     ) -> tuple[ModelProto, dict[str, Any]]:
-        """A model of these nodes, and the arrays of its large initializers, which it holds as external ones.
+        """Return (model of `nodes`, arrays of large initializers, external in the model).
 
-        `fed`: the types of its inputs, as onnxruntime writes them: `tensor(float)`; `observed`: its outputs, each with
-        its type, empty for any that numpy has. A value may be both: readers get what is fed, and what the node makes is
-        given out under another name (`seen`).
+        fed: {input: type as written by onnxruntime, `tensor(float)`}; observed: {output: type, "" for a numpy type}. If
+        a name is in both, readers get the fed value, and the computed value is an output named `seen(name)`.
         """
         from onnx import ModelProto, TensorProto
 
@@ -263,22 +262,22 @@ class Program:
 
 
 def seen(name: str) -> str:
-    """What the observed value is called in a piece."""
+    """Return the name of an observed value in a piece where the same name is fed."""
     return f"{name}\N{RIGHTWARDS ARROW}seen"
 
 
 def carried(name: str) -> str:
-    """What a value is called that crosses the border in a wider type."""
+    """Return the name of a value carried across the border of a piece in a wider type."""
     return f"{name}\N{RIGHTWARDS ARROW}carried"
 
 
 def carrier(kind: str) -> str:
-    """The type that carries a value of this one (`tensor(bfloat16)`); empty where it needs none."""
+    """Return the type that carries values of type `kind` (`tensor(bfloat16)`); "" if numpy has the type."""
     return _CARRIER.get(_element(kind), "")
 
 
 def type_of(value: Any) -> str:
-    """The type of a value, as onnxruntime writes it; empty for what is neither a tensor nor a sequence of them."""
+    """Return a value's type as written by onnxruntime; "" unless a tensor or a sequence of tensors."""
     if isinstance(value, list):
         inner = type_of(value[0]) if value else ""
         return f"seq({inner})" if inner.startswith("tensor") else ""
@@ -289,17 +288,17 @@ def type_of(value: Any) -> str:
 
 @cache
 def _tensor_of(dtype: Any) -> str:
-    """numpy makes the name of a type anew each time it is asked."""
+    """Return the type of a tensor. Cached, as numpy builds the name of a dtype on each access."""
     return f"tensor({of(dtype).onnx})"
 
 
 def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
-    """What onnx can tell of values; of those in bodies first."""
+    """Yield the inferred types of values; those in bodies first."""
     from onnxopt.inferring import InferenceError, infer_shapes, inferable
 
     try:
         graphs = [infer_shapes(inferable(model)).graph]
-    except InferenceError:  # the file says shapes that are not so, which a runtime does not mind: their types are
+    except InferenceError:  # wrong declared shapes, accepted by runtimes: infer types without them
         model = type(model).FromString(model.SerializeToString())
         for info in (*model.graph.value_info, *model.graph.output):
             if info.type.HasField("tensor_type"):
@@ -312,13 +311,13 @@ def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
 
 
 def widened(value: Any) -> Any:
-    """As the type that carries it."""
+    """Return a value in its carrier type."""
     wide = carrier(type_of(value))
     return value.astype({"float": np.float32}.get(wide, wide)) if wide else value
 
 
 def narrowed(value: Any, kind: str) -> Any:
-    """What was carried, as this type."""
+    """Return a carried value in the type `kind`."""
     return value.astype(BY_ONNX[_element(kind)].dtype) if carrier(kind) else value
 
 
@@ -327,7 +326,7 @@ def _element(kind: str) -> str:
 
 
 def _type_proto(kind: str) -> TypeProto:
-    """Raises ValueError for a type that a model's input cannot have."""
+    """Return the proto of a type. Raises ValueError for a type impossible as a model input."""
     from onnx import TensorProto, TypeProto
 
     found = TypeProto()
@@ -349,5 +348,5 @@ def _cast(graph: GraphProto, source: str, target: str, kind: str) -> None:
 
 
 def bodies(node: NodeProto) -> dict[str, GraphProto]:
-    """By the name of their attribute."""
+    """Return a node's bodies by attribute name."""
     return {a.name: a.g for a in node.attribute if a.HasField("g")}

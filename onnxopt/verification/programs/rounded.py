@@ -1,10 +1,9 @@
-"""A model of narrower floats as every runtime runs it: each operator computes in float32, and its result is rounded.
+"""Models with explicit roundings to narrower floats: each operator computes in float32, and a Cast rounds its result.
 
-That is what hardware for such types does, too. A runtime's CPU has few kernels for them: onnxruntime computes float16
-in float32 there, and drops the roundings between two operators, with what overflows in them; of bfloat16 it runs next
-to nothing. A product of float32 that became one of float16 gives the same there, bit for bit, and on other devices it
-does not. So models that hold such numbers are compared once more, each with its roundings. Where they differ then
-nobody is accused, for here they do not.
+Hardware for such types rounds likewise. onnxruntime's CPU provider has few such kernels: float16 is computed in float32
+without rounding between operators, losing overflow, and bfloat16 hardly runs. A float32 product replaced by a float16
+product is then equal bit for bit, but not on other devices. Models with narrow floats are therefore compared again with
+roundings. A difference there is reported, but is no fault, since this runtime shows none.
 """
 
 from __future__ import annotations
@@ -22,27 +21,30 @@ if TYPE_CHECKING:
 
     from onnxopt.verification.model.skeleton import Skeleton
 
-_RAW: Final = "\N{RIGHTWARDS ARROW}raw"  # what an operator makes, before it is rounded
+_RAW: Final = "\N{RIGHTWARDS ARROW}raw"  # suffix of an operator's result before rounding
 _WIDE: Final = "\N{RIGHTWARDS ARROW}wide"
 _FLOAT: Final = 1
 _AS_IT_IS: Final = ("Cast", "CastLike", "Constant", "If", "Loop", "Scan")
 
 
 def round_results(model: ModelProto, held: Collection[str], code: int) -> None:
-    """Rewrite the model so, in place. `held`: its values of the narrower type, whose number in onnx is `code`. Calls of
-    functions that hold such themselves, which go with no wider ones, stay as they are."""
+    """Add roundings to a model, in place.
+
+    held: values of the narrower type; code: the type's number in onnx. Calls of functions with values of the type
+    inside stay unchanged, as such functions take no wider values.
+    """
     _round(model.graph, set(held), code, "", _holding(model, code))
 
 
 def has_narrow(model: ModelProto) -> bool:
-    """Is there a narrow float in it?"""
+    """Return whether a model contains narrow floats."""
     return any(code in CODES.values() for code in _types(model))
 
 
 def with_roundings(skeleton: Skeleton) -> Skeleton:
-    """The same, changed in place: each operator that makes such a number rounds it."""
+    """Return the skeleton, changed in place: results in narrow floats are rounded."""
     kinds: dict[str, str] = {}
-    with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+    with contextlib.suppress(Exception):  # inference is no source of verdicts
         kinds.update(tensor_types(skeleton.proto))
     for name, code in CODES.items():
         if held := {value for value, kind in kinds.items() if kind == f"tensor({name})"}:
@@ -60,20 +62,19 @@ def _types(model: ModelProto) -> Iterator[int]:
 
 
 def rounds(node: NodeProto) -> bool:
-    """Does it round what an operator of the file makes?"""
+    """Return whether a node is an added rounding."""
     return bool(node.op_type == "Cast" and node.input[0].endswith(_RAW))
 
 
 def name_in_file(name: str) -> str:
-    """What a value is called there."""
+    """Return the name of a value in the file, without added suffixes."""
     for suffix in (_RAW, _WIDE):
         name = name.partition(suffix)[0]
     return name
 
 
 def _holding(model: ModelProto, code: int) -> set[tuple[str, str]]:
-    """(domain, name) of the functions of the model in which numbers of this type are made, be it by others that they
-    call."""
+    """Return (domain, name) of functions that make values of the type, directly or by calls."""
     found = set[tuple[str, str]]()
     left = {(f.domain, f.name): f for f in model.functions}
     while new := [
@@ -92,7 +93,7 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
     known = outer.union(t.name for t in graph.initializer if t.data_type == code)
     nodes = list(graph.node)
     del graph.node[:]
-    wide: dict[str, str] = {}  # what is read, by name
+    wide: dict[str, str] = {}  # {value: widened value}
     for node in nodes:
         for body in bodies_of(node):
             _round(body, known, code, f"{depth}\N{PRIME}", calls)
@@ -107,7 +108,7 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
 
 
 def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], code: int) -> None:
-    """Add a node, and what rounds these of its results."""
+    """Add a node, and roundings of its `narrow` results."""
     node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
     if narrow:
         _widen(node, code)
@@ -123,7 +124,7 @@ def _cast(graph: GraphProto, source: str, target: str, code: int) -> None:
 
 
 def _widen(node: NodeProto, code: int) -> None:
-    """Where an attribute says of which type the result is."""
+    """Set an attribute with the result type to float32."""
     from onnxopt.protos import array_to_tensor, tensor_to_array
 
     for a in node.attribute:

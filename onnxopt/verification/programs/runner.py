@@ -1,4 +1,4 @@
-"""Run parts of a program on the values of all cases."""
+"""Execution of parts of a program on given values."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from onnxopt.verification.runtime import PLAIN, Runtime
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]
-# Of an operand whose rank it does not know, onnx takes the numbers in it to be none at all (`sizes` of a Resize).
+# onnx's inference takes constants in an operand of unknown rank for absent (`sizes` of Resize).
 _GUESSED: Final = ("ShapeInferenceError", "TypeInferenceError")
-Prepare = Callable[[Any, Values], Values]  # changes a model in place, and gives the arrays of its large weights
+Prepare = Callable[[Any, Values], Values]  # changes a model in place; maps and returns the arrays of large weights
 
 
 class Failed(Exception):
-    """A part cannot be loaded or run; says why."""
+    """A part cannot be loaded or run; the message says why."""
 
 
 class Runner:
-    """Runs nodes of `program` in onnxruntime, its optimizations off, or in the reference evaluator."""
+    """Runs nodes of `program` in onnxruntime with optimizations off, or in the reference evaluator."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Runner:
         self.tell = tell
 
     def inside(self, body: Program, *, reference: bool = False) -> Runner:
-        """What runs a body in the same way; `reference`: in the reference evaluator."""
+        """Return a runner of a body with the same settings. `reference`: use the reference evaluator."""
         how = {"reference": self.reference or reference, "stateful": self.stateful, "runtime": self.runtime}
         return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
 
     def telling(self, word: Callable[[str], str]) -> Runner:
-        """What says in other words what it does."""
+        """Return a runner that announces activities through `word`."""
         found = self.inside(self.program)
         found.tell = lambda state: self.tell(word(state))
         return found
@@ -72,9 +72,9 @@ class Runner:
         *,
         quiet: bool = False,
     ) -> Opened:
-        """These nodes, ready to run. `change` is applied to each large weight and to each constant; `prepare`, to the
-        model of them. `quiet`: nobody is told.
+        """Return a loaded part.
 
+        change: applied to each large weight and constant; prepare: applied to the part's model; quiet: no announcement.
         Raises Failed.
         """
         if not quiet:
@@ -93,7 +93,8 @@ class Runner:
         if change is not None:
             nodes_of = model.graph.node
             scales = {n.input[1] for n in nodes_of if n.op_type == "DequantizeLinear"}
-            scales -= {n.input[1] for n in nodes_of if n.op_type == "QuantizeLinear"}  # both quantize by the same
+            # Both quantize with the same scale.
+            scales -= {n.input[1] for n in nodes_of if n.op_type == "QuantizeLinear"}
             kept = self.program.sources - scales
             _change_constants(model, change, kept, scales)
             weights = {n: array if n in kept else change(array) for n, array in weights.items()}
@@ -106,7 +107,8 @@ class Runner:
         }
         feeds = {i.name for i in model.graph.input}
         inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
-        if any(n.op_type == "Scan" for n in model.graph.node):  # onnxruntime asks its body for ranks when it is run
+        # onnxruntime requires ranks of a Scan's inputs at run time.
+        if any(n.op_type == "Scan" for n in model.graph.node):
             self._give_shapes(model, inputs)
         try:
             try:
@@ -115,12 +117,12 @@ class Runner:
                 if not any(sign in str(e) for sign in _GUESSED) or not self._give_shapes(model, inputs):
                     raise
                 engine = self._load(model, weights)
-        except Exception as e:  # whatever a runtime raises
+        except Exception as e:  # any exception of a runtime
             raise Failed(reason(e)) from e
         return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
 
     def _load(self, model: Any, weights: Mapping[str, Any]) -> Any:
-        """What runs the model. Raises whatever a runtime does."""
+        """Return the engine of a model. Raises the runtime's errors."""
         if self.reference:
             _inline(model, weights)
             return Reference(model.SerializeToString())
@@ -133,19 +135,19 @@ class Runner:
         )
 
     def _give_shapes(self, model: Any, inputs: Mapping[str, str]) -> bool:
-        """Say of those `inputs` what onnx can tell of their shapes in the whole model; is there one?"""
+        """Declare shapes of `inputs` inferred in the whole model. Returns whether any are known."""
         shapes = self.program.shapes
         known = [i for i in model.graph.input if inputs[i.name] in shapes and i.type.HasField("tensor_type")]
         for given in known:
             shape = given.type.tensor_type.shape
-            shape.SetInParent()  # of a scalar, too
+            shape.SetInParent()  # also for a scalar
             for size in shapes[inputs[given.name]]:
                 shape.dim.add(**({"dim_value": size} if size else {}))
         return bool(known)
 
 
 class Opened:
-    """A part that may be run, of so many `nodes`. `types` of what it gives, as onnxruntime writes them."""
+    """A loaded part."""
 
     def __init__(
         self,
@@ -156,23 +158,24 @@ class Opened:
         declared: dict[str, str],
         nodes: int,
     ) -> None:
-        self.nodes = nodes
+        self.nodes = nodes  # number of nodes
         self._runner = runner
         self._engine = engine
         self._inputs = inputs
         self._names = names
         kinds = {} if runner.reference else engine.output_types
+        # Of the observed values, as written by onnxruntime.
         self.types = {name: declared[name] or kinds.get(given, "") for name, given in names.items()}
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        """What is observed, made of these values. Raises Failed."""
+        """Return the observed values computed from `values`. Raises Failed."""
         if not self._names:
             return {}
         self._runner.tell(f"running a piece of {self._runner.label} as far as `{next(reversed(self._names))}`")
         feeds = {given: widened(values[name]) for given, name in self._inputs.items()}
         try:
             found = dict(zip(self._engine.outputs, self._engine.run(feeds), strict=True))
-        except Exception as e:  # whatever a runtime raises
+        except Exception as e:  # any exception of a runtime
             raise Failed(reason(e)) from e
         results = {name: found[given] for name, given in self._names.items()}
         if self._runner.reference:
@@ -181,7 +184,7 @@ class Opened:
 
 
 def _inline(model: Any, weights: Mapping[str, Any]) -> None:
-    """The reference evaluator has no weights beside its model."""
+    """Store the weights in the model: the reference evaluator reads no external arrays."""
     from onnx import TensorProto
 
     for tensor in model.graph.initializer:
@@ -192,13 +195,15 @@ def _inline(model: Any, weights: Mapping[str, Any]) -> None:
 
 
 _WEIGHTED: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Mul", "Add")
-_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
+_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators with constants that decide shapes
 
 
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
-    """Small initializers and Constant nodes that are lists of floats. A single number is an exponent, a bound, a
-    factor of a formula: exact, and not a measured weight. But `scales` are, with which the numbers of a whole tensor
-    are rounded, and the number of a ConstantOfShape that a product reads as its weights."""
+    """Apply `change` to float constants with several elements: small initializers and Constant nodes.
+
+    A scalar is an exponent, bound or factor, and exact. Exceptions: `scales` (quantizer scales of a whole tensor), and
+    the number of a ConstantOfShape used as weights.
+    """
     from onnx import TensorProto
 
     from onnxopt.protos import array_to_tensor, tensor_to_array

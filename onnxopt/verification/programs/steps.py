@@ -1,4 +1,4 @@
-"""Floats that a quantizer made, or what rounds to integers: they are steps, and jump from one to another."""
+"""Stepped floats: results of a quantizer or of rounding to integers, which jump between steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from onnxopt.verification.programs.program import Program
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-_LARGE: Final = 1 << 22  # numbers: of more, their scales change only
+_LARGE: Final = 1 << 22  # elements; of larger tensors, only the scales are perturbed
 _FLOATS: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
-_ROUNDED: Final = 4 / 3  # a number that has all its bits
+_ROUNDED: Final = 4 / 3  # a number with all mantissa bits in use
 _EXACT: Final = "\N{RIGHTWARDS ARROW}exact"
-# Operators that hand on the numbers of what they read first, or some of them.
+# Operators that move numbers of the first operand, or select some.
 _KEEPS: Final = (having("moves") - having("joined") - {"Pad", "Cast", "CastLike"}) | {
     "MaxPool", "Relu", "DepthToSpace", "SpaceToDepth",
 }  # fmt: skip
-_SCALES: Final = ("Mul", "Div", "Clip", "Neg", "Min", "Max")  # of all numbers alike, by constants
-_SHIFTS: Final = ("Add", "Sub")  # of integers: what is scaled is rounded by them
+_SCALES: Final = ("Mul", "Div", "Clip", "Neg", "Min", "Max")  # by constants, for all elements alike
+_SHIFTS: Final = ("Add", "Sub")  # of integers: scaling afterwards would round them
 _MAKES: Final = ("DequantizeLinear", "Round", "Floor", "Ceil", "Sign")
 
 
 def is_stepped(program: Program, value: str) -> bool:
-    """Does it come of a DequantizeLinear whose integers can change, or of what rounds to integers, and only by being
-    moved; or shifted and scaled, as what quantizes by Round, Clip and Mul is?"""
+    """Return whether a value comes from a DequantizeLinear of variable integers, or from rounding to integers.
+
+    Only operators that move, scale or shift may lie between, as in quantization by Round, Clip and Mul.
+    """
     are_integers = False
     while value in program.maker and value not in program.fixed:
         node = program.nodes[program.maker[value]]
@@ -47,7 +49,7 @@ def _varies(program: Program, name: str) -> bool:
 
 
 def _handed_on(program: Program, node: NodeProto, *, are_integers: bool) -> str:
-    """The operand whose numbers a node hands on, scales or shifts all alike; empty for none."""
+    """Return the operand whose numbers a node moves, scales or shifts alike; "" for none."""
     if node.op_type in _KEEPS:
         return str(node.input[0])
     if node.op_type not in (*_SCALES, *_SHIFTS) or (are_integers and node.op_type in ("Mul", "Div")):
@@ -57,8 +59,10 @@ def _handed_on(program: Program, node: NodeProto, *, are_integers: bool) -> str:
 
 
 def shake_dequantized(model: ModelProto, change: Callable[[Any], Any]) -> None:
-    """Have each number that is dequantized of a constant changed as weights are. One scale moves all of a tensor alike;
-    what is on an edge in two places may jump in one of them."""
+    """Add a perturbation of each constant dequantized number, as for float weights.
+
+    A perturbed scale moves all elements alike; with elements at two breakpoints, only some may jump.
+    """
     graph = model.graph
     tensors = {t.name: t for t in graph.initializer}
     nodes = list(graph.node)

@@ -1,4 +1,4 @@
-"""A program run segment by segment: no more than its share of weights and values is in memory at once."""
+"""Execution of a program in segments, which bounds the weights and values in memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from onnxopt.verification.programs.runner import Opened, Runner, Values
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-NODES: Final = 600  # in a segment: runtimes take more than linear time for models with more inputs and outputs
-_FEW: Final = 20  # whatever they make: each segment takes its time
-_GROWTH: Final = 4  # times the last segment's nodes: behind a few sizes, which take nothing, may come an image
-VALUES: Final = 16 << 20  # bytes that a segment makes, if more nodes than a few do
+NODES: Final = 600  # in a segment: loading takes superlinear time in the number of inputs and outputs
+_FEW: Final = 20  # nodes in a segment regardless of value sizes, as each segment has a fixed cost
+_GROWTH: Final = 4  # times the nodes of the last segment: an image may follow cheap nodes that compute sizes
+VALUES: Final = 16 << 20  # bytes made by a segment, unless it has few nodes
 
 
 def segments(program: Program, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
-    """The nodes in runs of a bounded number, and of at most so many bytes of weights where one node allows it. `most`:
-    how many nodes the next may have, asked as it begins."""
+    """Yield consecutive nodes in bounded numbers, with at most `weights` bytes of weights unless a single node exceeds
+    them.
+
+    most: returns the maximum of nodes, called at the start of each segment.
+    """
     run: list[int] = []
     size = 0
     for i in range(len(program.nodes)):
@@ -40,23 +43,23 @@ def segments(program: Program, weights: int, most: Callable[[], int] = lambda: N
 
 
 class Stream:
-    """Values of a program in several cases, as they come up. `types`, as onnxruntime writes them."""
+    """Values of a program in several cases, computed segment by segment."""
 
     def __init__(self, runner: Runner, cases: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> None:
         self.runner = runner
-        self.values: list[Values] = [dict(case) for case in cases]
-        self.types = dict(types)
+        self.values: list[Values] = [dict(case) for case in cases]  # by case
+        self.types = dict(types)  # as written by onnxruntime
         self.size = sum(size_of(v) for values in self.values for v in values.values())  # bytes
-        self._rate = 0.0  # bytes that a node of the last segment made
-        # Of what is large already more is made of fewer nodes.
-        self.most = NODES if self.size < VALUES >> 8 else _FEW  # nodes that the next segment should have
-        self._ahead: Future[Opened] | None = None  # what is loaded in a thread of its own
+        self._rate = 0.0  # bytes made per node in the last segment
+        # Large inputs: begin with few nodes.
+        self.most = NODES if self.size < VALUES >> 8 else _FEW  # nodes in the next segment
+        self._ahead: Future[Opened] | None = None  # next segment, loaded in a background thread
 
     def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
-        """Run the program; the nodes of each segment, of so many bytes of `weights`, as soon as it was run.
+        """Run the program, and yield the nodes of each segment once run.
 
-        While the caller works on that the next is loaded, in C and without Python's lock. `wanted`: what is to be
-        observed of nodes. Raises Failed.
+        The next segment loads in the background, in C without the interpreter lock. weights: bytes per segment; wanted:
+        returns the values to observe of given nodes. Raises Failed.
         """
         parts = segments(self.runner.program, weights, lambda: self.most)
         nodes, opened = next(parts, None), None
@@ -72,9 +75,9 @@ class Stream:
                     first = opened.run(self.values[0])
                 self.run(opened, first)
                 opened = None
-                del first  # what it has is let go of when nobody is going to read it
+                del first  # release values without further readers
                 if (following := next(parts, None)) is not None:
-                    if pool is None:  # most models are one segment
+                    if pool is None:  # most models are a single segment
                         from concurrent.futures import ThreadPoolExecutor
 
                         pool = stack.enter_context(ThreadPoolExecutor(1))
@@ -86,12 +89,12 @@ class Stream:
                 nodes = following
 
     def told(self, state: str) -> str:
-        """What is done in other words, if something is loaded beside it: who dies then may have died of either."""
+        """Return a description of the activity, with a segment loading in the background: either may cause a death."""
         is_loading = self._ahead is not None and not self._ahead.done()
         return f"loading a piece of {self.runner.label} and {state}" if is_loading else state
 
     def open(self, nodes: Sequence[int], wanted: Sequence[str], *, quiet: bool = False) -> Opened:
-        """What makes the `wanted` values of these nodes, from those that are known. `quiet`: nobody is told."""
+        """Return a part that makes the `wanted` values of `nodes` from known values. `quiet`: no announcement."""
         program = self.runner.program
         known = self.types.keys() - program.fixed
         nodes = program.cone(program.made(nodes), known)
@@ -99,8 +102,10 @@ class Stream:
         return self.runner.open(nodes, types, wanted, quiet=quiet)
 
     def _split(self, nodes: list[int], first: Values) -> list[list[int]]:
-        """The nodes in runs that make about `VALUES` bytes, where the first case says that they make far more in all:
-        behind many that make next to nothing may come an image."""
+        """Return the nodes in groups that make about `VALUES` bytes, if the first case shows far more in total.
+
+        An image may follow many nodes with tiny results.
+        """
         sizes = {name: size_of(value) * len(self.values) for name, value in first.items()}
         if sum(sizes.values()) <= 2 * VALUES:
             return [nodes]
@@ -115,7 +120,7 @@ class Stream:
         return runs
 
     def run(self, opened: Opened, first: Values | None = None) -> None:
-        """Learn its values; `first`: those of the first case, if they are known. Raises Failed."""
+        """Run a part on all cases, and store its values. `first`: values of the first case if known. Raises Failed."""
         before = self.size
         for values in self.values:
             found, first = first or opened.run(values), None
@@ -128,19 +133,19 @@ class Stream:
             self._rate = rate
 
     def keep(self, names: Collection[str]) -> None:
-        """Let go of all others."""
+        """Release all values not in `names`."""
         for values in self.values:
             for name in [n for n in values if n not in names]:
                 self.size -= size_of(values.pop(name))
 
 
 class Streamed:
-    """An engine for a model that is too large to be loaded, or has so many nodes that loading it takes too long."""
+    """An engine in segments, for a model too large to load, or with so many nodes that loading is too slow."""
 
     name = "onnxruntime"
 
     def __init__(self, runner: Runner, memory: int, *, keep: bool) -> None:
-        """`memory`: bytes for weights and values. `keep`: the segments stay open between runs."""
+        """memory: bytes for weights and values. keep: segments stay loaded between runs."""
         self._runner = runner
         self.program = runner.program
         self._memory = memory
@@ -152,11 +157,11 @@ class Streamed:
         return self._runner.program.outputs
 
     def rest(self) -> None:
-        """Close the segments, until it is to run again."""
+        """Unload the segments until the next run."""
         self._open.clear()
 
     def value(self, name: str, feeds: Values) -> Any:
-        """One value inside; None where more would have to be fed. Raises Failed."""
+        """Return an inner value; None if the feeds are insufficient. Raises Failed."""
         program = self._runner.program
         if name in feeds or program.is_constant(name):
             return feeds[name] if name in feeds else program.constant(name)
@@ -168,7 +173,7 @@ class Streamed:
         return narrowed(opened.run(feeds)[name], opened.types[name])
 
     def run(self, feeds: Values) -> list[Any]:
-        """The outputs. Raises Failed."""
+        """Return the outputs. Raises Failed."""
         program = self._runner.program
         stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
         last = program.last_readers
@@ -186,7 +191,7 @@ class Streamed:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a value."""
+    """Return the bytes of a value."""
     if isinstance(value, list):
         return sum(map(size_of, value))
     return int(value.nbytes) if isinstance(value, np.ndarray) else 0
