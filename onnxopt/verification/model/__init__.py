@@ -1,5 +1,6 @@
-"""What a model file is: `skeleton` reads a file without its weights, `glance` a few fields of it.
+"""Reading and analysis of model files.
 
-`operators` is the judge's table of operators, `breakpoints` the numbers at which they change what they do. `dataflow`
-walks a model once for each question: `ranges`, `dependence` and `decisions` here, others in `inputs`.
+`skeleton` reads a file without weights, `glance` a few fields. `operators` is the verifier's table of operators,
+`breakpoints` lists their breakpoints. `dataflow` is the framework for analyses: `ranges`, `dependence` and `decisions`
+here, and more in `inputs`.
 """

@@ -1,4 +1,4 @@
-"""Numbers at which an operator changes what it does with an operand."""
+"""Breakpoints: numbers at which an operator's behaviour changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxopt.verification.model.operators import MUTUAL, having
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-# Attributes of ai.onnx.ml: what is looked up, and what is compared with.
+# Attributes of ai.onnx.ml with looked-up keys and comparands.
 ML_KEYS: Final = frozenset((
     "keys_strings", "keys_int64s", "keys_floats", "keys_tensor", "cats_strings", "cats_int64s", "threshold",
     "nodes_values", "nodes_splits", "replaced_value_float", "replaced_value_int64", "stopwords", "pool_strings",
@@ -29,14 +29,14 @@ _FIXED: Final[dict[str, tuple[float, ...]]] = {
 _OF_ALL_OPERANDS: Final = ("PRelu",)
 _QUANTIZED: Final = (-128, 0, 127, 255)
 _LOSSES: Final = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-_SCORE: Final = 4  # operand of a NonMaxSuppression: the least that counts
-_LARGEST: Final = 1e30  # a bound beyond is none
+_SCORE: Final = 4  # operand of NonMaxSuppression: the score threshold
+_LARGEST: Final = 1e30  # larger bounds never take effect
 
-Numbers = Callable[[str], list[float]]  # those of a small constant
+Numbers = Callable[[str], list[float]]  # returns the elements of a small constant
 
 
 def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
-    """Those of the operand `k` of a node; `numbers`: of the constants that the node reads."""
+    """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
     for number in _breakpoints(node, k, numbers):
         is_nan = math.isnan(number) and node.op_type in ("IsNaN", "Equal")
         if abs(number) < _LARGEST or is_nan or node.op_type == "IsInf":
@@ -103,7 +103,7 @@ _COMPUTED: Final[dict[str, Callable[[NodeProto, Numbers], Iterable[float]]]] = {
 
 
 def keys(node: NodeProto) -> list[float]:
-    """The numbers that an operator of ai.onnx.ml looks up, or compares with."""
+    """Return the numbers that an operator of ai.onnx.ml looks up or compares with."""
     found: dict[float, None] = {}
     for a in (a for a in node.attribute if a.name in ML_KEYS):
         found.update(dict.fromkeys((*a.floats, *a.ints, *(numbers_of(a.t) if a.type == a.TENSOR else ()))))
@@ -112,7 +112,10 @@ def keys(node: NodeProto) -> list[float]:
 
 
 def words(node: NodeProto, constants: Iterable[bytes]) -> list[str]:
-    """The strings that an operator looks up, leaves out, compares with or splits at; `constants`: that it reads."""
+    """Return strings that matter to an operator: looked up, removed, compared with, or containing a delimiter.
+
+    constants: strings of constant operands.
+    """
     found = [s for a in node.attribute if a.name in ML_KEYS for s in (*a.strings, *a.t.string_data)]
     texts = [s.decode(errors="replace") for s in (*found, *constants)[:_MAX_WORDS]]
     if node.op_type == "StringSplit":

@@ -1,4 +1,4 @@
-"""What Constant nodes hold, in whichever of its forms: exporters write single numbers and lists as often as tensors."""
+"""Values of Constant nodes, in every attribute form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
 
-_ELEMENTS: Final = 64  # of a constant
+_ELEMENTS: Final = 64  # in a constant
 _NUMBERS: Final = FLOATS | INTEGERS
 
 
 def constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
-    """(name, what it holds) of the Constants among these."""
+    """Yield (name, tensor) of the Constant nodes."""
     for node in nodes:
         if node.op_type == "Constant" and node.output and (found := held(node)) is not None:
             yield node.output[0], found
 
 
 def held(node: NodeProto) -> TensorProto | None:
-    """The tensor of a Constant; None where it has another form, which no number is read from."""
+    """Return a Constant's value as a tensor; None for sparse values."""
     from onnx import TensorProto
 
     for a in node.attribute:
@@ -46,8 +46,8 @@ def held(node: NodeProto) -> TensorProto | None:
 
 
 def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
-    """The elements of a tensor of one of these types that has at most `most`; none of any other tensor, and of one
-    whose data are not where they should be."""
+    """Return the elements of a tensor of a type in `types` with 1 to `most` elements; else, or for unreadable data,
+    []."""
     from onnxopt.protos import tensor_to_array
 
     if not 0 < math.prod(tensor.dims) <= most or tensor.data_type not in types:
@@ -59,10 +59,10 @@ def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
 
 
 def numbers(tensor: TensorProto) -> list[float]:
-    """Those of a small tensor, each once; none of what is no such."""
+    """Return the distinct elements of a small numeric tensor; [] for any further tensor."""
     return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMBERS))))
 
 
 def single(tensor: TensorProto) -> int | None:
-    """The integer, or boolean, that a tensor is which holds one; None of any other."""
+    """Return the element of an integer or boolean tensor with a single element, else None."""
     return next(map(int, few(tensor, 1, (tensor.INT32, tensor.INT64, tensor.BOOL))), None)

@@ -1,8 +1,8 @@
-"""One walk over a model for each question of what becomes of its values: forward from inputs, backward from outputs.
+"""Framework for dataflow analysis of a model, forward from inputs or backward from outputs.
 
-A question is a class with a kind of fact, a transfer of facts through a node, and a join of the facts of a value that
-is made in several ways. The walk does the rest: an order in which nodes can be run, bodies of If, Loop and Scan, and
-calls of functions. Each node is seen once, but for bodies that carry something from trip to trip.
+An analysis is a class with a type of facts, a transfer function of nodes, and a join. The framework supplies a
+topological order, bodies of If, Loop and Scan, and calls of functions. Each node is visited once, except in bodies that
+carry values between iterations.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact", bound=Hashable)
 
-STANDARD_BODIES: Final = ("If", "Loop", "Scan", "SequenceMap")  # of other operators nobody knows what bodies are given
-_DEEPEST: Final = 20  # functions that call each other
+STANDARD_BODIES: Final = ("If", "Loop", "Scan", "SequenceMap")  # the inputs of bodies of further operators are unknown
+_DEEPEST: Final = 20  # depth of function calls
 
 
 class _Walk(Generic[Fact]):
-    """What walks in both directions have: `facts` by value of the graph that is walked, and of those around it."""
+    """Common part of both directions."""
 
-    MUST: ClassVar = False  # is a value of which nothing is known like no other, or like all?
+    MUST: ClassVar = False  # must analysis: joining an unknown fact gives unknown; else (may analysis) the known fact
 
     def __init__(self, functions: Iterable[FunctionProto] = ()) -> None:
-        self.facts: dict[str, Fact] = {}
-        self.constants: dict[str, TensorProto] = {}
+        self.facts: dict[str, Fact] = {}  # by value, of the current graph and enclosing graphs
+        self.constants: dict[str, TensorProto] = {}  # by value
         self.functions = {(domain_of(f.domain), f.name): f for f in functions}
         self._calls: dict[Hashable, list[Fact | None]] = {}
         self._depth = 0
 
     def join(self, a: Fact, b: Fact) -> Fact | None:
-        """The fact of a value that is one or the other."""
+        """Return the fact of a value with either of two different facts; None for unknown."""
         raise NotImplementedError
 
     def either(self, a: Fact | None, b: Fact | None) -> Fact | None:
@@ -53,7 +53,7 @@ class _Walk(Generic[Fact]):
         for name, fact in zip(names, facts):
             if fact is not None:
                 self.facts[name] = fact
-            else:  # in another body it may have been the name of something else
+            else:  # the name may denote a different value in a sibling body
                 self.facts.pop(name, None)
 
     def _called(self, node: NodeProto) -> FunctionProto | None:
@@ -62,30 +62,30 @@ class _Walk(Generic[Fact]):
         return self.functions.get((domain_of(node.domain), node.op_type))
 
     def _inside(self) -> Any:
-        """The same question inside a function, whose names are its own."""
+        """Return a copy of the analysis for a function, with its own names."""
         inner = copy.copy(self)
         inner.facts, inner.constants, inner._depth = {}, {}, self._depth + 1
         return inner
 
 
 class Forward(_Walk[Fact]):
-    """A question that follows inputs."""
+    """A forward analysis."""
 
-    PASSES: ClassVar = 1  # through a body that carries something
+    PASSES: ClassVar = 1  # iterations of a body with carried values
 
     def transfer(self, node: NodeProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
-        """The facts of what a node without bodies makes."""
+        """Return the facts of the results of a node without bodies."""
         raise NotImplementedError
 
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Fact | None]) -> Sequence[Fact | None]:
-        """The facts of the inputs of a node's body."""
+        """Return the facts of the inputs of a node's body."""
         return [None, *reads[1:]] if node.op_type == "Loop" else reads if node.op_type != "If" else []
 
     def leaving(self, node: NodeProto, body: GraphProto) -> None:
-        """A body of a node was walked, for the last time."""
+        """Called when a body has reached its final facts."""
 
     def exhausted(self, body: GraphProto) -> None:
-        """What a loop carries was still another after the last pass."""
+        """Called when facts of carried values still change after the last pass."""
 
     def walk(self, graph: GraphProto) -> None:
         self.constants.update((t.name, t) for t in graph.initializer)
@@ -95,7 +95,7 @@ class Forward(_Walk[Fact]):
         facts = self.facts
         for node in ordered(nodes):
             for name in node.output:
-                self.constants.pop(name, None)  # in another body it may have been the name of something else
+                self.constants.pop(name, None)  # the name may denote a different value in a sibling body
             if node.op_type == "Constant" and (tensor := held(node)) is not None:
                 self.constants[node.output[0]] = tensor
             reads = [facts.get(name) for name in node.input]
@@ -119,7 +119,7 @@ class Forward(_Walk[Fact]):
             made = found if made is None else [self.either(a, b) for a, b in zip(made, found)]
         if node.op_type != "Loop":
             return made or []
-        before = reads[2:]  # which a loop of no trip gives
+        before = reads[2:]  # results of a zero-trip loop
         return [self.either(f, before[k]) if k < len(before) else f for k, f in enumerate((made or [])[1:])]
 
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
@@ -136,7 +136,7 @@ class Forward(_Walk[Fact]):
             if k == self.PASSES - 1 and not self.MUST:
                 self.exhausted(body)
                 break
-            # What is another in the second trip already may be any in a later one.
+            # Widening: a fact that still changes in the second iteration is unknown.
             self._set(after, [None] * len(after) if self.MUST and k else after.values())
         self.leaving(node, body)
         return [self.facts.get(o) for o in outputs]
@@ -145,7 +145,7 @@ class Forward(_Walk[Fact]):
         tensors = [self.constants.get(name) for name in node.input]
         key = (function.domain, function.name, *reads, *(name for name in node.input if name in self.constants))
         if key not in self._calls:
-            self._calls[key] = []  # nothing calls itself
+            self._calls[key] = []  # functions are not recursive
             inner = self._inside()
             inner.constants.update((f, t) for f, t in zip(function.input, tensors) if t is not None)
             inner._set(function.input, reads)
@@ -155,10 +155,10 @@ class Forward(_Walk[Fact]):
 
 
 class Backward(_Walk[Fact]):
-    """A question that follows what is asked of outputs."""
+    """A backward analysis."""
 
     def transfer(self, node: NodeProto, wanted: Fact | None) -> Iterator[tuple[str, Fact]]:
-        """(operand, what a node asks of it), for what is asked of its results."""
+        """Yield (operand, fact demanded by the node), given the fact demanded of its results."""
         raise NotImplementedError
 
     def walk(self, graph: GraphProto) -> None:
@@ -187,6 +187,6 @@ class Backward(_Walk[Fact]):
 
 
 def _states(node: NodeProto) -> int:
-    """How many values a Scan carries; of any other node with a body, none."""
+    """Return the number of values carried by a Scan; 0 for further nodes."""
     scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
     return max(len(node.input) - scanned, 0) if node.op_type == "Scan" else 0

@@ -1,4 +1,4 @@
-"""What a model decides upon: operators whose results jump, and conditions that choose a branch."""
+"""Decisions of a model: operators with discontinuous results, and conditions of branches."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ _FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 
 
 def is_decision(node: NodeProto) -> bool:
-    """Does its result jump?"""
+    """Return whether an operator's result is discontinuous."""
     return node.op_type in DECIDING
 
 
 class Deciding(Forward[int]):
-    """What decides upon floats that inputs change. What becomes of sizes does not count: it is integers, or the same in
-    every result. `nodes`: those of the main graph that decide, or in whose bodies or function something may. A fact: is
-    a value `_FLOAT`, and does it change (`_OPEN`)?"""
+    """Forward analysis that finds decisions on floats that depend on inputs.
+
+    Decisions on sizes do not count, as sizes are integers, or equal in every result. A fact is a set of flags:
+    `_FLOAT`, and `_OPEN` for values that depend on inputs.
+    """
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__()
-        self.nodes: list[NodeProto] = []
+        self.nodes: list[NodeProto] = []  # nodes of the main graph that decide, or may in bodies or a function
         self._within = {f.name: operator_names(f.node) for f in functions}
         self.facts.update((i.name, _OPEN | _FLOAT * _may_be_floats(i.type)) for i in graph.input)
         for tensor in graph.initializer:
@@ -47,7 +49,7 @@ class Deciding(Forward[int]):
 
     @property
     def others(self) -> list[str]:
-        """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest."""
+        """Return the non-float results of decisions in the main graph: comparisons, indices of maxima."""
         found = [n.output[0] for n in self.nodes if n.op_type in GIVE_OTHERS]
         return found + [n.output[1] for n in self.nodes if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
 
@@ -57,7 +59,7 @@ class Deciding(Forward[int]):
 
     @property
     def within(self) -> list[str]:
-        """What nodes make first in whose bodies, or function, it may be either."""
+        """Return the first results of nodes with possible decisions in bodies or a function."""
         return [first_of(n) for n in self.nodes if not is_decision(n) and n.op_type != "Cast"]
 
     def join(self, a: int, b: int) -> int:
@@ -84,7 +86,7 @@ class Deciding(Forward[int]):
         return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
 
     def _decides(self, node: NodeProto) -> bool:
-        """Does it, or may something in its bodies or function?"""
+        """Return whether a node decides, or may in bodies or a function."""
         kind = node.op_type
         if kind == "Cast":
             return _target(node) not in _FLOATS
@@ -102,8 +104,11 @@ def _may_be_floats(kind: TypeProto) -> bool:
 
 
 def open_conditions(path: Path) -> set[str]:
-    """The same of a file, as far as inference tells: of the dims that an If asks about one may be a number, whatever
-    the others are. That takes longer, and is asked of those of which no case took both branches."""
+    """Return the conditions of Ifs in a file that can change according to shape inference (see `conditions`).
+
+    Inference finds fixed dims among dynamic dims. It takes longer, and is used only for conditions with a branch not
+    taken.
+    """
     from onnxopt.verification.model.skeleton import Skeleton
 
     model, dims = _inferred(Skeleton(path).proto)
@@ -111,15 +116,17 @@ def open_conditions(path: Path) -> set[str]:
 
 
 def open_nodes(path: Path) -> set[str]:
-    """Of a file, as far as inference tells, what decides at every depth and can change: see `Changing.open`."""
+    """Return the first outputs of nodes with changeable conditions in a file, at any depth (see `Changing.open`)."""
     from onnxopt.verification.model.skeleton import Skeleton
 
     return can_change(Skeleton(path).proto).open
 
 
 def always_empty(path: Path) -> set[str]:
-    """The outputs of a file that have no element whatever callers give, as far as inference tells. An input of which
-    the file says so may have some."""
+    """Return the outputs of a file without elements for any inputs, according to shape inference.
+
+    Declared empty inputs are not trusted.
+    """
     from onnxopt.verification.model.skeleton import Skeleton
 
     proto = Skeleton(path).proto
@@ -136,7 +143,7 @@ def always_empty(path: Path) -> set[str]:
 
 
 def _of_no_turn(graph: GraphProto) -> Iterator[str]:
-    """What Loops stack that make no turn, as constants say: inference knows no length of it."""
+    """Yield the stacked outputs of zero-trip Loops with constant trip count or condition, unknown to inference."""
     held = {t.name: t for t in graph.initializer} | dict(constants(graph.node))
     for node in (n for n in graph.node if n.op_type == "Loop" and not n.domain):
         trips, begins = ([single(held[name]) if name in held else None for name in node.input[:2]] + [None, None])[:2]
@@ -145,13 +152,13 @@ def _of_no_turn(graph: GraphProto) -> Iterator[str]:
 
 
 def can_change(proto: ModelProto) -> Changing:
-    """Of a model, as far as inference tells. What it claims of shapes goes."""
+    """Return the `Changing` analysis of a model after shape inference. Declared shapes and defaults are removed."""
     model, dims = _inferred(proto)
     return changing(model.graph, dims, model.functions)
 
 
 def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]]]:
-    """The model, and what inference knows of shapes."""
+    """Return (inferred model, {value: dims, None if unknown}). Changes `proto`."""
     from onnxopt.inferring import infer_shapes, inferable
 
     forget_defaults(proto)
@@ -163,7 +170,7 @@ def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]
 
 
 def conditions(graph: GraphProto, found: Changing) -> list[str]:
-    """Values that decide an If of the main graph and are no outputs. What nothing changes takes one branch by right."""
+    """Return the changeable conditions of Ifs of the main graph, except outputs of the graph."""
     outputs = {o.name for o in graph.output}
     produced = {o for n in graph.node for o in n.output}
     deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
@@ -171,7 +178,6 @@ def conditions(graph: GraphProto, found: Changing) -> list[str]:
 
 
 def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:
-    """Is there a part that some data run and others do not, or a turn of a loop, but for branches on what is
-    `given_out`?"""
+    """Return whether some part may not run, or a loop may end, depending on data, besides branches on `given_out`."""
     seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
     return bool(found.open - seen or found.turning)

@@ -1,4 +1,4 @@
-"""What feeds can change of values: their elements, their sizes, their ranks; and what decides upon such."""
+"""Dependence of values on inputs: elements, sizes, ranks, and the conditions that depend on inputs."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _OF_ELEMENTS: Final = having("drawing")
 
 
 def draws(node: NodeProto) -> bool:
-    """Does it make random numbers itself? Dropout does where it is told that it trains."""
+    """Return whether a node draws random numbers itself. Dropout draws only with an operand for training mode."""
     if node.op_type not in DRAWING or node.domain not in STANDARD:
         return False
     return node.op_type != "Dropout" or len(node.input) > 2
 
 
 def draws_of(node: NodeProto) -> bool:
-    """Does it, and of the elements that it reads, not their shape alone?"""
+    """Return whether a node draws depending on elements of operands, not only on shapes."""
     return node.op_type in _OF_ELEMENTS and draws(node)
 
 
 def may_draw(operators: Collection[str]) -> bool:
-    """Is one of these among them?"""
+    """Return whether some of the operators draw random numbers."""
     return not DRAWING.isdisjoint(operators)
 
 
 def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
-    """Does it make some, or what it holds, or calls of these `functions`?"""
+    """Return whether a node draws random numbers, itself, in bodies, or by calling one of `functions`."""
     return holds(node, draws, functions)
 
 
 def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
-    """How often these nodes make some, if they are run once: each call counts."""
+    """Return the number of drawing nodes in a single run of `nodes`. Each call of a function counts."""
     known: dict[int, int] = {}
 
     def count(nodes: Iterable[NodeProto]) -> int:
@@ -59,7 +59,7 @@ def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
         if function is None:
             return 0
         if id(function) not in known:
-            known[id(function)] = 0  # nothing calls itself
+            known[id(function)] = 0  # functions are not recursive
             known[id(function)] = count(function.node)
         return known[id(function)]
 
@@ -67,7 +67,7 @@ def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
 
 
 def is_random_model(model: ModelProto) -> bool:
-    """Does any of its nodes make some?"""
+    """Return whether a model draws random numbers."""
     bodies = (f.node for f in model.functions)
     if not may_draw(operator_names(itertools.chain(model.graph.node, *bodies))):
         return False
@@ -80,10 +80,11 @@ def changing(
     dims: Mapping[str, Sequence[int | None]] = NOTHING,
     functions: Iterable[FunctionProto] = (),
 ) -> Changing:
-    """Values of which feeds, or what is drawn, can change the elements. Those of a Shape change with the sizes only,
-    and these are given by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes
-    of values; a number among them, picked out of a Shape, does not change. `functions`: of the model, whose calls are
-    followed."""
+    """Return the `Changing` analysis of a graph, with all graph inputs changeable.
+
+    Results of Shape depend on sizes only, which a fixed signature determines unless elements decide sizes. dims: known
+    dims by value, None if unknown; a known dim selected from a Shape is constant. functions: followed in calls.
+    """
     found = Changing(dims, functions)
     found.constants.update((t.name, t) for t in graph.initializer)
     for i in graph.input:
@@ -94,10 +95,10 @@ def changing(
 
 
 class Changing(Forward[int]):
-    """What can change of values: `ELEMENTS`, `SIZES`, `RANK`.
+    """Forward analysis of dependence on inputs and random draws: flags `ELEMENTS`, `SIZES`, `RANK`.
 
-    `open`: what decides, at every depth, and can change: a branch of an If, or whether a Loop runs at all; each by the
-    first value that the node makes. `turning`: Loops that data decide when to end.
+    open: first outputs of nodes with changeable branches or trip counts, at any depth. turning: first outputs of Loops
+    with a changeable end condition.
     """
 
     PASSES: ClassVar = 20
@@ -108,7 +109,7 @@ class Changing(Forward[int]):
         super().__init__(functions)
         self.open, self.turning = set[str](), set[str]()
         self._dims = dims
-        self._measured: dict[str, str] = {}  # what a Shape is of
+        self._measured: dict[str, str] = {}  # {result of Shape: its operand}
 
     @property
     def values(self) -> set[str]:
@@ -118,7 +119,7 @@ class Changing(Forward[int]):
         return a | b
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
-        for output in node.output:  # in another body it may have been the name of something else
+        for output in node.output:  # the name may denote a different value in a sibling body
             self._measured.pop(output, None)
         found = None if self._is_known_size(node) else self._after(node, reads) or None
         return [found] * len(node.output)
@@ -133,12 +134,13 @@ class Changing(Forward[int]):
             return (ELEMENTS if every & SIZES else 0) | (SIZES if every & RANK else 0)
         told = _all_of(reads[k] for k in OPENING.get(node.op_type, ()) if k < len(reads))
         every |= (SIZES if told & ELEMENTS else 0) | (RANK if told & SIZES else 0)
-        if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:  # another element has another shape
+        # A different element of a sequence may have a different shape.
+        if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:
             every |= SIZES | RANK
         return every
 
     def _is_known_size(self, node: NodeProto) -> bool:
-        """Does it give sizes that are known, or pick such out of a Shape?"""
+        """Return whether a node gives known sizes, or selects known sizes from a Shape."""
         if node.op_type == "Shape" and not node.attribute:
             self._measured[node.output[0]] = node.input[0]
         elif node.op_type == "Shape":
@@ -157,8 +159,10 @@ class Changing(Forward[int]):
     # -- bodies and calls --------------------------------------------------------------------------------
 
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[int | None]) -> Sequence[int | None]:
-        """A Loop counts: what is asked of that is answered otherwise in some turn. An operator that nothing is known of
-        may give its bodies whatever it makes of what it reads."""
+        """Return the facts of a body's inputs.
+
+        The iteration number of a Loop changes. Bodies of unknown operators may get anything computed from the operands.
+        """
         found = super().entering(node, body, reads)
         if node.op_type not in STANDARD_BODIES:
             return [(_all_of(reads) and ELEMENTS | SIZES | RANK) or None] * len(body.input)
@@ -172,7 +176,7 @@ class Changing(Forward[int]):
             self.open.add(first_of(node))
         captured = _all_of(self.facts.get(name) for name in reads_of(node))
         found = super()._bodies(node, bodies, reads)
-        if node.op_type == "If" and not _all_of(deciding) & ELEMENTS:  # it gives what one branch always does
+        if node.op_type == "If" and not _all_of(deciding) & ELEMENTS:  # the result is always of the same branch
             return found
         return [captured | (SIZES | RANK) if captured else None] * len(node.output)
 
@@ -181,7 +185,7 @@ class Changing(Forward[int]):
             self.turning.add(first_of(node))
 
     def exhausted(self, body: GraphProto) -> None:
-        """Nobody writes such a loop: anything may change."""
+        """Assume that all elements change; real loops do not reach this point."""
         self.facts.update((o, self.facts.get(o, 0) | ELEMENTS) for n in inside(body.node) for o in n.output)
 
     def _inside(self) -> Changing:
@@ -196,12 +200,12 @@ def _all_of(facts: Iterable[int | None]) -> int:
 
 def _is_known(node: NodeProto) -> bool:
     if node.op_type == "Squeeze" and len(node.input) < 2 and not node.attribute:
-        return False  # all axes of one element: how many depends on sizes
+        return False  # squeezes all axes of size 1: the rank depends on sizes
     return "open" not in operator(node.op_type, node.domain).traits
 
 
 def is_fixed(dim: Any) -> bool:
-    """Is it a number? Some exporters write -1 for any."""
+    """Return whether a dim is a number. Some exporters write -1 for a dynamic dim."""
     return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 

@@ -1,4 +1,4 @@
-"""The functions of a model: which nodes call which, and which hold what."""
+"""Functions of a model: calls, and nodes contained."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Name = tuple[str, str]  # domain and name
 
 
 class Functions:
-    """Those of a `model`."""
+    """The functions of a model."""
 
     def __init__(self, model: ModelProto) -> None:
         self._all: list[FunctionProto] = list(model.functions)
         self._places: dict[Name, list[int]] = {}
         for i, f in enumerate(self._all):
             self._places.setdefault((domain_of(f.domain), _named(f.name, f.overload)), []).append(i)
-        self._calls: dict[int, set[int]] = {}  # of those that were looked through
+        self._calls: dict[int, set[int]] = {}  # {index: functions called}, computed on demand
         self._texts: dict[int, bytes] = {}
 
     @property
@@ -31,16 +31,16 @@ class Functions:
         return self._places.keys()
 
     def of(self, node: NodeProto) -> FunctionProto | None:
-        """What a node calls."""
+        """Return the function called by a node, else None."""
         places = self._places.get(operator_of(node)) if self._places else None
         return self._all[places[0]] if places else None
 
     def needed(self, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
-        """What these nodes call, and what that calls, in the model's order."""
+        """Return the functions called by nodes, directly or indirectly, in the model's order."""
         return [self._all[i] for i in self._needed(nodes)]
 
     def texts(self, nodes: Iterable[NodeProto]) -> set[bytes]:
-        """What stands in the file of all these."""
+        """Return the serialized functions called by nodes, directly or indirectly."""
         return {self._text(i) for i in self._needed(nodes)}
 
     def _text(self, i: int) -> bytes:
@@ -66,7 +66,7 @@ class Functions:
         return {i for node in inside(nodes) for i in self._places.get(operator_of(node), ())}
 
     def holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
-        """Those in which there is such a node, and those that call them."""
+        """Return the functions with a node for which `is_one` is true, directly or in called functions."""
         callers: dict[Name, list[Name]] = {}
         stack: list[Name] = []
         for name, places in self._places.items():
@@ -87,34 +87,34 @@ def operator_of(node: NodeProto) -> Name:
 
 
 def _named(name: str, overload: str) -> str:
-    """As runtimes tell functions apart."""
+    """Return a function's name with overload, the runtimes' key."""
     return f"{name}:{overload}" if overload else name
 
 
 def domain_of(name: str) -> str:
-    """The standard's has two names, and what is imported by one may be called by the other."""
+    """Return a domain's canonical name. The standard domain has two, used interchangeably."""
     return "" if name == "ai.onnx" else name
 
 
 def is_part(node: NodeProto) -> bool:
-    """Has it a body that may not run?"""
+    """Return whether a node has a body that may not run."""
     return node.op_type in ("If", "Loop")
 
 
 def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
-    """Is it such a node, or is one in it, or does it call one of these `functions`, in which there is one?"""
+    """Return whether `is_one` is true of a node or of nodes in its bodies, or one of `functions` is called."""
     return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
 
 
 def calls_or_holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
-    """Is there such a node in its bodies, or does it call one of these `functions`, in which there is one?"""
+    """Return whether `is_one` is true of a node in the bodies, or the node calls one of `functions`."""
     if functions and operator_of(node) in functions:
         return True
     return any(holds(n, is_one, functions) for body in bodies_of(node) for n in body.node)
 
 
 def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
-    """Does it hold a part that may not run, or call one of these functions?"""
+    """Return whether a node has a part that may not run, or calls one of `functions`."""
     return holds(node, is_part, functions)
 
 

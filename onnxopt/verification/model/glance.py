@@ -1,4 +1,4 @@
-"""What a model file says at a glance: the judge opens it before anybody has parsed it."""
+"""Quick scan of a model file before parsing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from onnxopt.errors import plain
 from onnxopt.wire import GRAPH, NODE, OP_TYPE, call_of, fields, key
 
-# Field numbers in GraphProto, NodeProto and ValueInfoProto.
+# Keys of fields in GraphProto, NodeProto and ValueInfoProto.
 _INPUT, _OUTPUT = key(11), key(12)
 _READS, _OP_TYPE, _DOMAIN = key(1), key(OP_TYPE), key(7)
 _NAME: Final = key(1)
@@ -17,14 +17,14 @@ _IF: Final = call_of("If")
 
 
 class Glance(NamedTuple):
-    """`nodes` of the main graph, and the values inside that decide an If of it."""
+    """Summary of a model file."""
 
-    nodes: int = 0
-    conditions: tuple[str, ...] = ()
+    nodes: int = 0  # in the main graph
+    conditions: tuple[str, ...] = ()  # inner values that decide Ifs of the main graph
 
 
 def glance(path: str | Path, most: int) -> Glance:
-    """Of so many nodes at most, beyond which only their number is said. Nothing is known of what is no model."""
+    """Return the summary of a file; conditions only for fewer than `most` nodes. Empty for an invalid file."""
     nodes, deciding, outside = 0, dict[bytes, None](), set[bytes]()
     try:
         with (
@@ -48,7 +48,7 @@ def glance(path: str | Path, most: int) -> Glance:
 
 
 def _decides(view: memoryview, begin: int, end: int) -> bytes:
-    """What a node reads first, if it is an If of the standard."""
+    """Return the condition of an If of the standard domain, else b""."""
     reads, op, domain = b"", b"", b""
     for found, _, b, e in fields(view, begin, end):
         if found == _READS:

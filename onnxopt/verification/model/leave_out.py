@@ -1,5 +1,8 @@
-"""Parts of a model that say nothing of it, left out before a question is asked: inputs of branches, modes of Dropout
-that are false, nodes that lead to no output; claims of shapes, and defaults that callers may override."""
+"""Removal of parts without effect before analysis.
+
+Removed: inputs of branches, constant false training modes of Dropout, dead nodes, declared shapes, and overridable
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from onnxopt.verification.model.order import bodies_of, in_order, inside, operat
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-_MODE: Final = 2  # the operand of Dropout that says whether it trains
+_MODE: Final = 2  # operand of Dropout: training mode
 
 
 def leave_out_inputs(model: ModelProto) -> None:
-    """Take the inputs from branches of Ifs. By the standard a branch has none, and nobody gives it any: what is called
-    so around it is read."""
+    """Remove the inputs of If branches in place.
+
+    The standard allows none, and nothing is passed; readers get the outer value of the same name.
+    """
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
         for node in inside(nodes):
             if node.op_type == "If" and node.domain in STANDARD:
@@ -28,9 +33,11 @@ def leave_out_inputs(model: ModelProto) -> None:
 
 
 def leave_out_false_modes(model: ModelProto) -> None:
-    """Take `training_mode` from each Dropout of the model, its bodies and functions that is told false by a constant,
-    which it is where it is not told. What callers may override is none."""
-    is_listed = model.ir_version < 4  # every initializer is listed as input, and is what it is
+    """Remove constant false `training_mode` operands of Dropout (the default) in place, also in bodies and functions.
+
+    Overridable initializers are no constants.
+    """
+    is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
     given = set() if is_listed else {i.name for i in model.graph.input}
     _in_nodes(model.graph.node, {t.name for t in model.graph.initializer if _is_false(t)} - given)
     for function in model.functions:
@@ -38,7 +45,7 @@ def leave_out_false_modes(model: ModelProto) -> None:
 
 
 def _in_body(body: GraphProto, outer: set[str]) -> None:
-    """`outer`: the names of constants that are false around it."""
+    """outer: names of false constants outside the body."""
     _in_nodes(body.node, outer - {i.name for i in body.input} | {t.name for t in body.initializer if _is_false(t)})
 
 
@@ -59,8 +66,10 @@ def _is_false(tensor: TensorProto) -> bool:
 
 
 def leave_out_unread(model: ModelProto) -> None:
-    """Take the standard's nodes that lead to no output of their graph, body or function out of a model that has bodies.
-    Operators of other domains may have effects, and stay with what they read."""
+    """Remove dead nodes of the standard domain in place, if the graph or function has bodies.
+
+    Operators of custom domains may have side effects, and stay with their operands.
+    """
     if not WITH_BODIES.isdisjoint(operator_names(model.graph.node)):
         prune(model.graph.node, (o.name for o in model.graph.output))
     for function in model.functions:
@@ -69,7 +78,7 @@ def leave_out_unread(model: ModelProto) -> None:
 
 
 def prune(nodes: Any, outputs: Iterable[str]) -> None:
-    """Take the standard's nodes that lead to none of `outputs` out of repeated `nodes`, and out of their bodies."""
+    """Remove nodes of the standard domain without effect on `outputs`, in place, also in bodies."""
     for node in nodes:
         for body in bodies_of(node):
             prune(body.node, (o.name for o in body.output))
@@ -85,8 +94,8 @@ def prune(nodes: Any, outputs: Iterable[str]) -> None:
 
 
 def forget_defaults(proto: ModelProto) -> None:
-    """What initializers hold that callers may override is no proof either: onnx takes a default for a constant."""
-    if proto.ir_version < 4:  # before, every initializer is listed as input, and is what it is
+    """Remove overridable initializers, which onnx's inference takes for constants."""
+    if proto.ir_version < 4:  # before, every initializer had to be listed as an input
         return
     graph = proto.graph
     given = {i.name for i in graph.input}
@@ -97,7 +106,7 @@ def forget_defaults(proto: ModelProto) -> None:
 
 
 def forget_claims(graph: GraphProto) -> None:
-    """What the file says of the shapes of its own results is no proof."""
+    """Remove declared shapes of results, which may be wrong, in place, also in bodies."""
     del graph.value_info[:]
     for output in graph.output:
         if output.type.HasField("tensor_type"):

@@ -1,6 +1,6 @@
-"""What each operator of the standard does, as the judge knows it: one table, which all sets of operators come from.
+"""Properties of the standard's operators, in a single table, as known to the verifier.
 
-The table is the judge's own. Nothing of it is taken from the optimizer's, whose mistakes the judge would share.
+Independent of the optimizer's table: the verifier must not share its mistakes.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from typing import Final, NamedTuple
 
 STANDARD: Final = ("", "ai.onnx")
 
-# What an operand is. An operand that the table does not name is data.
+# Roles of operands. An operand missing in the table is data.
 DATA: Final = "data"
-INDEX: Final = "index"  # places in the first operand
-LENGTH: Final = "length"  # how many of its places: one more than an index may be
-END: Final = "end"  # where a part of the first operand begins or ends: an index that decides sizes of the result
+INDEX: Final = "index"  # indexes the first operand
+LENGTH: Final = "length"  # number of positions: at most the size, not the size minus 1
+END: Final = "end"  # start or end of a part of the first operand: an index that decides sizes of the result
 SIZE: Final = "size"  # sizes, axes or steps that decide sizes of the result
-SETTING: Final = "setting"  # a small number that decides no size
-BOUND: Final = "bound"  # a number at which the operator changes what it does with the data
+SETTING: Final = "setting"  # a small number without influence on sizes
+BOUND: Final = "bound"  # a breakpoint for the data
 
-# operators | operands | traits | range of all that it makes
+# operators | operands | traits | range of the results
 #
-# Elements:  moves (those of the result are some of the data's), whole (all of the first operand's, each once), joined
-#            (of several operands), bends (moves, but for numbers beyond a bound or between integers), affine (adds,
-#            scales), computes (takes any integers), steady (large floats say as much as small ones), forgets (the
-#            result says nothing of how large numbers are).
-# Shapes:    like (the result has the shape of the first operand), broadcast (of all operands together), measures (makes
-#            numbers of a shape), open (elements of the data decide sizes), target (an operand is a shape), window (goes
-#            over axes), global (over all of them), resizes (axes).
-# Decisions: compares, rounds, jumps (at a threshold, or where numbers tie), others (makes no floats of floats), steps
-#            (makes steps of floats), mutual (operands are each other's bounds), words (compares strings).
-# Hiding:    mutes (nothing is left of negative numbers), flat (numbers beyond a bound become one), levels (so do those
-#            on one side of it), cuts (the same until numbers are large), drops (some numbers leave no trace), pools (to
-#            one position), matrix.
-# Running:   bodies, draws (random numbers), drawing (of the elements that it reads, not of their shape alone).
+# Elements:  moves (the result's elements are some of the data's), whole (all elements of the first operand, each once),
+#            joined (from several operands), bends (moves, except beyond a bound or between integers), affine (adds,
+#            scales), computes (takes any integers), steady (large floats test as much as small ones), forgets (the
+#            result is independent of magnitudes).
+# Shapes:    like (shape of the first operand), broadcast (of all operands), measures (numbers of a shape), open
+#            (elements of the data decide sizes), target (an operand is a shape), window (slides over axes), global
+#            (over all of them), resizes (axes).
+# Decisions: compares, rounds, jumps (at a threshold, or at ties), others (non-floats from floats), steps (stepped
+#            floats), mutual (operands are each other's bounds), words (compares strings).
+# Hiding:    mutes (negative numbers vanish), flat (numbers beyond a bound become equal), levels (numbers on one side of
+#            a bound become equal), cuts (only large numbers change), drops (some numbers have no effect), pools (to a
+#            single position), matrix.
+# Running:   bodies, draws (random numbers), drawing (depending on elements of operands, not only on shapes).
 _TABLE: Final = """
 Identity | | moves whole like
 Cast | | moves whole like steps
@@ -166,14 +166,14 @@ TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble LinearClassifier SVMCl
 
 
 class Operator(NamedTuple):
-    """One row of the table. `low`, `high`: the range of all numbers that it makes; `nan`: it makes NaN of numbers."""
+    """A row of the table."""
 
     roles: tuple[str, ...]
     traits: frozenset[str]
-    low: float = -math.inf
-    high: float = math.inf
-    integer: bool = False
-    nan: bool = False
+    low: float = -math.inf  # least number made
+    high: float = math.inf  # largest number made
+    integer: bool = False  # all numbers made are integers
+    nan: bool = False  # may make NaN from numbers
 
     def role(self, k: int) -> str:
         return self.roles[k] if k < len(self.roles) else DATA
@@ -200,22 +200,22 @@ for _name, _row in OPERATORS.items():
 
 
 def having(*traits: str) -> frozenset[str]:
-    """The operators that have one of these traits."""
+    """Return the operators with any of the traits."""
     return frozenset().union(*(_WITH[trait] for trait in traits))
 
 
 def operator(kind: str, domain: str = "") -> Operator:
-    """The row of an operator; of one that the table does not know, a row that says nothing."""
+    """Return the row of an operator; a row of an unknown operator if missing."""
     return OPERATORS.get(kind, _UNKNOWN) if domain in STANDARD else _UNKNOWN
 
 
 def operands(*roles: str) -> dict[str, tuple[int, ...]]:
-    """By operator, the operands that have one of these roles."""
+    """Return {operator: indices of operands with any of the roles}."""
     every = ((name, tuple(k for k, role in enumerate(row.roles) if role in roles)) for name, row in OPERATORS.items())
     return {name: found for name, found in every if found}
 
 
-# (operator, operand): along which axis of the first operand an index or a length is meant, and the attribute for it.
+# (operator, operand): axis of the first operand that an index or length refers to, and its attribute.
 AXIS: Final[dict[tuple[str, int], tuple[int, str]]] = {
     ("Gather", 1): (0, "axis"),
     ("GatherElements", 1): (0, "axis"),
@@ -226,7 +226,7 @@ AXIS: Final[dict[tuple[str, int], tuple[int, str]]] = {
     ("RoiAlign", 2): (0, ""),
     **{(kind, 4): (0, "") for kind in ("LSTM", "GRU", "RNN")},
 }
-# Where a weight stands; which axis of the data is as long as which axis of the weight (times the groups).
+# Operand of the weight, axis of the data, and axis of the weight of equal size (times the groups).
 WEIGHTS: Final[dict[str, tuple[int, int, int]]] = {
     **dict.fromkeys(("Conv", "ConvInteger", "FusedConv"), (1, 1, 1)),
     "QLinearConv": (3, 1, 1),
@@ -255,9 +255,9 @@ GIVE_OTHERS: Final = having("others")
 STEPPED: Final = having("steps")
 MEASURING: Final = having("measures")
 WINDOWS: Final = having("window")
-# By operator, the operands whose elements decide sizes of the result.
+# By operator, the operands with elements that decide sizes of the result.
 OPENING: Final = operands(END, SIZE)
-# What index, and sizes, integers may become: see `inputs.uses`.
+# Kinds of uses of integers: see `inputs.uses`.
 _LIMITED: Final = {INDEX: INDEX, LENGTH: INDEX, END: INDEX, SIZE: SIZE, SETTING: SIZE}
 SINKS: Final[dict[str, dict[int, str]]] = {
     name: {k: _LIMITED[row.roles[k]] for k in found}

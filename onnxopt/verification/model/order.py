@@ -1,4 +1,4 @@
-"""What nodes read and hold, and an order in which they can be run. Runtimes take any, and files have any."""
+"""Topological order of nodes, and values read by nodes and bodies. Runtimes accept any order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Node:
-    """A node whose fields are read once, for those who look at it again and again."""
+    """A node with fields read from the message once, for repeated access."""
 
     __slots__ = ("attribute", "bodies", "domain", "input", "op_type", "output", "overload")
 
@@ -23,7 +23,7 @@ class _Node:
 
 
 class _Graph:
-    """A graph of such nodes, in an order in which they can be run."""
+    """A graph of such nodes, in topological order."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.name, self.value_info = graph.name, graph.value_info
@@ -37,13 +37,12 @@ class _Ordered(list["NodeProto"]):
 
 
 def read(graph: GraphProto) -> GraphProto:
-    """The same graph for several questions: its fields, and those of its nodes and bodies, are read from the message
-    once. Nothing of it may be changed."""
+    """Return a read-only copy of a graph with all fields read once, for several analyses."""
     return cast("GraphProto", _Graph(graph))
 
 
 def ordered(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
-    """The nodes in an order in which they can be run: as they stand, if that is one."""
+    """Return the nodes in topological order, unchanged if already sorted."""
     if isinstance(nodes, _Ordered):
         return nodes
     later = {o for node in nodes for o in node.output[:] if o}
@@ -55,7 +54,7 @@ def ordered(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
 
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
-    """A topological order: as it stands, if it is one."""
+    """Return indices in topological order, unchanged if already sorted. `reads`: values read, by node."""
     maker = {o: i for i, n in enumerate(nodes) for o in n.output[:] if o}
     done: dict[int, None] = {}
     for root in range(len(nodes)):
@@ -71,7 +70,7 @@ def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list
 
 
 def reads_of(node: NodeProto) -> Iterator[str]:
-    """What a node reads of its graph: its inputs, and what its bodies take from outside."""
+    """Yield the values read by a node, including values captured by its bodies."""
     for name in node.input[:]:
         if name:
             yield name
@@ -81,7 +80,7 @@ def reads_of(node: NodeProto) -> Iterator[str]:
 
 
 def captured(body: GraphProto) -> Iterator[str]:
-    """What a body reads from outside."""
+    """Yield the values read by a body from outside."""
     made = {i.name for i in body.input} | {t.name for t in body.initializer}
     made |= {t.values.name for t in body.sparse_initializer}
     for node in body.node[:]:
@@ -91,8 +90,10 @@ def captured(body: GraphProto) -> Iterator[str]:
 
 
 def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
-    """What a node holds that can be run: few operators of the standard have any, and the attributes of all others are
-    not looked through."""
+    """Return the bodies of a node.
+
+    Attributes of standard operators without bodies are not searched.
+    """
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
     if isinstance(node, _Node):
@@ -101,12 +102,12 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
 
 
 def first_of(node: NodeProto) -> str:
-    """What it makes first."""
+    """Return the first named output of a node, or ""."""
     return next((o for o in node.output[:] if o), "")
 
 
 def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and those in their bodies, at every depth."""
+    """Yield nodes, including nodes in bodies at any depth."""
     for node in nodes:
         yield node
         for body in bodies_of(node):
@@ -114,5 +115,5 @@ def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
-    """Of these nodes, and in their bodies."""
+    """Return the operator types of nodes, including nodes in bodies."""
     return frozenset(node.op_type for node in inside(nodes))

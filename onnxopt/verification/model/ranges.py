@@ -1,7 +1,6 @@
-"""What numbers a value can be at all, as far as its operators say: never negative, between bounds, whole, never NaN.
+"""Ranges of values derived from operators: bounds, integers, absence of NaN.
 
-A sampler that feeds a value other numbers than any case has asks here which it may take: what no run of the model can
-make says nothing of the model. Integers that wrap around are not followed.
+Samplers of probes stay within the range: numbers impossible in any run prove nothing. Integer overflow is ignored.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 _UINT8: Final = 2
-_ELEMENTS: Final = 1 << 16  # of a constant: the range of a larger one is not read
+_ELEMENTS: Final = 1 << 16  # in a constant; a larger constant has no range
 _MOVES: Final = having("moves")
-_FRESH: Final = frozenset(("forgets", "others", "measures"))  # traits of what makes other numbers than it reads
+# Traits of operators with results independent of the operands' range.
+_FRESH: Final = frozenset(("forgets", "others", "measures"))
 _PAIRED: Final = {"Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod"}
 _RISING: Final[dict[str, Callable[[float], float]]] = {
     "Exp": lambda x: math.exp(x) if x < 700.0 else math.inf,
@@ -40,17 +40,18 @@ _KEEPING: Final = frozenset((
     "MaxPool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMax", "ReduceMin", "ReduceMean", "TopK", "DepthToSpace",
     "SpaceToDepth", "ReverseSequence", "Compress", "Unique", "Upsample",
 ))  # fmt: skip
-_SIGNED: Final = {"MatMul", "Gemm", "ReduceSum", "CumSum", "ReduceProd"}  # of no negative numbers, none is made
-_ROUNDING: Final = 1e-5  # of a bound: a computed number may be beyond by that much
+# Non-negative operands give a non-negative result.
+_SIGNED: Final = {"MatMul", "Gemm", "ReduceSum", "CumSum", "ReduceProd"}
+_ROUNDING: Final = 1e-5  # relative to a bound; computed numbers may exceed it by as much
 
 
 class Range(NamedTuple):
-    """`low`, `high`: no number is beyond; `integer`: each is whole; `nan`: NaN may be among them."""
+    """Bounds of the elements of a value."""
 
     low: float = -math.inf
     high: float = math.inf
-    integer: bool = False
-    nan: bool = True
+    integer: bool = False  # all elements are integers
+    nan: bool = True  # elements may be NaN
 
     @property
     def never_negative(self) -> bool:
@@ -58,16 +59,16 @@ class Range(NamedTuple):
 
     @property
     def is_bounded(self) -> bool:
-        """Are there bounds on both sides?"""
+        """Whether both bounds are finite."""
         return self.low > -math.inf and self.high < math.inf
 
     def takes(self, low: float, high: float) -> bool:
-        """May numbers from `low` to `high` be among these, up to rounding?"""
+        """Return whether numbers from `low` to `high` are in the range, up to rounding."""
         slack = _ROUNDING * max((abs(n) for n in (self.low, self.high) if math.isfinite(n)), default=0.0)
         return low >= self.low - slack and high <= self.high + slack
 
     def cut(self, values: Any) -> Any:
-        """An array of floats, cut off at the bounds, and whole where the range is."""
+        """Return a float array clipped to the bounds, rounded if the range is of integers."""
         import numpy as np
 
         found = np.clip(values, self.low, self.high)
@@ -84,7 +85,7 @@ def ranges(
     given: Mapping[str, Range] | None = None,
     functions: Iterable[FunctionProto] = (),
 ) -> dict[str, Range]:
-    """By value that these nodes make, its range, where anything is known of it. `given`: of values that are fed."""
+    """Return the known ranges of values computed by nodes. `given`: ranges of fed values."""
     found = _Ranges(functions)
     found.constants.update(constants)
     found.facts.update(given or {})
@@ -93,7 +94,7 @@ def ranges(
 
 
 def ranges_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Range]:
-    """The ranges of a graph whose inputs are any numbers of their types."""
+    """Return the ranges in a graph with arbitrary inputs of the declared types."""
     found = _Ranges(functions)
     for i in graph.input:
         if (fact := _of_type(i.type.tensor_type.elem_type)) is not None:
@@ -103,7 +104,7 @@ def ranges_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dic
 
 
 def _of_type(code: int) -> Range | None:
-    """The range of a type of integers or booleans; None of floats."""
+    """Return the range of an integer or boolean type; None for floats."""
     known = BY_CODE.get(code)
     if known is None or known.kind not in "iub":
         return None
@@ -160,7 +161,7 @@ class _Ranges(Forward[Range]):
         return Range(nan=nan or kind not in having("like"))
 
     def _quantized(self, node: NodeProto, known: Sequence[Range]) -> Range:
-        """Of the type of the zero point; or its distance from that, times a scale."""
+        """Return the range of the zero point's type (QuantizeLinear), or of the scaled distance from it."""
         if node.op_type == "QuantizeLinear":
             zero = node.input[2] if len(node.input) > 2 else ""
             code = next((a.i for a in node.attribute if a.name == "output_dtype"), 0) or _UINT8
@@ -173,7 +174,7 @@ class _Ranges(Forward[Range]):
         return Range(min(ends), max(ends), nan=not first.is_bounded or scale.nan)
 
     def _moved(self, node: NodeProto, known: Sequence[Range]) -> Range:
-        """Of all operands that elements come from; a Pad without a value adds zeros."""
+        """Return the range over all operands that elements come from; Pad without a value adds zeros."""
         if node.op_type == "Pad":
             known = known if len(known) > 1 else [*known, Range(0.0, 0.0, True, False)]
         elif node.op_type == "Where":
@@ -197,7 +198,7 @@ def _of_constant(tensor: TensorProto) -> Range:
         return _of_type(tensor.data_type) or ANY
     try:
         array = tensor_to_array(tensor).astype(np.float64)
-    except ValueError:  # its data are not where they should be
+    except ValueError:  # data missing from the file
         return ANY
     if np.isnan(array).any():
         return ANY
@@ -215,7 +216,7 @@ def _cast(node: NodeProto, first: Range) -> Range:
 
 
 def _clip(node: NodeProto, known: Sequence[Range]) -> Range:
-    """Bounds that are operands, or attributes of older opsets."""
+    """Return the range of a Clip with bounds as operands, or as attributes in older opsets."""
     given = {a.name: a.f for a in node.attribute}
     operands = dict(zip((k for k, name in enumerate(node.input) if name), known))
     first, low, high = known[0], operands.get(1), operands.get(2)
@@ -231,7 +232,7 @@ def _magnitudes(first: Range) -> tuple[float, float]:
 
 
 def _paired(node: NodeProto, known: Sequence[Range]) -> Range:
-    """Of two operands; a third takes what two make."""
+    """Return the range of a binary operator, or of an n-ary sum, mean, minimum or maximum."""
     kind, nan = node.op_type, any(r.nan for r in known)
     is_whole = all(r.integer for r in known) and kind not in ("Div", "Mean", "Pow", "Mod")
     if kind in ("Min", "Max"):

@@ -1,4 +1,4 @@
-"""A graph under the names that inputs, outputs and dims have in another file."""
+"""A graph with inputs, outputs and dims renamed as in a second file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Call values and dims of the main graph, and what bodies read of them, as `names` says. Who had such a name
-    before is called otherwise."""
+    """Rename values and dims of the main graph as in `names`, in place, also where bodies read them.
+
+    A value that already has a new name gets a fresh name.
+    """
     values = _apart(names, {*_defined(graph), *_read_inside(graph)})
     dims = _apart(names, {d.dim_param for g in _graphs(graph) for d in _dims(g)})
     for scope in _graphs(graph):
@@ -24,7 +26,7 @@ def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
-    """The `names` of what is there, and others for those that have these and keep none."""
+    """Return `names` limited to the names present in `there`, with fresh names for values displaced by them."""
     found = {name: new for name, new in names.items() if name in there}
     for new in [*found.values()]:
         if new in there and new not in found:
@@ -49,8 +51,10 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _inside(names: Mapping[str, str], body: GraphProto) -> Mapping[str, str]:
-    """What a body calls otherwise: what it defines itself is another value, and keeps its name unless it hid what the
-    body reads then."""
+    """Return the renaming in a body.
+
+    Values defined in the body keep their names, unless such a name would hide a renamed value read in the body.
+    """
     own = _defined(body)
     if own.isdisjoint(names) and own.isdisjoint(names.values()):
         return names
@@ -71,7 +75,7 @@ def _read_inside(graph: GraphProto) -> set[str]:
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and all bodies in it."""
+    """Yield a graph and all bodies at any depth."""
     stack = [graph]
     while stack:
         scope = stack.pop()

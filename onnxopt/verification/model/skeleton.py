@@ -1,8 +1,8 @@
-"""A model file without its weights: they stay in the file, and are mapped where a piece needs them.
+"""A model file without weights: weights stay in the file, and are mapped where a piece needs them.
 
-The file is parsed without the `raw_data` of large initializers of its main graph, whose places are noted instead. Their
-external data are mapped alike. All other external tensors (of bodies, functions and attributes, and those that belong
-inside) are brought into the proto here, so that nobody else who looks at a tensor asks where its data are.
+The file is parsed without `raw_data` of large initializers of the main graph, whose positions are recorded. External
+data of those initializers is mapped likewise. All further external tensors (in bodies, functions and attributes, and
+small ones) are loaded into the proto, so no later reader has to handle external data.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 _ELSEWHERE: Final = "plain files inside the folder of the model are read; move the data there and correct the location"
 _FIELDS: Final = sys.maxsize
-_ROOM: Final = 1_900_000_000  # bytes of a message, which ends at 2 GiB
-_SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
+_ROOM: Final = 1_900_000_000  # bytes of a message, limited to 2 GiB
+_SMALL: Final = 1024  # bytes; smaller weights stay in the model: shapes and axes are needed by a runtime when loading
 
-# Types whose elements numpy has: the others (bfloat16, 4 and 8 bits) are handed to a runtime as the bytes they are.
+# Types known to numpy. Data of further types (bfloat16, 4 and 8 bits) is passed to a runtime as bytes.
 _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "fiub" and not t.is_foreign}
 
 
@@ -47,28 +47,31 @@ _DATA: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64
 
 @dataclass(frozen=True)
 class Operand:
-    """What a node reads that draws: `read`, as the file calls it, for `result`, the first that is made of it."""
+    """An operand of a random node, renamed to be compared."""
 
-    read: str
-    result: str
+    read: str  # name in the file
+    result: str  # first result of the node
 
 
 class Skeleton:
-    """`proto`: the model, whose large initializers have no data; `stored`: where these are, by name."""
+    """A model without large weights."""
 
     def __init__(self, path: str | Path, view: View | None = None, references: Sequence[Reference] = ()) -> None:
-        """`view`: what changes the model as it is read. `references`: functions for operators that the model does not
-        define. Raises OSError, ValueError and protobuf's DecodeError for what is no model, ModelError for weights that
-        are elsewhere."""
+        """Read a file.
+
+        view: changes the model after reading; references: functions for operators not defined by the model. Raises
+        OSError, ValueError and protobuf's DecodeError for an invalid model, ModelError for external data outside the
+        model's folder.
+        """
         from onnx import ModelProto, TensorProto
 
         from onnxopt.protos import belongs_inside
 
         self.path = Path(path)
-        self.proto: ModelProto = ModelProto()
-        self.stored: dict[str, Stored] = {}
-        self.foreign: list[NodeProto] = []  # nodes that were cut out
-        self.operands: dict[str, Operand] = {}  # of nodes that draw, by the names that they got
+        self.proto: ModelProto = ModelProto()  # the model; large initializers have no data
+        self.stored: dict[str, Stored] = {}  # positions of their data, by name
+        self.foreign: list[NodeProto] = []  # nodes cut out
+        self.operands: dict[str, Operand] = {}  # operands of random nodes, by new name
         inside = self._parse()
         if view is not None:
             view(self.proto)
@@ -82,13 +85,15 @@ class Skeleton:
         self.left_outside = self._bring_in()
 
     def _bring_in(self) -> int:
-        """Bring the external tensors that are not `stored` into the proto. Returns the bytes of those that are left,
-        for which a message has no room: all but small ones."""
+        """Load external tensors not in `stored` into the proto.
+
+        Returns the bytes of large tensors left out because the message would exceed 2 GiB.
+        """
         if not self._names_files:
             return 0
         from onnxopt.protos import all_tensors, belongs_inside, is_external, put_inside, tensor_bytes
 
-        main = self.proto.graph.initializer[:]  # held, so that no other message has the id of one
+        main = self.proto.graph.initializer[:]  # kept alive, so that no later message reuses an id
         kept = {id(t) for t in main if t.name in self.stored}
         found = [t for t in all_tensors(self.proto) if is_external(t) and id(t) not in kept]
         left = sum(tensor_bytes(t.data_type, t.dims) for t in found if not belongs_inside(t))
@@ -111,33 +116,33 @@ class Skeleton:
 
     @cached_property
     def versions(self) -> dict[str, int]:
-        """What the model imports, by domain."""
+        """Opset versions imported by the model, by domain."""
         return {domain_of(o.domain): o.version for o in self.proto.opset_import}
 
     @cached_property
     def imports(self) -> set[tuple[str, int]]:
-        """Domains and versions that the model imports, or a function of it."""
+        """(domain, version) imported by the model or its functions."""
         model = self.proto
         every = (*model.opset_import, *(o for f in model.functions for o in f.opset_import))
         return {(domain_of(o.domain), o.version) for o in every}
 
     @cached_property
     def random(self) -> set[Name] | None:
-        """The functions that make random numbers; None where nothing in the model does."""
+        """Functions that draw random numbers; None if nothing in the model draws."""
         return self.functions.holding(draws) if is_random_model(self.proto) else None
 
     @cached_property
     def hiding(self) -> set[Name]:
-        """The functions that hold a part which may not run."""
+        """Functions with a part that may not run."""
         return self.functions.holding(is_part)
 
     @cached_property
     def deciding(self) -> set[Name]:
-        """The functions in which something is decided."""
+        """Functions with a decision."""
         return self.functions.holding(is_decision)
 
     def _parse(self) -> dict[int, tuple[int, int]]:
-        """Parse what is not weights; (start, length) of these, by their index among the initializers."""
+        """Parse the file without weights. Returns {index of initializer: (start, length) of its data}."""
         light, found = skim(map_file(self.path), _SMALL, _FIELDS)
         self.proto.ParseFromString(light)
         self._names_files = b"location" in light
@@ -150,30 +155,32 @@ class Skeleton:
         return found
 
     def place(self, tensor: TensorProto) -> Stored | None:
-        """Where the data of an initializer are stored; None for one that has them itself, as one of a body may that is
-        called as one of the main graph is."""
+        """Return the position of an initializer's data; None for data inside the tensor.
+
+        An initializer of a body may have the name of one in the main graph.
+        """
         holds = tensor.HasField("raw_data") or any(len(getattr(tensor, field)) for field in _DATA)
         return None if holds else self.stored.get(tensor.name)
 
     def array(self, tensor: TensorProto) -> Any:
-        """The array of an initializer that is stored and of a type that numpy has, else None."""
+        """Return the mapped array of a stored initializer of a numpy type, else None."""
         where, dtype = self.place(tensor), _DTYPES.get(tensor.data_type)
         if where is None or dtype is None:
             return None
         if not math.prod(tensor.dims):
             return np.zeros(tuple(tensor.dims), dtype)
-        is_aligned = not where.start % np.dtype(dtype).itemsize  # as kernels expect numbers to be
+        is_aligned = not where.start % np.dtype(dtype).itemsize  # required by kernels
         return np.frombuffer(where.bytes() if is_aligned else where.read(), dtype).reshape(tuple(tensor.dims))
 
     def values(self, tensor: TensorProto) -> Any:
-        """The array of any initializer."""
+        """Return the array of an initializer."""
         from onnxopt.protos import tensor_to_array
 
         found = self.array(tensor)
         return tensor_to_array(self.whole(tensor)) if found is None else found
 
     def whole(self, tensor: TensorProto) -> TensorProto:
-        """An initializer with its data inside."""
+        """Return an initializer with its data inside."""
         where = self.place(tensor)
         if where is None:
             return tensor
@@ -184,13 +191,13 @@ class Skeleton:
         return whole
 
     def size(self, tensor: TensorProto) -> int:
-        """Bytes of an initializer."""
+        """Return the bytes of an initializer."""
         where = self.place(tensor)
         return where.length or len(where.bytes()) if where is not None else tensor.ByteSize()
 
 
 def _external(tensor: TensorProto, model: Path) -> Stored:
-    """Raises ModelError."""
+    """Return the position of a tensor's external data. Raises ModelError for unsafe or invalid locations."""
     from onnxopt.protos import leads_away
 
     entries = {e.key: e.value for e in tensor.external_data}
@@ -198,12 +205,12 @@ def _external(tensor: TensorProto, model: Path) -> Stored:
     whose = f"{model}: the data of `{tensor.name}`"
     is_inside, is_odd = not leads_away(location), False
     try:
-        file = (folder / location).resolve() if is_inside else folder  # another machine's share is not even looked for
+        file = (folder / location).resolve() if is_inside else folder  # a network path is not even accessed
         is_inside = is_inside and file.is_relative_to(folder.resolve())
         is_odd = is_inside and not stat.S_ISREG(file.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):  # it is missing, which is said where it is read
+    except (FileNotFoundError, NotADirectoryError):  # a missing file is reported by its reader
         pass
-    except (OSError, RuntimeError, ValueError):  # a circle of links (OSError since Python 3.13), a name of no file
+    except (OSError, RuntimeError, ValueError):  # a cycle of links (OSError since Python 3.13), or an invalid name
         is_inside = False
     if not is_inside:
         raise ModelError(f"{whose} lies outside the model's folder: {location!r}", _ELSEWHERE)

@@ -1,4 +1,4 @@
-"""How the judge reads two files that are not to be the same: one under the names of the other, without quantizers."""
+"""Views of two files with intended differences: renamed interface, removed quantizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ View = Callable[["ModelProto"], None]
 
 
 def views(options: VerifyOptions) -> tuple[View | None, View | None]:
-    """What changes original and result as they are read; None for a file that is read as it is."""
+    """Return the changes to make to original and result after reading; None for no change."""
 
     def without(model: ModelProto) -> None:
         pass_through(model, options.keep)
@@ -33,8 +33,11 @@ def views(options: VerifyOptions) -> tuple[View | None, View | None]:
 
 
 def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
-    """Have each DequantizeLinear of what a QuantizeLinear with its scale and zero point made hand on what that reads.
-    `keep`: names of nodes, or of what they read first and make, that stay. Quantizers that nothing reads then go."""
+    """Replace each DequantizeLinear of a QuantizeLinear with equal scale and zero point by an Identity of the latter's
+    input.
+
+    Quantizers left without readers are removed. keep: names of nodes, or of their first input or outputs, not replaced.
+    """
     for graph in (model.graph, *model.functions):
         _pass_through(graph, {*keep}, {}, {})
     prune(model.graph.node, (o.name for o in model.graph.output))
@@ -45,7 +48,7 @@ def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
 def _pass_through(
     graph: GraphProto | FunctionProto, keep: set[str], numbers: Mapping[str, bytes], quantizers: Mapping[str, NodeProto]
 ) -> None:
-    """`numbers`: constants around the graph, `quantizers` those around it, by what they make."""
+    """numbers: constants of enclosing graphs; quantizers: nodes of enclosing graphs by result."""
     numbers = {**numbers, **{t.name: _number(t) for t in getattr(graph, "initializer", ())}}
     quantizers = dict(quantizers)
     for node in graph.node:
@@ -67,13 +70,13 @@ def _names(node: NodeProto) -> list[str]:
 
 
 def _number(tensor: TensorProto) -> bytes:
-    """What tells a constant from others: its numbers, or its name where these are elsewhere."""
+    """Return a constant's data, or its name if the data is external, for comparison."""
     elsewhere = tensor.data_location == 1 or not (tensor.HasField("raw_data") or tensor.int32_data or tensor.float_data)
     return tensor.name.encode() if elsewhere else bytes(tensor_to_array(tensor).tobytes())
 
 
 def _scaling(node: NodeProto, numbers: Mapping[str, bytes]) -> tuple[object, ...]:
-    """Scale, zero point and how they are laid out; a zero point of zero is as none."""
+    """Return scale, zero point and layout of a quantizer, for comparison. A zero point of 0 equals none."""
     reads = [numbers.get(name, name) for name in (*node.input[1:], "", "")[:2]]
     if isinstance(reads[1], bytes) and not any(reads[1]):
         reads[1] = ""
