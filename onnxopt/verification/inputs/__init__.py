@@ -1,7 +1,6 @@
-"""What the original is fed: values that it takes, and that tell another model from it.
+"""Inputs for the original: accepted values that distinguish a different model.
 
-`plan` is all that a worker has to know of the file: `uses` says what becomes of each input's numbers, `sizes` and
-`windows` which sizes prove something, `limits` what only one of two models shows. `feeding` finds by trying what is
-taken, `values` draws it and `wide` what says more. `footprint` tells what a run would need. `cases` and `datasets` are
-what `onnxopt verify` may be asked for instead.
+`plan` is the worker's knowledge of the file: `uses` follows numbers of inputs, `sizes` and `windows` find informative
+sizes, `limits` finds sizes distinguishing two models. `feeding` searches accepted inputs, `values` and `wide` draw
+them. `footprint` estimates memory and work. `cases` and `datasets` serve the options of `onnxopt verify`.
 """

@@ -1,4 +1,4 @@
-"""The named cases of `onnxopt verify`: what each feeds, which a model has, and the sizes to try for it."""
+"""Named cases of `onnxopt verify`: recipes of inputs, conditions for a case, and sizes to try."""
 
 from __future__ import annotations
 
@@ -15,64 +15,56 @@ from onnxopt.verification.inputs.plan import Plan
 
 @record(frozen=True)
 class Recipe:
-    """How to make the inputs of one case.
-
-    `values`: ones, zeros, random (normally distributed), another (the same, other ones), uniform, extremes, or wide,
-    edges, below and above (`wide.py`). `rows`: many, of small models that decide upon floats. `size`: of every dynamic
-    dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones, right
-    (padding at the end), left, one (a single token). `override`: other values for initializers that are also inputs.
-    `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as this one of the plan's
-    `limits`, from 1 on; `batch`: those of batches alone. `single`: batches are of one. `flags`: which of the inputs
-    that are one boolean each are not as in other cases, by a pattern (`turned_flags`), from 1 on. `longer`: all else is
-    much larger than before, if that is little. `proves`: False where few numbers, or such as are all alike, agree with
-    too much: what differs is wrong then, and what agrees says nothing, nor is a part seen that no other case reaches.
-    """
+    """Description of the inputs of a case."""
 
     name: str
+    # Ones, zeros, random (normal), another (same, different seed), uniform, extremes; wide, edges, below, above
+    # (`wide.py`).
     values: str = "random"
-    size: int | None = None
-    mask: str = ""
-    override: bool = False
-    other: bool = False
-    tame: bool = False
-    beyond: int = 0
-    batch: bool = False
-    single: bool = False
-    rows: bool = False
-    longer: bool = False
-    flags: int = 0
+    size: int | None = None  # of every dynamic dim
+    mask: str = ""  # filling of masks: ones, right (padding at the end), left, one (a single token)
+    override: bool = False  # change initializers that are also inputs
+    other: bool = False  # sizes different from the first case, if accepted
+    tame: bool = False  # try nothing the original may reject
+    beyond: int = 0  # dims as large as this entry of `Plan.limits`, counted from 1
+    batch: bool = False  # apply `beyond` to batches only
+    single: bool = False  # batches of size 1
+    rows: bool = False  # many rows, in small models with decisions on floats
+    longer: bool = False  # much longer inputs, if short
+    flags: int = 0  # number of a pattern of negated single booleans (`turned_flags`), from 1
+    # False for inputs so few or uniform that agreement and coverage prove nothing; differences are faults.
     proves: bool = True
 
     @property
     def drawn(self) -> bool:
-        """Are its values random, and not some that it is named for?"""
+        """Whether the values are random."""
         return self.values in ("random", "another", "uniform")
 
     @property
     def wide(self) -> bool:
-        """Is it tried, and left out where the original does not take it?"""
+        """Whether the case is left out if the original rejects it."""
         return self.values in ("wide", "edges") or self.on_one_side
 
     @property
     def on_one_side(self) -> bool:
-        """Are they all on one side of what an operator does something else at?"""
+        """Whether all values lie on the same side of every breakpoint."""
         return self.values in ("below", "above")
 
     def is_bold(self, plan: Plan) -> bool:
-        """Is something tried first that the original may not take?"""
+        """Return whether the first inputs tried may be rejected by the original."""
         ragged = bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
         apart = (len(plan.symbols) > 1 or plan.stride > 1) and (self.other or self.values == "extremes")
         return not self.tame and (ragged or apart or self.is_daring(plan))
 
     def is_daring(self, plan: Plan) -> bool:
-        """Are these values: sequences of another length, or other integers for initializers?"""
+        """Return whether sequences have a second length, or integer initializers are overridden."""
         if self.tame:
             return False
         longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)
         return longer or (self.override and any(element_kind(v) in "iub" for v in plan.overridable.values()))
 
     def amplified(self, plan: Plan) -> bool:
-        """Are some floats larger, because something inside cuts off what is large?"""
+        """Return whether some floats are enlarged to reach operators that cut off large values."""
         return self.values == "uniform" and plan.cuts
 
 
@@ -81,8 +73,8 @@ RECIPES: Final = {
     r.name: r
     for r in (
         Recipe("random"),
-        Recipe("ones", "ones", proves=False),  # what multiplies agrees with what adds,
-        Recipe("zeros", "zeros", proves=False),  # or with any factor
+        Recipe("ones", "ones", proves=False),  # multiplication agrees with addition
+        Recipe("zeros", "zeros", proves=False),  # any factor agrees
         Recipe("extremes", "extremes"),
         Recipe("wide", "wide"),
         Recipe("edges", "edges"),
@@ -99,13 +91,13 @@ RECIPES: Final = {
         Recipe("mask-one", mask="one"),
         Recipe("overrides", override=True),
         *FLAGS,
-        Recipe("uniform", "uniform", other=True),  # as the optimizer's own second case
+        Recipe("uniform", "uniform", other=True),  # the optimizer's own second case
     )
 }
 SINGLE: Final = Recipe("batch of one", single=True, proves=False)
-LONGER: Final = Recipe("longer", longer=True)  # where outputs say nothing: of a word, or a blink of sound
-ROWS: Final = Recipe("more of each channel", "another", rows=True)  # where one is next to nothing beside the others
-# What the optimizer checks its results with.
+LONGER: Final = Recipe("longer", longer=True)  # for outputs that prove nothing on short inputs
+ROWS: Final = Recipe("more of each channel", "another", rows=True)  # for a channel negligible beside larger channels
+# Cases of the optimizer's own check.
 OWN: Final = (
     Recipe("case 1"),
     Recipe("case 2", "uniform", other=True),
@@ -117,12 +109,12 @@ OWN: Final = (
     *FLAGS,
     SINGLE,
 )
-# And with these, where something was not seen in any of those: they may show it, and do not excuse it.
+# Further cases for coverage gaps: they may show a fault, but do not close a gap.
 FURTHER: Final = (
     *(replace(RECIPES[name], proves=False) for name in ("zeros", "ones", "extremes")),
     Recipe("more rows", "another", rows=True, proves=False),
 )
-# And with these, for numbers that only one of the two models has.
+# Further cases for constants in only one of the two models.
 OF_BOTH: Final = (
     *(r for r in RECIPES.values() if r.beyond),
     *(replace(RECIPES[name], name=f"{name}, of both") for name in ("wide", "edges", "below", "above")),
@@ -132,24 +124,24 @@ GROUPS: Final = {
     "dynamic": tuple(name for name, r in RECIPES.items() if r.size),
     "masks": tuple(name for name, r in RECIPES.items() if r.mask),
 }
-_THREE: Final = 3  # flags, of which the first two digits tell only any two apart
-_MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
-_MANY: Final = 16  # of small inputs: numbers enough to meet several edges
-_ROWS: Final = 64  # of models with so few
-_MOST_ROWS: Final = 512  # where that is all that is left to try,
-_NUMBERS: Final = 1 << 15  # of so many numbers
-_WORK: Final = 1 << 36  # bytes of weights, each time one is read
+_THREE: Final = 3  # flags; with two patterns, only pairs are distinguished
+_MASKED_LENGTH: Final = 4  # long enough to distinguish padding on either side
+_MANY: Final = 16  # elements of small inputs, enough to meet several breakpoints
+_ROWS: Final = 64  # of models with few inputs
+_MOST_ROWS: Final = 512  # if nothing else is left to try
+_NUMBERS: Final = 1 << 15  # input elements, with many rows
+_WORK: Final = 1 << 36  # bytes of weights read, once per use
 _LITTLE: Final = 1 << 20  # bytes of weights
-_FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are known to be taken,
-_FURTHER: Final = 1 << 24  # and then, unless those have as many
-_BRIEF: Final = 1 << 18  # elements of longer inputs,
-_FACTORS: Final = (64, 16, 4)  # times as long
-_ATTEMPTS: Final = 12  # to find other sizes
-_LARGER: Final = 16  # times the sizes, or elements, that the original is known to take
+_FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are accepted
+_FURTHER: Final = 1 << 24  # elements afterwards, or a multiple of the accepted elements
+_BRIEF: Final = 1 << 18  # elements of longer inputs
+_FACTORS: Final = (64, 16, 4)  # of lengths
+_ATTEMPTS: Final = 12  # to find different sizes
+_LARGER: Final = 16  # times the accepted sizes or elements
 
 
 def choose(names: Sequence[str]) -> list[Recipe]:
-    """The recipes of these cases and groups, each once, in their order. Raises UsageError for an unknown name."""
+    """Return the recipes of the named cases and groups, without repetition. Raises UsageError for an unknown name."""
     found: dict[str, Recipe] = {}
     for name in names:
         if name not in RECIPES and name not in GROUPS:
@@ -159,7 +151,7 @@ def choose(names: Sequence[str]) -> list[Recipe]:
 
 
 def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
-    """Why the model has no such case, where these inputs are given; empty where it has."""
+    """Return why the model has no such case, or "". `given`: inputs with given values."""
     if why := next((why for lacks, why in _LACKING if lacks(recipe, plan, given)), ""):
         return why
     if recipe.override or recipe.name == "random" or not plan.gives_all(given):
@@ -205,10 +197,11 @@ _LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str
 
 
 def turned_flags(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> list[str]:
-    """The inputs that are one boolean each, and are turned round: by a digit of their place, as a binary number, and in
-    the next case the others. So of any two there are cases in which either alone is turned. Of three, the first and
-    then the others follow: that is all there is. None where the places of those that are not given have no such
-    digit."""
+    """Return the single-boolean inputs to negate: those with a digit of 1 in the binary position, then those with 0.
+
+    For any two inputs, either is negated alone in some case. For three inputs, the first, then the remaining two,
+    complete all combinations. Empty if no position has the digit.
+    """
     flags = [f for f in plan.flags if f not in given]
     digit, rest = divmod(recipe.flags - 1, 2)
     if len(flags) == _THREE and digit == _THREE - 1:
@@ -219,15 +212,16 @@ def turned_flags(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> lis
 
 
 class Trial(dict[str, int]):
-    """Sizes that are given up sooner than others: a model may ask for multiples, and what follows are such."""
+    """Sizes abandoned after the first failure, as a model may require multiples."""
 
 
 def sizes(
     plan: Plan, recipe: Recipe, base: dict[str, int] | None, *, is_heavy: bool = False
 ) -> Iterator[dict[str, int]]:
-    """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take. None
-    that make far larger inputs than those: a tensor may have ten dims, and each counts. `is_heavy`: a run is much work;
-    then the second case has a batch of one, and there is no third for that."""
+    """Yield sizes of the dynamic dims to try until the original runs.
+
+    base: accepted sizes. Far larger inputs are left out. is_heavy: the second case has a batch of 1, and no third case.
+    """
     tried: list[dict[str, int]] = []
     most = _FIRST if base is None else _room(plan, base)
     alone = dict.fromkeys(filter(plan.is_batch, plan.symbols), 1) if is_heavy and recipe == OWN[1] else {}
@@ -239,13 +233,15 @@ def sizes(
 
 
 def _room(plan: Plan, base: dict[str, int]) -> int:
-    """How many elements inputs may have, if the original is known to take these sizes."""
+    """Return the number of elements allowed for inputs, given accepted sizes."""
     return max(_FURTHER, _LARGER * plan.elements(base))
 
 
 def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    """Where floats are decided upon, few of a few numbers are near an edge, and a Relu may be zero for all: a small
-    model has more rows, once."""
+    """Yield sizes, first with more rows for a small model with decisions or Relu.
+
+    Of few numbers, hardly any lie near a breakpoint, and a channel may be muted in all rows.
+    """
     more = recipe.rows or (recipe.other and (plan.decides or plan.mutes))
     more = more and base is not None and not recipe.tame
     rows = plan.rows if more and plan.bytes <= _LITTLE else []
@@ -275,7 +271,7 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
 def _of_size(plan: Plan, recipe: Recipe, base: dict[str, int] | None, size: int) -> Iterator[dict[str, int]]:
     yield from plan.size_choices((size,))
     counts = dict.fromkeys(plan.batch, size)
-    if base is not None:  # images and windows have a smallest size, a batch has not
+    if base is not None:  # images and windows have a smallest size, batches have none
         yield from _ragged(plan, recipe, base | counts, 0)
         yield base | counts
     elif plan.windows:
@@ -300,16 +296,16 @@ def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:
 
 
 def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes of which each is another than before, where the model takes such; batches, too."""
+    """Yield sizes that all differ from the accepted sizes, including batches."""
     batches = plan.batch
     changing = [s for s in plan.symbols if s not in batches and s not in plan.demanded]
-    later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
-    most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
+    later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # earlier choices failed
+    most = _LARGER * max(base.values(), default=1)  # far larger inputs take long to fail
     fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
-    another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
+    another = {s: base[s] + (base[s] > 1) for s in batches}  # if 1 was required, larger batches failed
     for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
         choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
-        yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # little is lost if it is refused
+        yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # a refusal costs little
         yield from _apart(plan, recipe, choice)
         yield choice
     yield base | another
@@ -330,13 +326,15 @@ def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
 
 
 def _is_light(plan: Plan, size: int) -> bool:
-    """Is it little work where all dynamic dims have this size?"""
+    """Return whether a run is little work with this size for all dynamic dims."""
     return plan.is_small(size) or plan.bytes * size ** len(plan.symbols) <= _WORK
 
 
 def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial]:
-    """Instead of this choice, dims of one size with sizes of their own, that none is taken for another; or at least the
-    batches. First such as are one longer than steps."""
+    """Yield the choice with distinct sizes for dims of equal size, or at least for batches.
+
+    First tried are sizes of 1 more than a multiple of the stride.
+    """
     if recipe.tame:
         return
     free = [s for s in plan.apart if s in choice]
@@ -349,8 +347,10 @@ def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial
 
 
 def _own_sizes(plan: Plan, choice: dict[str, int], changing: Sequence[str], stride: int) -> dict[str, int]:
-    """The choice with other sizes for what is `changing`, but for batches one more than a multiple of `stride`, as far
-    as there is room."""
+    """Return the choice with distinct sizes for the `changing` dims, as far as room allows.
+
+    Sizes except of batches are 1 more than a multiple of `stride`.
+    """
     found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
     for symbol in changing:
         step = 1 if plan.is_batch(symbol) else stride
@@ -362,8 +362,7 @@ def _own_sizes(plan: Plan, choice: dict[str, int], changing: Sequence[str], stri
 
 
 def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:
-    """Instead of this choice, where that has the sizes for windows, some that are no multiples of strides. What is as
-    long as such a dim stays so."""
+    """Yield the choice with sizes that are no multiples of strides. Dims of equal size stay equal."""
     ragged = {s: n for s, n in plan.ragged.items() if s in choice}
     if recipe.tame or not ragged or any(choice[s] != plan.windows[which][s] for s in ragged):
         return

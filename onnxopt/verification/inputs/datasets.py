@@ -1,7 +1,7 @@
-"""Real data for `onnxopt verify --inputs`: .npy by input name, .npz, and the test data that onnx models come with.
+"""Real data for `onnxopt verify --inputs`: .npy files named after inputs, .npz files, and onnx test data.
 
-onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in the order of the graph's inputs, and `output_0.pb`
-in that of its outputs: a TensorProto each, or the SequenceProto or OptionalProto that the type of the input asks for.
+onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in order of the graph's inputs, and `output_0.pb`, …:
+TensorProto, SequenceProto or OptionalProto, depending on the declared type.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBERED: Final = re.compile(r"(input|output)_(\d+)\.pb")
 
 @record
 class Data:
-    """Values of inputs by name, and of outputs where the set has them."""
+    """Values of inputs by name, and expected outputs if available."""
 
     inputs: dict[str, Any]
     expected: dict[str, Any] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class Data:
 
 @record(frozen=True)
 class DataSet:
-    """A case made of files, which are read when it runs. `read` raises UsageError for what the model does not take."""
+    """A case from files, read when run. `read` raises UsageError for data unsuitable for the model."""
 
     name: str
     read: Callable[[], Data]
 
 
 def find_data_sets(places: Sequence[str], model: ModelProto, plan: Plan) -> list[DataSet]:
-    """The data sets in these folders and .npz files. Raises UsageError for a place that holds none."""
+    """Return the data sets in folders and .npz files. Raises UsageError for a place without data."""
     found: list[DataSet] = []
     for place in places:
         found += _in_place(Path(place), model, plan)
@@ -73,11 +73,11 @@ def _number(path: Path) -> tuple[int, str]:
     return int(digits.group()) if digits else -1, path.name
 
 
-# -- numpy's files ---------------------------------------------------------------------------------------
+# -- numpy files -----------------------------------------------------------------------------------------
 
 
 def read_array(name: str, file: Path, plan: Plan) -> Any:
-    """The value of input `name` in an .npy file. Raises UsageError."""
+    """Return the value of input `name` from an .npy file. Raises UsageError."""
     value = _load(file)
     if not isinstance(value, np.ndarray):
         value.close()
@@ -91,19 +91,19 @@ def _load(file: Path) -> Any:
         return np.load(file, allow_pickle=False)
     except MemoryError:
         raise
-    except Exception as e:  # a damaged archive raises what zipfile and zlib have
+    except Exception as e:  # a damaged archive raises errors of zipfile and zlib
         raise _unreadable(file, e) from None
 
 
 def _require_plain(file: Path) -> None:
-    """Raises UsageError for a pipe, of which nobody may ever write the other end."""
+    """Raise UsageError for a pipe, which might block forever."""
     if file.exists() and not file.is_file():
         raise UsageError(f"{file} is no plain file", _FORMS)
 
 
 def _unreadable(file: Path, error: Exception) -> UsageError:
     why = f"cannot be read: {error}"
-    if "pickle" in str(error):  # numpy tells how to run what is in it
+    if "pickle" in str(error):  # numpy's message suggests running the file's code
         is_array = str(error).startswith("Object arrays")
         why = "holds Python objects, which are not read" if is_array else "is no .npy file, and no .npz file"
     return UsageError(f"{file} {why}", "write it with numpy.save or numpy.savez")
@@ -133,7 +133,7 @@ def _npz(file: Path, plan: Plan) -> dict[str, Any]:
 
 
 def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
-    """`value` if input `name` takes it. Raises UsageError that says what the input is."""
+    """Return `value` if suitable for input `name`. Raises UsageError with a description of the input."""
     if name not in plan.names:
         known = f"the inputs are {', '.join(plan.names)}" if plan.names else "it has none"
         raise UsageError(f"{file}: the model has no input `{name}`", known)
@@ -166,7 +166,7 @@ def _unknown_rank(spec: InputSpec) -> bool:
 
 
 def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:
-    """The sizes that given values fix for dynamic dims: the inputs that are made must agree with them."""
+    """Return the sizes of dynamic dims fixed by given values."""
     sizes: dict[str, int] = {}
     for spec in plan.inputs:
         value = inputs.get(spec.name)
@@ -176,12 +176,12 @@ def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:
 
 
 def fitted(plan: Plan, inputs: dict[str, Any]) -> Plan:
-    """The plan where these values are given, and fix sizes."""
+    """Return the plan with these inputs given, and their sizes fixed."""
     shapes = {name: getattr(value, "shape", ()) for name, value in inputs.items()}
     return plan.give(shapes, bound_dims(plan, inputs)) if inputs else plan
 
 
-# -- onnx's test data ------------------------------------------------------------------------------------
+# -- onnx test data --------------------------------------------------------------------------------------
 
 
 def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
@@ -197,7 +197,7 @@ def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
 
 
 def _files(folder: Path, kind: str) -> list[Path]:
-    """`input_0.pb`, `input_1.pb`, … in their order. Raises UsageError where one is left out."""
+    """Return `input_0.pb`, `input_1.pb`, … in order. Raises UsageError for a gap."""
     numbers = {int(m[2]): f for f in folder.iterdir() if (m := _NUMBERED.fullmatch(f.name)) and m[1] == kind}
     for i in range(len(numbers)):
         if i not in numbers:
@@ -212,7 +212,7 @@ def _values(files: list[Path], infos: list[ValueInfoProto]) -> dict[str, tuple[P
 
 
 def _read(file: Path, kind: TypeProto) -> Any:
-    """A value in a .pb file, of the type that the graph gives it."""
+    """Return the value of a .pb file of the declared type."""
     from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
 
     which = kind.WhichOneof("value")

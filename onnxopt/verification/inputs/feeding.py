@@ -1,4 +1,4 @@
-"""Inputs that a model takes: found by trying, because a file does not say what sizes and integers it was made for."""
+"""Search for inputs accepted by a model, as a file does not declare accepted sizes and integers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from onnxopt.worker.serving import Refused
 
 _SECONDS: Final = 10.0
 _MOST: Final = 1 << 30
-_MANY: Final = 1 << 26  # bytes: what fails with so much less would only take longer
-_ENOUGH: Final = 8  # attempts that fail for what no size changes
-_TRIED: Final = 24  # attempts of which none succeeded; or `_ENOUGH` that failed in the same words
-_SHORT: Final = 0.5  # seconds that are enough then
-_FEW: Final = 1 << 20  # bytes, in place of `_MANY`, for an evaluator that computes in Python
+_MANY: Final = 1 << 26  # bytes; a failure with as many is not repeated with more
+_ENOUGH: Final = 8  # failed attempts independent of sizes
+_TRIED: Final = 24  # attempts without success, or `_ENOUGH` with the same message
+_SHORT: Final = 0.5  # seconds of search afterwards
+_FEW: Final = 1 << 20  # bytes, in place of `_MANY`, for an evaluator in Python
 
 
 class Search:
-    """How long one original may be tried, in all its cases: `seconds` of attempts that fail, and inputs of at most
-    `most` bytes. A machine that does other things takes longer for what takes no longer a processor, and a processor
-    for each thread is none of the caller's time: what is less counts. Where none of many succeeded, there are less."""
+    """Budget for all cases of an original: `seconds` of failed attempts, and inputs of at most `most` bytes.
+
+    An attempt counts by the smaller of wall time and CPU time, so neither load on the machine nor many threads shorten
+    the search. After many attempts without success, the budget shrinks.
+    """
 
     def __init__(self, seconds: float = _SECONDS, most: int = _MOST) -> None:
         self.seconds = seconds
@@ -38,10 +40,10 @@ class Search:
         self._tried = self._alike = 0
         self._said = ""
         self.why = f" after {seconds:g} s"
-        self.step = _MANY  # bytes that inputs may have more than the least that failed
+        self.step = _MANY  # bytes of inputs in excess of the smallest failed attempt
 
     def slow_down(self) -> None:
-        """What runs the original is slow, and takes nothing that a runtime refused for most reasons."""
+        """Reduce the budget for a slow engine, which rejects most models rejected by a runtime."""
         self.seconds, self.step = min(self.seconds, 2 * _SHORT), _FEW
 
     @property
@@ -50,15 +52,15 @@ class Search:
 
     @staticmethod
     def begin() -> tuple[float, float]:
-        """What `spend` is told of an attempt."""
+        """Return the start of an attempt, for `spend`."""
         return time.monotonic(), time.process_time()
 
     def spend(self, began: tuple[float, float]) -> None:
-        """An attempt that began then was in vain."""
+        """Count a failed attempt."""
         self.spent += min(time.monotonic() - began[0], time.process_time() - began[1])
 
     def fail(self, said: str) -> None:
-        """An attempt failed in these words."""
+        """Record the message of a failed attempt."""
         self._tried += 1
         self._alike = self._alike + 1 if said == self._said else 1
         self._said = said
@@ -80,14 +82,15 @@ def feed(
     label: str = "A",
     search: Search | None = None,
 ) -> tuple[Case, Any]:
-    """The first case of `recipe` that `run` takes, and what it makes of it; `data` is used as it is.
+    """Return (first accepted case of a recipe, result of `run`).
 
-    `choices` are sizes of the dynamic dims, tried in turn, but for those that `data` fixes. Raises Refused.
+    choices: sizes of dynamic dims, tried in turn, except those fixed by `data`, whose values are used unchanged. Raises
+    Refused.
     """
     search = search or Search()
     why = ""
-    large = 0  # the least bytes that were too many
-    least = 0  # that were tried
+    large = 0  # least bytes of a rejected size
+    least = 0  # least bytes tried
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
     modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
@@ -126,7 +129,7 @@ def feed(
             except Exception as e:
                 why = reason(e)
                 search.fail(why)
-                if is_starved(e):  # other sizes are larger, and other cases as large
+                if is_starved(e):  # further sizes are larger, and further cases as large
                     search.end("")
                 search.hopeless += is_about_types(e)
                 if search.hopeless == _ENOUGH:
@@ -143,8 +146,11 @@ def feed(
 def _in_order(
     choices: Iterable[dict[str, int]], modes: Sequence[str], plan: Plan, recipe: Recipe
 ) -> Iterator[tuple[dict[str, int], Sequence[str]]]:
-    """Sizes, and what integers are with them. Where a number decides which part of the model runs, first all sizes with
-    what it is compared with: others may fit a part that takes more, or that does nothing."""
+    """Yield (sizes, modes of integers) to try.
+
+    If an integer decides which part of the model runs, all sizes are tried with its comparands first: further integers
+    may select a part that accepts anything, or does nothing.
+    """
     decide = any(i.compared and all(d == 1 for d in i.shape) for i in plan.inputs)
     if not (decide and recipe.drawn and modes[: len(MODES)] == MODES):
         yield from ((choice, modes) for choice in choices)

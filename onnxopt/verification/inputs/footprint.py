@@ -1,4 +1,4 @@
-"""The memory and the work of a run, told from shapes."""
+"""Memory and work of a run, estimated from shapes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from onnxopt.worker.limits import spare
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
 
-_ROOM: Final = 1 << 28  # bytes that inference may take
+_ROOM: Final = 1 << 28  # bytes of memory for inference
 
 
 def least(path: str, feeds: dict[str, Any]) -> int:
-    """Bytes that the values of the main graph take at once, at least: 0 where nothing is known of them."""
+    """Return a lower bound of the bytes of values alive at once in the main graph; 0 if unknown."""
     try:
         return _peak(_inferred(path, feeds))
-    except Exception:  # what cannot be read, or inferred, is found out by running
+    except Exception:  # found out by running
         return 0
 
 
 def products(path: str, feeds: dict[str, Any]) -> int:
-    """The multiplications in convolutions and products of matrices of the main graph, as far as their shapes are known.
-    0 where nothing is."""
+    """Return the multiplications of convolutions and matrix products in the main graph with known shapes; 0 if
+    unknown."""
     try:
         graph = _inferred(path, feeds)
     except Exception:
@@ -56,7 +56,7 @@ def _sizes(info: ValueInfoProto) -> list[int]:
 
 
 def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
-    """The main graph with the shapes of values, where it is fed these."""
+    """Return the main graph with shapes inferred for these feeds."""
     from onnxopt.inferring import infer_shapes, inferable
 
     model = Skeleton(path).proto
@@ -69,7 +69,7 @@ def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
     try:
         with spare(_ROOM):
             return infer_shapes(inferable(model), values=True).graph
-    except MemoryError:  # vectors that are followed element by element
+    except MemoryError:  # propagating elements of large vectors
         with spare(_ROOM):
             return infer_shapes(inferable(model)).graph
 

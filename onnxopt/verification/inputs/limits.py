@@ -1,5 +1,4 @@
-"""Numbers that only one of two models has, and what a case has to be like to reach them: sizes that are compared with
-them or cut off at them, and rows of tables."""
+"""Sizes and table rows at which two models differ, and cases that reach them."""
 
 from __future__ import annotations
 
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.model.skeleton import Skeleton
 
-_LEAST: Final = 2  # of sizes up to the next one all are tried in any case,
-_USUAL: Final = 4  # and up to this they may be what is cut of channels: only where nothing larger is asked for
+_LEAST: Final = 2  # smaller sizes are tried in any case
+_USUAL: Final = 4  # up to this size, a limit may count channels: used only without a larger limit
 _LARGEST: Final = 512
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
 _LIMITING: Final = MUTUAL | {"Clip"}
 _CUTTING: Final = frozenset(("Slice", "Trilu", "Gather"))
-_WORK: Final = 1 << 36  # bytes of weights, each time one is read
-_TABLE: Final = 1 << 28  # bytes of a table that is read
+_WORK: Final = 1 << 36  # bytes of weights read, once per use
+_TABLE: Final = 1 << 28  # bytes of a table compared
 _AT_ONCE: Final = 1 << 22  # elements
-_ROWS: Final = 4  # that differ, of a table
+_ROWS: Final = 4  # differing rows of a table
 
 
 class Side(NamedTuple):
-    """One of two models: its file, what becomes of its inputs, and the limits that it has."""
+    """A model with the uses of its inputs and its limits."""
 
     skeleton: Skeleton
     uses: Uses
@@ -50,8 +49,11 @@ class Side(NamedTuple):
 
 
 def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK) -> Plan:
-    """The plan of the first model, with what reaches the numbers that only one of the two has: sizes at which it does
-    something else, trips of loops, bounds, rows of tables. `work`: bytes of weights that a run may read in all."""
+    """Return the plan of the first model, extended by numbers present in only one of the two models.
+
+    Such numbers are limits of sizes, trip counts, bounds and rows of tables. work: bytes of weights read in a run, at
+    most.
+    """
     both = plan.beside(b.skeleton.proto, b.uses, other_rows(a, b))
     both.other_sizes = other_sizes(a.limits, b.limits, other_size(a, b))
     both.limits = affordable(both.other_sizes, plan, work)
@@ -59,31 +61,30 @@ def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK) -> Plan:
 
 
 def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK) -> tuple[int, ...]:
-    """Those of these sizes with which a run reads at most so many bytes of weights: smallest, largest, others."""
+    """Return the sizes with at most `work` bytes of weights read in a run: smallest, largest, then the rest."""
     few = [n for n in sizes if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
     return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
 
 
 class _Sized(NamedTuple):
-    """A value that is computed of sizes: how far `below` one, and of which dims of inputs, as far as is known."""
+    """A value computed from sizes."""
 
-    below: int
-    dims: frozenset[str]
+    below: int  # distance below a size
+    dims: frozenset[str]  # input dims involved, as far as known
 
 
 class Limits(Forward[_Sized]):
-    """What a model does with sizes. `numbers`: the largest sizes for which the model does the one thing, with the dims
-    of inputs that are meant, and in how many places. `positions`: constants that are cut off, or picked of, by what is
-    computed, and along which axis."""
+    """Forward analysis of the limits of sizes in a model."""
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__(functions)
+        # (largest size before a change of behaviour, input dims involved): number of places.
         self.numbers: Counter[tuple[int, frozenset[str]]] = Counter()
-        self.positions: list[tuple[TensorProto, int]] = []
+        self.positions: list[tuple[TensorProto, int]] = []  # (constant sliced or indexed by computed numbers, axis)
         self._given = {i.name for i in graph.input}
-        self._measured: dict[str, Shape] = {}  # the shape that a value holds
+        self._measured: dict[str, Shape] = {}  # the shape held by a value
         asks = operator_names(n for nodes in (graph.node, *(f.node for f in functions)) for n in nodes)
-        if asks & _CUTTING or (asks & MEASURING and asks & _LIMITING):  # no other operator has any
+        if asks & _CUTTING or (asks & MEASURING and asks & _LIMITING):  # no further operators have limits
             self._shapes = shapes_of(graph, functions)
             self.walk(graph)
 
@@ -140,18 +141,20 @@ class Limits(Forward[_Sized]):
 
 
 def _symbols(shape: Iterable[int | str]) -> frozenset[str]:
-    """The symbols among sizes, and one for those that nothing is known of."""
+    """Return the symbols among sizes, with "?" for unknown sizes."""
     return frozenset("?" if d == UNKNOWN else str(d) for d in shape if isinstance(d, str) or d == UNKNOWN)
 
 
 def _is_beyond(kind: str, k: int) -> bool:
-    """Is a size of that number itself, the operand k, what it does the other thing for?"""
+    """Return whether the behaviour changes at the number itself, for operand `k`."""
     return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]
 
 
 def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
-    """Sizes that are on one side of a number in one model, and on the other in the other, or this `size`, from which on
-    they differ; none where there is no number that only one has, or the second in more places."""
+    """Return sizes at which the models differ: 1 more than limits of only one model, or in more places of the second.
+
+    size: a further such size, from rows of tables.
+    """
     only = {n for n, _ in a.numbers.keys() - b.numbers.keys()}
     only.update(n for (n, dims), count in b.numbers.items() if count > a.numbers[n, dims])
     if _LEAST < size <= _LARGEST + 1:
@@ -160,7 +163,7 @@ def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
 
 
 def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
-    """By input that picks rows of a table, its numbers for those of them that differ, unless all do: any shows that."""
+    """Return {input: its numbers for differing rows of indexed tables}, unless all rows differ."""
     theirs, found = b.uses.tables(), dict[str, tuple[int, ...]]()
     for name, mine in a.uses.tables().items():
         for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
@@ -172,16 +175,15 @@ def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
 
 
 def other_size(a: Side, b: Side) -> int:
-    """How many rows a case has to reach to see one that differs of a table that is read as far as sizes say; 0 where
-    there is none such."""
+    """Return the number of rows to reach a differing row in tables read as far as sizes say; 0 if none."""
     pairs = zip(a.limits.positions, b.limits.positions)
     first = (row for (m, axis), (n, _) in pairs for row in _differing(a.skeleton, m, b.skeleton, n, axis)[:1])
     return min(first, default=-1) + 1
 
 
 def _differing(a: Skeleton, x: TensorProto, b: Skeleton, y: TensorProto, axis: int = 0) -> list[int]:
-    """Along this axis, the places of two tables of one shape at which they differ, as far as these are read."""
-    with contextlib.suppress(OSError, ValueError):  # of data that are not there, which is said where it is run
+    """Return the positions along `axis` where two tables of equal shape differ; [] for large tables."""
+    with contextlib.suppress(OSError, ValueError):  # missing data is reported when run
         if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _TABLE:
             return _places(np.moveaxis(a.values(x), axis, 0), np.moveaxis(b.values(y), axis, 0))
     return []

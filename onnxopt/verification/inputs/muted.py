@@ -1,5 +1,8 @@
-"""What a Relu may hide in all cases: a channel that a matrix makes is one number for each row, and may be below zero in
-all of few rows, by chance. Of a picture or a sentence there are more."""
+"""Channels that a Relu may mute in all cases.
+
+A channel of a matrix product has a single number per row, and may be negative in all of a few rows by chance. Images
+and sentences have more numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,23 @@ _CUTTING: Final = having("flat")
 _SAME: Final = having("whole")
 _BETWEEN: Final = _SAME | AFFINE | {"BatchNormalization"}
 _POOLS: Final = having("pools")
-_MOST: Final = 8  # nodes between a matrix and what mutes
-_FEW_ROWS: Final = 12  # of all cases: of more hardly any channel is below zero in all
+_MOST: Final = 8  # nodes between a matrix product and the muting operator
+_FEW_ROWS: Final = 12  # in all cases; with more, a channel is hardly ever muted in all
 
 
 def muted(graph: GraphProto) -> list[str]:
-    """The values from what a matrix makes to what mutes it, in the main graph; and what nodes make that have such in a
-    body."""
+    """Return the values between a matrix product and a muting operator, including results of bodies with such
+    values."""
     found = _Muted()
     found.walk(graph)
     return list(found.found)
 
 
 class _Chain(NamedTuple):
-    """The values from this one back to a matrix, if that is what it is made of by what only adds and scales; is it
-    moved from what was `pooled`?"""
+    """Values back to a matrix product."""
 
-    values: tuple[str, ...] = ()
-    pooled: bool = False
+    values: tuple[str, ...] = ()  # connected by affine operators only
+    pooled: bool = False  # moved from a pooled value
 
 
 class _Muted(Forward[_Chain]):
@@ -55,7 +57,7 @@ class _Muted(Forward[_Chain]):
         return [_Chain()] * len(node.output)
 
     def transfer(self, node: NodeProto, reads: Sequence[_Chain | None]) -> Sequence[_Chain | None]:
-        """Of the first operand that is computed."""
+        """Follow the first computed operand."""
         kind = node.op_type
         if kind == "Constant" or not node.output:
             return [None] * len(node.output)
@@ -63,7 +65,7 @@ class _Muted(Forward[_Chain]):
         values = (node.output[0], *before.values) if before.values and len(before.values) < _MOST else ()
         if kind in _CUTTING and not node.domain:
             self.found.update(dict.fromkeys(values))
-        if kind in MATRICES or (kind == "Conv" and before.pooled):  # squeeze and excitation: of one position
+        if kind in MATRICES or (kind == "Conv" and before.pooled):  # squeeze and excitation has a single position
             made = _Chain((node.output[0],))
         else:
             made = _Chain(values if kind in _BETWEEN else (), kind in _POOLS or (before.pooled and kind in _SAME))
@@ -71,18 +73,20 @@ class _Muted(Forward[_Chain]):
 
 
 def are_few(rows: Iterable[int]) -> bool:
-    """So many rows in each case: may a channel be below zero in all of them?"""
+    """Return whether a channel may be muted in all rows. `rows`: number in each case."""
     return sum(rows) < _FEW_ROWS
 
 
 def least_rows(shape: Sequence[int]) -> int:
-    """So many numbers each channel has at least, whichever axis the channels are on."""
+    """Return a lower bound of elements per channel, for any channel axis."""
     return math.prod(shape) // max(*shape, 1, 1)
 
 
 def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
-    """Has one of these values of a file, as far as inference tells, where dims have these sizes in each case? A dim of
-    which that is not known is one. Asked in our own process, which has loaded inference already."""
+    """Return whether a value has few rows with the given sizes of dims in each case. Unknown dims count as 1.
+
+    Runs in this process, with inference already loaded.
+    """
     if not values:
         return False
     from onnxopt.inferring import infer_shapes, inferable

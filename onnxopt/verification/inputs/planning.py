@@ -1,4 +1,4 @@
-"""Reads a plan off the original's ModelProto: what its inputs are, what becomes of them, and what sizes it asks for."""
+"""Creation of a plan from the original's ModelProto."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
-    """Read a plan off the original. `array` reads its initializers, where these are not in `proto`."""
+    """Return the plan of the original. `array`: reads initializers with data outside `proto`."""
     graph = read(proto.graph)
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     plan = Plan(names=[i.name for i in graph.input])
@@ -58,7 +58,7 @@ def _add_inputs(plan: Plan, proto: ModelProto, graph: GraphProto, array: Callabl
     found, numbers = {name: seen.use() for name, seen in followed.found.items()}, followed.compared()
     specs = (_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers)
     plan.inputs = [replace(i, compared=numbers[i.name]) if i.name in numbers and "int" in i.kind else i for i in specs]
-    if proto.ir_version >= 4:  # before, every initializer is listed as input
+    if proto.ir_version >= 4:  # before, every initializer had to be listed as an input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
 
@@ -89,7 +89,7 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")
     if not tensor.elem_type:
-        raise ValueError(f"input `{name}` has no element type")  # no model: its loader says so
+        raise ValueError(f"input `{name}` has no element type")  # an invalid model, reported by its loader
     known = BY_CODE.get(tensor.elem_type)
     if known is None or known.kind == "c":
         return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
@@ -103,5 +103,5 @@ def _trains(proto: ModelProto) -> bool:
 
 
 def _bytes(tensor: TensorProto) -> int:
-    """About how many an initializer takes."""
+    """Return the approximate bytes of an initializer."""
     return tensor_bytes(tensor.data_type, tensor.dims)

@@ -1,7 +1,7 @@
-"""What a model says of the sizes that it takes, besides the names of its dims.
+"""Sizes required by a model, beyond names of dims.
 
-A shape is a tuple of numbers and of symbols of a model's inputs; `UNKNOWN` stands for any other size. None: nothing is
-known of the result, not even how many axes it has.
+A shape is a tuple of numbers and symbols of the model's inputs; `UNKNOWN` stands for any further size. None: unknown
+rank.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ _DEEPEST: Final = 16
 _TARGETS: Final = having("target")
 _MAX_SIZES: Final = 12
 _LONGEST_STEP: Final = 16
-_BATCH_AND_CHANNELS: Final = 2  # axes in front, before those of a picture or of time
+_BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
 _LIKE: Final = having("like")
 _BROADCAST: Final = having("broadcast")
 _OF_SEVERAL: Final = _BROADCAST | {"Concat"}
 
 
 def sums(graph: GraphProto) -> frozenset[str]:
-    """Symbols of which an output's dim is the sum, as exporters write it: `past + new`; or `past + Max(0, new - 4)`,
-    where a layer keeps no more than a window of it."""
+    """Return the symbols in sums that are output dims, as written by exporters.
+
+    Forms: `past + new`, and `past + Max(0, new - 4)` for a layer with a sliding window.
+    """
     found = (_terms(d) for info in graph.output for d in _dims(info))
     return frozenset(t for terms in found if len(terms) > 1 for t in terms if re.fullmatch(r"\w+", t))
 
 
 def _terms(dim: str) -> list[str]:
-    """Of a sum; what stands in parentheses is none."""
+    """Return the terms of a sum, without parenthesized parts."""
     for _ in range(_DEEPEST):
         dim, count = _INNERMOST.subn("", dim)
         if not count:
@@ -49,20 +51,20 @@ def _terms(dim: str) -> list[str]:
 
 
 def batches(graph: GraphProto) -> frozenset[str]:
-    """Symbols that inputs have as their first dim, and nowhere else."""
+    """Return the symbols that occur only as first dims of inputs."""
     shapes = [_dims(i) for i in graph.input]
     first = {s[0] for s in shapes if len(s) > 1}
     return frozenset(first - {d for s in shapes for d in (s[1:] if len(s) > 1 else s)} - {""})
 
 
 def tensors(graph: GraphProto) -> dict[str, TensorProto]:
-    """The initializers and Constants of a graph."""
+    """Return the initializers and Constants of a graph."""
     return {t.name: t for t in graph.initializer} | dict(constants(graph.node))
 
 
 def baked(graph: GraphProto) -> list[int]:
-    """Sizes that a trace has left: lengths of loops that it unrolled, and what stands in the targets of Reshape and
-    Expand; the usual ones first."""
+    """Return sizes left by tracing: lengths of unrolled loops, and numbers in Reshape and Expand targets, frequent
+    first."""
     known = tensors(graph)
     targets = {n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1}
     for node in graph.node:
@@ -74,8 +76,10 @@ def baked(graph: GraphProto) -> list[int]:
 
 
 def strides(graph: GraphProto) -> int:
-    """What can be divided by the steps of all Slices; 1 where there are none, or it is large. Of as many elements
-    and one more each takes the last, which no other length tells from an end before it."""
+    """Return the least common multiple of the steps of all Slices; 1 if none, or large.
+
+    With a multiple plus 1 elements, the last element is taken, which distinguishes the end from any earlier end.
+    """
     known = tensors(graph)
     names = {n.input[4] for n in graph.node if n.op_type == "Slice" and len(n.input) > 4}
     steps = {abs(n) for name in names if name in known for n in _integers(known[name])}
@@ -84,7 +88,7 @@ def strides(graph: GraphProto) -> int:
 
 
 def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counter[int]:
-    """How many elements a trace has taken of a value one by one: by Gathers at 0, 1, 2, and so on."""
+    """Return counts of elements taken individually from a value, by Gathers at 0, 1, 2, …."""
     taken: dict[str, set[int]] = {}
     for node in graph.node:
         if node.op_type == "Gather" and len(node.input) == 2 and node.input[1] in constants:
@@ -95,8 +99,10 @@ def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counte
 def demanded(
     graph: GraphProto, given: Mapping[str, Sequence[int | str]], functions: Iterable[FunctionProto] = ()
 ) -> dict[str, int]:
-    """Sizes of symbols that weights and constant targets of Reshape ask for: channels of a Conv, rows of a matrix.
-    Followed as far as what is read has sizes of an input; `given`: their shapes."""
+    """Return sizes of symbols required by weights and constant Reshape targets: channels of a Conv, rows of a matrix.
+
+    given: shapes of inputs.
+    """
     found = _Demands(functions)
     found.facts.update((name, tuple(shape)) for name, shape in given.items())
     found.given = given.keys()
@@ -105,7 +111,7 @@ def demanded(
 
 
 def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Shape]:
-    """The shapes of values, as far as they have sizes of inputs, or numbers."""
+    """Return the shapes of values in terms of numbers and input symbols, as far as known."""
     found = _Demands(functions)
     for i in graph.input:
         dims = i.type.tensor_type.shape.dim
@@ -118,7 +124,7 @@ def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dic
 
 
 class _Demands(Forward[Shape]):
-    """The shapes of values, and the `sizes` that are asked of them."""
+    """Forward analysis of shapes; collects required `sizes`."""
 
     MUST: ClassVar = True
     given: Collection[str] = ()
@@ -131,7 +137,7 @@ class _Demands(Forward[Shape]):
         return tuple(m if m == n else UNKNOWN for m, n in zip(a, b)) if len(a) == len(b) else None
 
     def of(self, name: str) -> Shape | None:
-        """A default that callers may override has the shape that is given."""
+        """Return the shape of a value. An overridable default has the given shape."""
         shape = self.facts.get(name)
         return tuple(self.constants[name].dims) if shape is None and name in self.constants else shape
 
@@ -140,12 +146,12 @@ class _Demands(Forward[Shape]):
         return _integers(self.constants[name]) or None if is_constant else None
 
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Shape | None]) -> Sequence[Shape | None]:
-        return []  # what a loop carries may be longer in another trip
+        return []  # carried values may change shape between iterations
 
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Shape | None]
     ) -> Sequence[Shape | None]:
-        """A body that may not run asks for nothing."""
+        """Ignore requirements in bodies, which may not run."""
         asked, self.sizes = self.sizes, {}
         found = super()._bodies(node, bodies, reads)
         self.sizes = asked
@@ -162,7 +168,7 @@ class _Demands(Forward[Shape]):
         return [carried(Call(node, shapes, self.integers)), *[None] * (len(node.output) - 1)]
 
     def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
-        """What its weight asks for."""
+        """Record the size required by a weight."""
         at, mine, theirs = WEIGHTS[node.op_type]
         dims, weight = shapes[0], shapes[at] if len(shapes) > at else None
         if dims is None or weight is None:
@@ -174,12 +180,12 @@ class _Demands(Forward[Shape]):
         if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
             groups = says["group"].i if "group" in says and theirs == 1 else 1
             size = weight[theirs]
-            if isinstance(size, int) and size > 0:  # else it is not known
+            if isinstance(size, int) and size > 0:  # else unknown
                 self.sizes.setdefault(dims[mine], size * groups)
 
 
 def _match(dims: Shape, target: Sequence[int], found: dict[int | str, int]) -> None:
-    """What a target asks for that has as many dims as what it is for, of which those that are known stay."""
+    """Record the sizes required by a Reshape target of the same rank with equal known dims."""
     pairs = list(zip(dims, target))
     if len(dims) == len(target) and all(n > 0 and (isinstance(d, str) or d == n) for d, n in pairs):
         for d, n in pairs:
@@ -187,7 +193,7 @@ def _match(dims: Shape, target: Sequence[int], found: dict[int | str, int]) -> N
 
 
 class Call:
-    """A node, with the shapes of what it reads (as far as they are known), and integers that are constant."""
+    """A node with known shapes of operands, and constant integers."""
 
     def __init__(
         self, node: NodeProto, shapes: Sequence[Shape | None], integers: Callable[[str], Sequence[int] | None]
@@ -200,17 +206,17 @@ class Call:
         return self.shapes[0] or ()
 
     def is_given(self, at: int, name: str) -> bool:
-        """Is there such an operand, or as older opsets write it, such an attribute?"""
+        """Return whether an operand is present, or, in older opsets, the attribute."""
         return name in self._says or bool(len(self.node.input) > at and self.node.input[at])
 
     def integers(self, at: int, name: str) -> Sequence[int] | None:
-        """What it holds, if that is constant."""
+        """Return the operand's constant integers, else None."""
         if name in self._says:
             return list(self._says[name].ints)
         return self._integers(self.node.input[at]) if self.is_given(at, name) else None
 
     def axes(self, at: int, rank: int) -> list[int] | None:
-        """Of a result of so many axes."""
+        """Return the constant axes normalized for a rank, else None."""
         found = self.integers(at, "axes")
         if found is None or not all(-rank <= a < rank for a in found):
             return None
@@ -221,7 +227,7 @@ class Call:
 
 
 def carried(call: Call) -> Shape | None:
-    """The shape of the first result, as far as it has sizes of what is read."""
+    """Return the shape of the first result in terms of operand sizes, else None."""
     op = call.node.op_type
     if op in _LIKE:
         return call.shapes[0]
@@ -238,7 +244,7 @@ def _transpose(call: Call) -> Shape | None:
 
 
 def _pad(call: Call) -> Shape | None:
-    """Computed ones are those of a window, which batch and channels do not have."""
+    """Return the shape after Pad. Computed pads belong to a window, so batch and channels stay unchanged."""
     rank = len(call.first)
     axes = call.axes(3, rank) if call.is_given(3, "axes") else list(range(rank))
     pads = call.integers(1, "pads")
@@ -275,7 +281,7 @@ def _squeeze(call: Call) -> Shape | None:
 
 
 def _matmul(call: Call) -> Shape | None:
-    """By a matrix; of a stack of them nothing is known."""
+    """Return the shape of a product with a matrix; None for a stack of matrices."""
     weight = call.shapes[1]
     if weight is None or len(weight) != 2 or len(call.first) < 2:
         return None
@@ -300,7 +306,7 @@ def _concat(call: Call) -> Shape | None:
 
 
 def _same(dims: Sequence[int | str]) -> int | str:
-    """Of sizes that are all the same: a number, if there is one."""
+    """Return the common size of equal dims: a number if any."""
     known = [d for d in dims if d != UNKNOWN]
     return next((d for d in known if isinstance(d, int)), known[0] if known else UNKNOWN)
 
@@ -314,7 +320,7 @@ def _broadcast(call: Call) -> Shape | None:
 
 
 def _met(dims: Sequence[int | str]) -> int | str:
-    """Of sizes that may be one, too: the number that is not; a symbol only if nothing else may be longer."""
+    """Return the size of broadcast dims; a symbol only if no second dim may be longer."""
     found = {d for d in dims if d != 1}
     numbers = [d for d in found if isinstance(d, int) and d != UNKNOWN]
     return numbers[0] if numbers else found.pop() if len(found) == 1 else 1 if not found else UNKNOWN

@@ -1,9 +1,8 @@
-"""What a model does with the numbers of its inputs, and so which of them it may be given.
+"""Forward analysis of uses of input numbers, which determine the range of values to feed.
 
-A number is followed as far as it is known what becomes of it: through what hands it on, and what adds or multiplies a
-constant. What indexes is below the size of what it indexes. What becomes a size stays small. What is only computed with
-and compared may be any number of its type. At a breakpoint of an operator, numbers on both sides, as they would have to
-be fed, say more than others.
+Numbers are followed through moves, and through addition or multiplication of constants. An index stays below the size
+of the indexed axis, a size stays small, and a number only computed with and compared may be any of its type. At each
+breakpoint, propagated back to the input, numbers on both sides prove more than others.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ INDEX: Final = "index"
 SIZE: Final = "size"
 UNKNOWN: Final = "unknown"
 _ROLES: Final = (FREE, INDEX, SIZE, UNKNOWN)
-_MOST: Final = 64  # edges of an input
-_ROOTS: Final = 8  # inputs that one value is followed from
+_MOST: Final = 64  # breakpoints of an input
+_ROOTS: Final = 8  # inputs followed from a single value
 _HUGE: Final = 1000.0
-_VAST: Final = 1e6  # what is multiplied by less may be a sound (32768), or a moment (1000), unless that is negative
-_FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
-_MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
+_VAST: Final = 1e6  # smaller positive factors may scale sound (32768) or time (1000)
+_FAR: Final = 1e6  # a time in seconds: inputs are close to the number
+_MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # (factor, term) of a mask, and of its complement
 _TINY: Final = 1e-30
-# Ends of narrower integers by type, as far as float32 tells all integers about them.
+# Ends of narrower integer types, as far as float32 distinguishes integers near them.
 _ENDS: Final[dict[int, tuple[float, ...]]] = {
     2: (127,),
     4: (127, 255, 32767),
@@ -64,33 +63,27 @@ _JOINING: Final = having("joined", "mutual")
 _MOVING: Final = having("moves")
 _TEXT: Final = having("words")
 _KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.keys()
-# What else differs where a number that is compared with is met, by operator and operand.
+# Distance of the second breakpoint at a comparand, by operator and operand.
 _STEPS: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 
 
 @record(frozen=True)
 class Use:
-    """Of one input. `role`: the most delicate thing that becomes of integers. `floats`: they are computed with as
-    floats; `linear`: so that large ones say as much as small ones; `origin`: what is subtracted first, where that is
-    large. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
-    indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it. `levelled`:
-    what is on one side of an edge becomes all alike. `exact`: they are compared, and what is an edge itself goes with
-    one side of it. `whole`: ends of narrower integers than those that floats become,
-    as they would have to be fed. `size`: floats become integers that are sizes."""
+    """Use of an input."""
 
-    role: str = FREE
-    floats: bool = False
-    mask: bool = False
-    jumps: bool = False
-    edges: tuple[float, ...] = ()
-    words: tuple[str, ...] = ()
-    rows: tuple[int | str, ...] = ()
-    linear: bool = True
-    origin: float = 0.0
-    levelled: bool = False
-    whole: tuple[float, ...] = ()
-    exact: bool = False
-    size: bool = False
+    role: str = FREE  # use of integers, the most restrictive
+    floats: bool = False  # integers are cast to floats
+    mask: bool = False  # multiplied by a factor large enough to hide all remaining terms
+    jumps: bool = False  # results are discontinuous at a breakpoint
+    edges: tuple[float, ...] = ()  # breakpoints, propagated back to the input
+    words: tuple[str, ...] = ()  # strings that the model compares with
+    rows: tuple[int | str, ...] = ()  # sizes of indexed axes: numbers or symbols
+    linear: bool = True  # large floats prove as much as small floats
+    origin: float = 0.0  # large constant subtracted first
+    levelled: bool = False  # numbers on one side of a breakpoint become equal
+    whole: tuple[float, ...] = ()  # ends of narrower integer types than the one floats are cast to, propagated back
+    exact: bool = False  # compared: a breakpoint itself belongs to one of its sides
+    size: bool = False  # floats are cast to integers used as sizes
 
     @property
     def bound(self) -> int | None:
@@ -98,29 +91,25 @@ class Use:
 
     @property
     def asks(self) -> bool:
-        """Are there numbers, or words, that say more than others do, and are safe to try?"""
-        if self.role == UNKNOWN:  # a kernel that nothing is known of may read beyond its memory
+        """Whether certain numbers or words prove more than others, and are safe to try."""
+        if self.role == UNKNOWN:  # an unknown kernel may read out of bounds
             return False
         return bool(self.words or self.edges) or self.role != INDEX or not self.rows
 
 
 class _Trace(NamedTuple):
-    """What a value is made of: `roots` (input, factor, term) where it is that input times the factor plus the term;
-    `origins` (input, term), where nothing is guessed; `inputs` all integers that it depends on, `cast` all floats that
-    were made integers on the way."""
+    """Origin of a value."""
 
-    roots: tuple[tuple[str, float, float], ...]
-    inputs: frozenset[str] = frozenset()
+    roots: tuple[tuple[str, float, float], ...]  # (input, factor, term): the value is input * factor + term
+    inputs: frozenset[str] = frozenset()  # integer inputs that the value depends on
     floating: bool = False
-    cast: frozenset[str] = frozenset()
-    origins: tuple[tuple[str, float], ...] = ()
+    cast: frozenset[str] = frozenset()  # float inputs cast to integers on the way
+    origins: tuple[tuple[str, float], ...] = ()  # (input, term), without guesses
 
 
 @record
 class _Found:
-    """What is known of an input so far: as `Use`. `sized`: do integers that it becomes do more than being computed
-    with? `compared`: integers that it is compared with, and `beyond` these; `tables`: constants of which it picks rows,
-    from which of its numbers on."""
+    """Intermediate state of a `Use`."""
 
     role: str = FREE
     floats: bool = False
@@ -135,9 +124,10 @@ class _Found:
     whole: dict[float, None] = field(default_factory=dict)
     exact: bool = False
     size: bool = False
-    sized: bool = False
-    compared: dict[int, None] = field(default_factory=dict)
-    beyond: dict[int, None] = field(default_factory=dict)
+    sized: bool = False  # integers cast from floats are used beyond arithmetic
+    compared: dict[int, None] = field(default_factory=dict)  # comparands
+    beyond: dict[int, None] = field(default_factory=dict)  # numbers on the opposite side of comparands
+    # (constant indexed, index of the row minus the input).
     tables: list[tuple[TensorProto, int]] = field(default_factory=list)
 
     def use(self) -> Use:
@@ -159,16 +149,16 @@ class _Found:
 
 
 def uses(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Use]:
-    """By input, for those that somebody reads and something is known of."""
+    """Return the uses of inputs, by name, as far as known."""
     return {name: found.use() for name, found in Uses(graph, functions).found.items()}
 
 
 class Uses(Forward[_Trace]):
-    """What becomes of the inputs of a graph: `found`, by input."""
+    """The uses of a graph's inputs."""
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__(functions)
-        self.found: dict[str, _Found] = {}
+        self.found: dict[str, _Found] = {}  # by input
         self._shapes = {i.name: _dims(i) for i in graph.input}
         self._numbers: dict[int, list[float]] = {}
         listed = {t.name for t in graph.initializer}
@@ -181,15 +171,14 @@ class Uses(Forward[_Trace]):
         self.walk(graph)
 
     def compared(self) -> dict[str, tuple[int, ...]]:
-        """Integers that inputs are compared with, and such as are on the other side: what takes one branch, then what
-        takes another."""
+        """Return {input: comparands, first selecting a branch, then the opposite branch}."""
         return {n: tuple(dict.fromkeys((*f.compared, *f.beyond))) for n, f in self.found.items() if f.compared}
 
     def tables(self) -> dict[str, list[tuple[TensorProto, int]]]:
-        """By input that picks rows of constants: these, and how far its numbers are below the rows."""
+        """Return {input: [(indexed constant, shift of the row against the input)]}."""
         return {name: f.tables for name, f in self.found.items() if f.tables}
 
-    # -- how facts spread --------------------------------------------------------------------------------
+    # -- transfer of facts --------------------------------------------------------------------------------
 
     def join(self, a: _Trace, b: _Trace) -> _Trace:
         roots, origins = dict.fromkeys((*a.roots, *b.roots)), dict.fromkeys((*a.origins, *b.origins))
@@ -262,7 +251,7 @@ class Uses(Forward[_Trace]):
     def _origins(
         self, node: NodeProto, reads: Sequence[_Trace | None], every: Sequence[_Trace]
     ) -> tuple[tuple[str, float], ...]:
-        """Those of what is moved, or shifted by one constant."""
+        """Return the origins after a move, or a shift by a constant."""
         if node.op_type in _MOVING:
             return tuple(dict.fromkeys(o for t in every for o in t.origins))[:_ROOTS]
         if node.op_type not in ("Add", "Sub") or len(node.input) < 2:
@@ -275,7 +264,7 @@ class Uses(Forward[_Trace]):
         return tuple((name, term + sign * shift[0]) for name, term in trace.origins)
 
     def _make_integers(self, trace: _Trace, to: int) -> frozenset[str]:
-        """The floats that become integers of this type, of which there are narrower ones."""
+        """Record breakpoints of narrower types for floats cast to integers, and return the inputs."""
         for name, a, b in trace.roots:
             if abs(a) > _TINY:
                 self._of(name).whole.update(dict.fromkeys((end - b) / a for end in _ENDS.get(to, ())))
@@ -295,7 +284,7 @@ class Uses(Forward[_Trace]):
     def _shifted(
         self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
     ) -> Iterable[tuple[str, float, float]]:
-        c = other[0] if other else 0.0  # what else is added may be anything: nothing, for a guess
+        c = other[0] if other else 0.0  # an unknown addend is assumed to be 0
         sign = -1.0 if node.op_type == "Sub" and k else 1.0
         term = -c if node.op_type == "Sub" and not k else c
         for name, a, b in trace.roots:
@@ -315,7 +304,7 @@ class Uses(Forward[_Trace]):
                 self._of(name).mask = True
             yield name, a * factor, b * factor
 
-    # -- what an operator does with what it reads --------------------------------------------------------
+    # -- uses by operators -------------------------------------------------------------------------------
 
     def _steady(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         if node.op_type not in STEADY or node.domain not in STANDARD:
@@ -357,7 +346,7 @@ class Uses(Forward[_Trace]):
                 found.beyond[n - 1 if n > 0 else n + 1] = None
 
     def _look_up(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
-        """What is looked up in a table of ai.onnx.ml."""
+        """Record keys looked up in tables of ai.onnx.ml."""
         numbers = keys(node)
         for trace in reads:
             if trace is not None:
@@ -372,7 +361,7 @@ class Uses(Forward[_Trace]):
                 self._of(name).words.update(dict.fromkeys(texts))
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
-        """Of what it indexes, each row: the last one too."""
+        """Record the size of an indexed axis, including the last row."""
         axis, rows = self._rows(node, k)
         for name, a, b in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
@@ -384,7 +373,7 @@ class Uses(Forward[_Trace]):
                 self._of(name).tables.append((self.constants[node.input[0]], int(term)))
 
     def _rows(self, node: NodeProto, k: int) -> tuple[int | None, int | str]:
-        """The axis of the first operand that the operand `k` indexes, and how long it is; 0 where that is not known."""
+        """Return (axis of the first operand indexed by operand `k`, size; 0 if unknown)."""
         at = AXIS.get((node.op_type, k))
         if at is None:
             return None, 0
@@ -394,7 +383,7 @@ class Uses(Forward[_Trace]):
             rows += operator(node.op_type).role(k) == LENGTH
         return axis, rows
 
-    # -- what is known -----------------------------------------------------------------------------------
+    # -- known values ------------------------------------------------------------------------------------
 
     def _of(self, name: str) -> _Found:
         found = self.found.get(name)
@@ -416,7 +405,7 @@ class Uses(Forward[_Trace]):
         return tuple(self.constants[name].dims) if name in self.constants else ()
 
     def _hand_on_constant(self, node: NodeProto) -> None:
-        """The numbers of a constant that is moved, however computed the place is; of one that is turned, the dims."""
+        """Propagate a moved constant's numbers regardless of positions, and a transposed constant's dims."""
         first = node.input[0] if node.input else ""
         if node.op_type not in HANDED_ON or first not in self.constants:
             return
@@ -428,7 +417,7 @@ class Uses(Forward[_Trace]):
                 self._shapes[node.output[0]] = [dims[k] for k in order]
 
     def numbers(self, name: str) -> list[float]:
-        """Those of a small constant, each once; none of what is no such."""
+        """Return the distinct numbers of a small constant, else []."""
         tensor = self.constants.get(name)
         if tensor is None:
             return []
@@ -438,7 +427,7 @@ class Uses(Forward[_Trace]):
 
 
 def _leaves_out(factor: float, *, whole: bool) -> bool:
-    """Is nothing else left beside what is multiplied by this: the `whole` input, or what it differs from one by?"""
+    """Return whether a factor hides all remaining terms. `whole`: applies to the input itself, not to 1 - input."""
     return abs(factor) >= (_VAST if whole and factor > 0 else _HUGE)
 
 

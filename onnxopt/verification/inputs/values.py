@@ -1,4 +1,4 @@
-"""Values for the inputs of a plan: everything depends on the seed only."""
+"""Values for the inputs of a plan, determined by the seed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from onnxopt.verification.inputs.wide import amplified, beside, covering, spread
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import is_float
 
-# What integers may be, tried in this order until the original runs.
+# Ranges of integers, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")
-# Tried last: strings are those only that the model names, as it may take no others.
+# Tried last: only strings named in the model, which may accept no others.
 KNOWN: Final = "known"
-# Where sequences lie, in modes that are tried after those that know nothing of it: behind the batch, or last.
+# Axis of sequences, in modes tried after those without lengths: behind the batch, or last.
 AXES: Final = {"lengths": 1, "last lengths": -1}
 _LENGTHS: Final = ("int32", "int64")
-_STEP: Final = 3  # each is shorter by a third of the longest
+_STEP: Final = 3  # each sequence is shorter by a third of the longest
 
 
 class Unsupported(Exception):
-    """An input of a type for which no values can be made."""
+    """An input of a type without values."""
 
 
 @record
 class Case:
-    """Values for one run."""
+    """Values for a run."""
 
     name: str
     dims: dict[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Case:
 
 
 class InputMaker:
-    """Makes feeds for the inputs of `plan`; `given` values are used as they are. Raises Unsupported."""
+    """Makes feeds for the inputs of `plan`; `given` values are used unchanged. Raises Unsupported."""
 
     def __init__(self, plan: Plan, given: dict[str, Any], seed: int) -> None:
         self.plan = plan
@@ -50,8 +50,10 @@ class InputMaker:
         self.seed = seed
 
     def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded", *, daring: bool = False) -> Case:
-        """A named case. `mode` other than bounded: what integers are, whatever the case is called. `daring`: sequences
-        are longer, and integers overridden, too."""
+        """Return a case of a recipe.
+
+        mode: range of integers; daring: use longer sequences, and override integers.
+        """
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
         known = mode == KNOWN
         if known:
@@ -81,7 +83,7 @@ class InputMaker:
         return self._override(case, daring) if recipe.override else case
 
     def bytes(self, dims: dict[str, int]) -> int:
-        """What the inputs that are made take."""
+        """Return the bytes of the inputs made."""
         return sum(
             math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) * _width(i.kind) * (3 if i.sequence else 1)
             for i in self.plan.inputs
@@ -89,7 +91,7 @@ class InputMaker:
         )
 
     def _override(self, case: Case, daring: bool) -> Case:
-        """The same case with other values for the initializers that a caller may override: floats, or `daring` all."""
+        """Return the case with changed overridable initializers: floats, with `daring` all."""
         rng = Draws(self.seed, 99)
         feeds = dict(case.feeds)
         for initializer, value in self.plan.overridable.items():
@@ -104,10 +106,10 @@ class InputMaker:
 
 
 _STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4, "below": 5, "above": 6}
-_SHARE: Final = 0.25  # of elements that are what inputs are compared with
+_SHARE: Final = 0.25  # of elements set to comparands
 _NO_BOUND: Final = 1 << 31
 _SMALL_SIZE: Final = 8
-# A picture, or what is quantized: hardly a size or an index.
+# Images or quantized data, hardly sizes or indices.
 _BYTES: Final = {t.name: (int(t.low), int(t.high) + 1) for t in TYPES if t.kind in "iu" and t.bits <= 8}
 
 
@@ -117,7 +119,7 @@ def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str)
     if i.kind == "bool":
         return rng.flags(shape) if math.prod(shape) != 1 else np.full(shape, variant % 2 == 0)
     dtype = _dtype(i.kind)
-    if i.use.mask and i.is_mask and mode == "bounded":  # one number has no row to be padded
+    if i.use.mask and i.is_mask and mode == "bounded":  # a single number cannot be padded
         return _mask(shape, "right" if variant else "ones").astype(dtype)
     if element_kind(dtype) in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)
@@ -134,14 +136,14 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
         return np.ones(shape)
     high = i.bound if mode == "bounded" and i.bound else 2
     if mode == "bounded" and "mask" in i.name.lower():
-        mask = np.ones(shape)  # never all masked: a row without any token is not a case anybody runs
+        mask = np.ones(shape)  # never all masked, as a row without tokens is no realistic case
         if shape and shape[-1] > 1 and variant:
             mask[..., -1] = 0
         return mask
     decisive = [n for n in i.compared if mode == "bounded" and 0 <= n < (i.bound or _NO_BOUND)]
     if decisive and math.prod(shape) == 1:
         return np.full(shape, decisive[variant % len(decisive)])
-    if decisive:  # a token that means padding, among others
+    if decisive:  # a padding token among others
         chosen = spread(shape, rng) < _SHARE
         return np.where(chosen, covering(decisive, shape, rng), rng.integers(0, high, shape))
     if not shape:
@@ -150,7 +152,7 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
 
 
 def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
-    """The tensor of a named case."""
+    """Return the tensor of an input in a recipe."""
     if recipe.on_one_side:
         if not i.is_levelled:
             return _tensor(i, shape, rng, 0, "bounded")
@@ -184,7 +186,7 @@ _STRINGS: Final = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
 
 
 def _extremes(i: InputSpec, dtype: Any) -> Any:
-    """The finite values of the case `extremes`: large, small, nothing; integers between the bounds they have."""
+    """Return the finite values of the case `extremes`: large, small, zero; integers within bounds."""
     if element_kind(dtype) == "b":
         return np.array([False, True])
     if element_kind(dtype) in "iu":
@@ -196,14 +198,15 @@ def _extremes(i: InputSpec, dtype: Any) -> Any:
     return np.array([large, -large, small, -small, 0.0, -0.0, 1.0])
 
 
-_LARGE_INTEGER: Final = 101  # it may turn out to be a size
-# Large enough to overflow exp, small enough for the rounding of intermediate values to stay below the tolerance of
-# outputs that saturate. Squares of float16 must not overflow, or every output is NaN.
+_LARGE_INTEGER: Final = 101  # may be used as a size
+# Large enough for exp to overflow, small enough for intermediate rounding to stay below the tolerance of saturated
+# outputs. Squares of float16 must not overflow, or every output is NaN.
 _FLOATS: Final = {"float16": (32.0, 1e-4)}
 
 
 def _mask(shape: list[int], kind: str) -> Any:
-    """Ones for tokens along the last axis; rows are padded by different numbers of zeros, and keep one token each."""
+    """Return a mask with ones for tokens along the last axis. Rows have different padding, and at least a token
+    each."""
     length = shape[-1]
     if kind == "ones" or not length:
         return np.ones(shape)
@@ -215,7 +218,7 @@ def _mask(shape: list[int], kind: str) -> Any:
 
 
 def _width(kind: str) -> int:
-    """Bytes of an element; of a string, of what refers to it."""
+    """Return the bytes of an element; of a string, bytes of its reference."""
     return _dtype(kind).itemsize if kind not in ("", "string") else 8
 
 
@@ -224,14 +227,15 @@ def _dtype(name: str) -> Any:
 
 
 def says_lengths(i: InputSpec) -> bool:
-    """May these be lengths: integers, one for each of a batch, that index nothing and are compared with nothing? Those
-    of 8 bits hold none."""
+    """Return whether an input may hold lengths.
+
+    Conditions: 32- or 64-bit integers, at most a vector, neither an index nor compared.
+    """
     return i.kind in _LENGTHS and len(i.shape) < 2 and not (i.sequence or i.bound or i.compared or i.is_mask)
 
 
 def longest(plan: Plan, dims: Mapping[str, int], mode: str) -> int | None:
-    """The size of the axis that is meant, of the first input of floats that is a batch of something; None in other
-    modes."""
+    """Return the size of the sequence axis in the first batched float input; None in modes without lengths."""
     if mode not in AXES:
         return None
     shapes = [i.shape for i in plan.inputs if i.kind.startswith("float") and len(i.shape) > 1]
@@ -240,5 +244,5 @@ def longest(plan: Plan, dims: Mapping[str, int], mode: str) -> int | None:
 
 
 def uneven(shape: Sequence[int], most: int) -> Any:
-    """The longest first, none of nothing."""
+    """Return lengths in descending order, all at least 1."""
     return np.maximum(1, most - np.arange(math.prod(shape)) * max(1, most // _STEP)).reshape(shape)

@@ -1,4 +1,4 @@
-"""Numbers that say more than small ones: wide ones of both signs, and those around the edges of what a model does."""
+"""Informative numbers: wide numbers of both signs, and numbers around breakpoints."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import InputSpec
     from onnxopt.verification.numbers.draws import Draws
 
-# How the case `wide` is tried: beyond all edges, then within what is indexed and small where sizes are made of it.
+# Attempts for the case `wide`: beyond all breakpoints, then within indexed sizes, with small sizes.
 MODES: Final = ("wide", "near")
 _FACTORS: Final = {"wide": 8.0, "near": 3.0}
-_SHARE: Final = 0.75  # of elements that are near an edge, if there are any
-_FLOATING: Final = 1000  # as floats: large enough for a time step, too small for its sine to be rounding
+_SHARE: Final = 0.75  # of elements near a breakpoint, if any
+_FLOATING: Final = 1000  # as floats: large enough for a time step, small enough for the sine to be accurate
 _TRIPS: Final = {"wide": 5, "near": 3}
-_BEFORE: Final = -3  # an index that counts from the end
+_BEFORE: Final = -3  # an index counted from the end
 LARGE_SIZE: Final = 64
 _FEW: Final = 4096
 _LARGEST: Final = 2**62
 _HALF: Final = {"float16": 4.0}
-_BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times an edge
-_CLOSE: Final = 0.875  # of elements that are near an edge, or by next to nothing beside one:
-_NEXT: Final = 2.0**-13  # of it at least, which only what rounds to a narrower type takes for the edge
+_BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times a breakpoint
+_CLOSE: Final = 0.875  # of elements near a breakpoint, or extremely close
+_NEXT: Final = 2.0**-13  # relative; closer than a narrower type can distinguish
 
 
 def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
-    """Values of this shape for one input. `turn`: of a single number, once above all edges, then below."""
+    """Return values of an input. `turn`: for a single number, 0 lies above all breakpoints, 1 below."""
     if is_float(dtype):
         return _floats(i, shape, rng, turn, mode).astype(dtype)
     limits = of(dtype)
@@ -40,14 +40,14 @@ def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, d
 
 
 def beside(i: InputSpec, shape: Sequence[int], rng: Draws, mode: str, *, above: bool) -> Any:
-    """Floats that are all above, or below, each number at which an operator changes what it does."""
+    """Return floats all above, or below, every breakpoint."""
     met = [e for e in i.use.edges if math.isfinite(e) and abs(e) < _largest(i.kind)]
     distance = np.abs(amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode))
     return max(met, default=0.0) + distance if above else min(met, default=0.0) - distance
 
 
 def covering(values: Sequence[Any], shape: Sequence[int], rng: Draws) -> Any:
-    """Each of these values before one comes again, in an order that is random."""
+    """Return the values in random order, each used before any repeats."""
     found = np.array(values, object if isinstance(values[0], str) else None)
     count = math.prod(shape)
     order = rng.orders(-(-count // len(found)) or 1, len(found))
@@ -55,7 +55,7 @@ def covering(values: Sequence[Any], shape: Sequence[int], rng: Draws) -> Any:
 
 
 def spread(shape: Sequence[int], rng: Draws) -> Any:
-    """Uniform between 0 and 1, as evenly as there are numbers: few of them, too, are small and large ones."""
+    """Return numbers in [0, 1), stratified, so few numbers also include small and large ones."""
     count = math.prod(shape)
     if count > _FEW:
         return rng.uniform(shape)
@@ -63,7 +63,7 @@ def spread(shape: Sequence[int], rng: Draws) -> Any:
 
 
 def amplified(values: Any, rng: Draws, mode: str) -> Any:
-    """Half of these floats larger, so that what is cut off inside is reached."""
+    """Return floats with half of them enlarged, to reach cutoffs inside the model."""
     factor = _HALF.get(values.dtype.name, _FACTORS[mode])
     return (values * np.where(spread(values.shape, rng) < 0.5, factor, 1.0)).astype(values.dtype)
 
@@ -74,7 +74,7 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
     met = [e for e in every if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
         return base
-    # What is on an edge is moved off it by a last bit, which then explains whatever happens there: a case of its own.
+    # Exact breakpoints get a separate case: noise of last bits explains any difference there.
     around = met if turn else [n for e in met for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
     if math.prod(shape) == 1:
         finite = [n for n in around if math.isfinite(n)] or around
@@ -105,7 +105,7 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: s
         return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
-    most = math.isqrt(int(limits.high))  # squares are still right
+    most = math.isqrt(int(limits.high))  # squares do not overflow
     most = min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
     sign = -1 if limits.low else 1
     origin = round(i.use.origin) if abs(i.use.origin) < _LARGEST else 0
@@ -119,13 +119,13 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: s
 
 
 def _among(around: Sequence[int], numbers: Any, rng: Draws) -> Any:
-    """Half of them replaced by what is near an edge."""
+    """Return numbers with half of them replaced by numbers near breakpoints."""
     chosen = spread(numbers.shape, rng) < 0.5
     return np.where(chosen, covering(around, numbers.shape, rng), numbers) if around else numbers
 
 
 def _indices(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, around: Sequence[int]) -> Any:
-    """Beyond both ends, where an edge says that the model takes care of them; within them in the mode `near`."""
+    """Return indices beyond both ends if breakpoints handle them; within range in mode `near`."""
     rows = i.bound or 2
     if mode == "near":
         around = [n for n in around if -rows <= n < rows]

@@ -1,7 +1,7 @@
-"""How long an input must be for a few positions to be left behind the strides and windows over it.
+"""Input lengths that leave several positions behind strides and windows.
 
-Attention over one position gives its value whatever the weights say, and of a kernel over one pixel only the middle is
-read: sizes that are too small hide what is wrong.
+Attention over a single position returns its value for any weights, and a kernel over a single pixel reads only the
+centre tap: small sizes hide faults.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from onnxopt.verification.model.operators import MEASURING, WEIGHTS, WINDOWS, ha
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
-_LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 of a picture, 4 and 6 of a sequence
-_PICTURE: Final = ((0, 1), (2, 0))  # which of them: its height and width differ, so that nobody takes one for the other
+_LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 for images, 4 and 6 for sequences
+_PICTURE: Final = ((0, 1), (2, 0))  # indices into `_LEFT`, with height different from width
 _SEQUENCE: Final = ((2,), (3,))
-_MOST: Final = {1: 1 << 14, 2: 1 << 10}  # longer ones take too long, by the number of axes
+_MOST: Final = {1: 1 << 14, 2: 1 << 10}  # by number of axes; longer inputs take too long
 _NEVER: Final = 1 << 20
-_REACH: Final = {1: 64, 2: 16}  # so far a padded window is given what all its taps read, by the number of axes
-_STEPS: Final = 32  # on the way from an input: what is behind does not change which size is chosen by much
+_REACH: Final = {1: 64, 2: 16}  # by number of axes: lengths up to which all taps of a padded window read data
+_STEPS: Final = 32  # on the path from an input; later ones hardly change the choice
 _TRIED: Final = 64  # sizes, on either side
 _BEST: Final = 16
 _FEW: Final = 16  # elements
@@ -34,19 +34,18 @@ _GLOBAL: Final = having("global")
 _CHANGING: Final = having("resizes")
 _CONVOLUTIONS: Final = WINDOWS & WEIGHTS.keys()
 _WINDOWED: Final = _CONVOLUTIONS | {"MaxPool", "AveragePool", "LpPool"}
-_FIRST_ONLY: Final = _CONVOLUTIONS | {"LSTM", "GRU", "RNN"}  # of their other inputs, the lengths are other ones
+_FIRST_ONLY: Final = _CONVOLUTIONS | {"LSTM", "GRU", "RNN"}  # further operands have independent lengths
 
 
 @record(frozen=True)
 class _Need:
-    """How long a value must be for each of `_LEFT`, of what that should be a multiple, and how long for every tap of
-    the windows over it to read something that is not padding. `steps` on the way: a position for each so many, the
-    first of which reads so many more; or, where it grows, as many for each."""
+    """Requirements on the length of a value."""
 
-    sizes: tuple[int, ...] = _LEFT
-    stride: int = 1
-    reach: int = 1
-    windows: bool = False  # is there any?
+    sizes: tuple[int, ...] = _LEFT  # for each entry of `_LEFT`
+    stride: int = 1  # the length should be a multiple
+    reach: int = 1  # length for every tap of the windows to read data, not padding
+    windows: bool = False  # a window occurs downstream
+    # On the path: (stride, elements read beyond the first of each position); (0, factor) for growth.
     steps: tuple[tuple[int, int], ...] = ()
 
     def either(self, other: _Need) -> _Need:
@@ -56,8 +55,11 @@ class _Need:
         return _Need(sizes, stride, reach, self.windows or other.windows, steps)
 
     def behind(self, stride: int, more: int, reach: int = 1) -> _Need:
-        """What this asks of a value, of which a window makes a position each `stride`; it reads `more` than that one,
-        and padding beyond `reach`."""
+        """Return the need before a window.
+
+        stride: distance of positions; more: elements read beyond the first of each position; reach: distance from
+        padding.
+        """
         found = (min((n - 1) * stride + 1 + more, _NEVER) for n in (*self.sizes, self.reach))
         *sizes, last = found
         steps = ((stride, more), *self.steps)[:_STEPS] if more or stride > 1 else self.steps
@@ -78,13 +80,16 @@ def windowed(
     batches: Collection[str],
     functions: Iterable[FunctionProto] = (),
 ) -> list[dict[str, int]]:
-    """Sizes for the dynamic dims of inputs that windows go over, two sets of them if there are any; `shapes` of the
-    inputs. Last, those of the second that could as well be a bit smaller, and no multiple of strides."""
+    """Return two sets of sizes for dynamic dims covered by windows, then sizes that are no multiples of strides.
+
+    The last may replace entries of the second set, and are not larger in total. shapes: of the inputs. [{}] if no
+    windows.
+    """
     sought = _Needs(functions)
     sought.walk(graph)
     needs = sought.facts
     found: list[dict[str, int]] = [{}, {}]
-    leads: dict[str, _Need] = {}  # what strides most over a dim
+    leads: dict[str, _Need] = {}  # need with the largest stride over a dim
     groups: dict[tuple[str, ...], None] = {}
     for name, shape in shapes.items():
         need = needs.get(name)
@@ -109,7 +114,7 @@ def windowed(
 
 
 def _ragged(groups: Iterable[Sequence[str]], leads: Mapping[str, _Need], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes, together no larger than these, that differ from them at most strides in whether something is left over."""
+    """Return sizes, together not larger than `sizes`, with different remainders at most strides."""
     found: dict[str, int] = {}
     for group in groups:
         if not sizes.keys() >= {*group} or not found.keys().isdisjoint(group):
@@ -123,7 +128,7 @@ def _ragged(groups: Iterable[Sequence[str]], leads: Mapping[str, _Need], sizes: 
 
 
 def _changes(need: _Need, size: int, axes: int) -> dict[int, int]:
-    """Of sizes about this one, the best: at how many strides they differ from it."""
+    """Return {size near `size`: number of strides with a different remainder}, the best few."""
     known, about = _left_over(need, size), min(need.stride, _TRIED)
     least = max(need.sizes[0], min(need.reach, _REACH[min(axes, 2)]))
     found = {n: sum(map(ne, _left_over(need, n), known)) for n in range(max(least, size - 2 * about), size + about)}
@@ -131,7 +136,7 @@ def _changes(need: _Need, size: int, axes: int) -> dict[int, int]:
 
 
 def _left_over(need: _Need, size: int) -> list[bool]:
-    """At which strides is there something behind the last window?"""
+    """Return, by stride, whether elements remain behind the last window."""
     found = []
     for stride, more in need.steps:
         if stride > 1:
@@ -141,13 +146,13 @@ def _left_over(need: _Need, size: int) -> list[bool]:
 
 
 class _Needs(Backward[_Need]):
-    """From outputs to inputs; what nobody reads any further needs no more than is to be left."""
+    """Backward analysis of required lengths; a value without readers needs `_LEFT`."""
 
     def join(self, a: _Need, b: _Need) -> _Need:
         return a.either(b)
 
     def walk(self, graph: GraphProto) -> None:
-        """Inputs of fixed sizes may be weights, whose numbers are not known."""
+        """Treat inputs of fixed sizes as weights of unknown numbers."""
         self.constants.update(_fixed(graph))
         super().walk(graph)
 
@@ -166,7 +171,7 @@ Constants = Mapping[str, "TensorProto"]
 
 
 def _before(node: NodeProto, need: _Need, constants: Constants) -> _Need:
-    """What a node asks of its first input."""
+    """Return the need of a node's first input."""
     return _ASKING[node.op_type](node, need, {a.name: a for a in node.attribute}, constants)
 
 
@@ -223,7 +228,7 @@ def _resized(node: NodeProto, need: _Need, given: Given, constants: Constants) -
         scales = scales or _numbers(constants.get(name))
     factors = [s for s in scales if 0 < s < _NEVER and s != 1]
     if not scales:
-        return need.widened(2)  # most do, where only sizes are given
+        return need.widened(2)  # the usual factor, if only sizes are given
     if not factors:
         return need
     largest = max(factors)
@@ -238,7 +243,8 @@ def _padded(node: NodeProto, need: _Need, given: Given, constants: Constants) ->
     total = max((pads[i] + pads[i + axes] for i in range(axes)), default=0)
     if total <= 0:
         return need
-    least = max(pads) + 1 if "mode" in given and given["mode"].s != b"constant" else 1  # others read what they add
+    # Further modes read the elements they repeat.
+    least = max(pads) + 1 if "mode" in given and given["mode"].s != b"constant" else 1
     return _Need(
         tuple(max(n - total, least) for n in need.sizes),
         need.stride,
@@ -270,5 +276,5 @@ def _fixed(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def _numbers(tensor: TensorProto | None) -> list[float]:
-    """Of a small constant; none of what is no such."""
+    """Return the numbers of a small constant, else []."""
     return [] if tensor is None else few(tensor, _FEW, (tensor.INT64, tensor.INT32, tensor.FLOAT))
