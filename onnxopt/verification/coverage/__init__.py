@@ -1,10 +1,10 @@
-"""Coverage: what no case shows, because a part did not run or because a value would agree whatever it is made of.
+"""Coverage: parts that no case ran, and values that agree in every case regardless of their operands.
 
-`gaps` are such values. Each is asked the same question, by `probe`: which cone of influence (`cones`) still agrees on
-which other numbers (`samplers`, around breakpoints, and where others are decided, `decisions`)? `changes` says from
-the files alone whether there may be any gap.
+`gaps` finds values that may hide a difference. For each, a `probe` runs its cone of influence (`cones`) on different
+numbers (`samplers`, around breakpoints; `decisions`, with different decisions). `changes` tells from the files alone
+whether gaps are possible.
 
-`unseen` goes through parts that may not run. `counterparts` says what stands for each in the other model, `conditions`
-what decides upon it. `bodies` runs a pair of them as functions of what they capture; `traces` are both models with the
-branches that cases take in place of their Ifs, and know branches that no run comes to the end of.
+`unseen` examines parts that may not run. `counterparts` finds the corresponding part in the second model, `conditions`
+compares conditions, and `bodies` runs a pair of bodies as functions of captured values. `traces` replaces Ifs by taken
+branches in both models, and finds branches that always fail.
 """

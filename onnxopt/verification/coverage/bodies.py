@@ -1,5 +1,7 @@
-"""Bodies compared as functions of what they are given: branches of an If, the first turn of a Loop or Scan, and
-functions of the model, on the values that A has there."""
+"""Comparison of bodies as functions of captured values, on A's values.
+
+Bodies are branches of an If, an iteration of a Loop or Scan, and functions of the model.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ from onnxopt.verification.programs.runner import Failed
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_MAX_NODES: Final = 50  # that are run for what is no cut
+_MAX_NODES: Final = 50  # nodes run to compute a value that is no cutpoint
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Programs = tuple[Program, Program]
 
 
 def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0, *, assuming: bool = False) -> Iterator[tuple[str, Walk]]:
-    """(attribute, walk) of each body of node i of A and what stands for it in node j of B (`counterparts`), on cases of
-    the walk around them; of a loop, its first `turn`, or a later one on states that are drawn. `assuming`: of branches
-    that no case takes and that read their condition themselves, as if it were as it has to be there.
+    """Yield (attribute, walk) for each body of A's node `i` and its counterpart in B's node `j`.
 
-    Nothing for bodies whose values are not known any more, or that do not run on them.
+    Bodies run on the cases of the enclosing walk; of a loop, iteration `turn`, with drawn states unless 0. assuming:
+    only untaken branches that read their own condition, with the condition set as the branch requires. Bodies with
+    unknown inputs, or that fail, are left out.
     """
     captured = _Captured(outer, (outer.a.nodes[i], outer.b.nodes[j]))
     for part in counterparts(outer, i, j):
@@ -63,7 +65,7 @@ def _walked(captured: _Captured, part: Counterpart, turn: int, *, assuming: bool
             enclosing=part.enclosing,
         )
         walk.run()
-    except (Failed, ValueError):  # or a type that no input has
+    except (Failed, ValueError):  # or a type impossible as an input
         return None
     return walk
 
@@ -71,17 +73,16 @@ def _walked(captured: _Captured, part: Counterpart, turn: int, *, assuming: bool
 def _known(
     captured: _Captured, programs: Programs, part: Counterpart, turn: int, told: Sequence[Collection[str]]
 ) -> list[dict[str, Any]]:
-    """What the bodies are given in each case; nothing where that is not known in one. `told`: conditions, which are as
-    they have to be."""
+    """Return the inputs of the bodies, by case; [] if unknown in any case. `told`: conditions to set."""
     try:
         known = [captured.given(programs, turn, case) for case in part.enclosing.cases]
         return [_assumed(values, told, part.assumed) for values in known] if told else known
-    except (_Unknown, Failed, KeyError):  # forgotten
+    except (_Unknown, Failed, KeyError):  # released
         return []
 
 
 def _types(captured: _Captured, programs: Programs, known: Mapping[str, Any]) -> dict[str, str]:
-    """Empty sequences tell no type of their own: what a node hands to its body is asked outside."""
+    """Return the types of inputs. The type of an empty sequence is taken from the enclosing graph."""
     outer, kinds = captured.outer, captured.outer.original.types
     carried: dict[str, str] = {}
     for node, body in zip(reversed(captured.nodes), reversed(programs)):
@@ -93,9 +94,9 @@ def _types(captured: _Captured, programs: Programs, known: Mapping[str, Any]) ->
 
 
 def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, str]]:
-    """The outputs of bodies that make what stands for each other outside; of the rest, those of one order."""
+    """Return pairs of corresponding outputs: by corresponding values outside, the rest in order."""
     (x, y), of = nodes, outer.pairs.of
-    first = int(x.op_type == "Loop")  # whether it goes on
+    first = int(x.op_type == "Loop")  # the condition output of a Loop
     mine, theirs = (p.outputs[first:] for p in programs)
     places = {name: k for k, name in enumerate(x.output) if name}
     found = {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
@@ -110,21 +111,21 @@ def _without(count: int, taken: Collection[int]) -> list[int]:
 
 
 class _Unknown(Exception):
-    """A value that bodies are given is not known, or they give different ones one name."""
+    """An input of the bodies is unknown, or has different values in A and B under the same name."""
 
 
 class _Captured:
-    """The values that two nodes, and what they hold, read from outside. B's are A's values of what stands for them, or
-    made by B."""
+    """Values read by two nodes and their bodies from outside: A's values, or computed by B."""
 
     def __init__(self, outer: Walk, nodes: Nodes) -> None:
         self.outer, self.nodes = outer, nodes
         self._made: dict[str, list[Any]] = {}
-        self._is_one_node = any(o and outer.pairs.of.get(o) in nodes[0].output for o in nodes[1].output)  # of one name
+        # The nodes correspond.
+        self._is_one_node = any(o and outer.pairs.of.get(o) in nodes[0].output for o in nodes[1].output)
 
     def given(self, programs: Programs, turn: int, case: int) -> dict[str, Any]:
-        """What the bodies are given in a turn: what they capture, and their inputs. Raises _Unknown, Failed, and
-        KeyError for what is forgotten."""
+        """Return the inputs and captured values of the bodies in an iteration. Raises _Unknown, Failed, and KeyError
+        for released values."""
         found: dict[str, Any] = {}
         for node, body, value in zip(self.nodes, programs, (self._mine, self._theirs)):
             names = [i.name for i in body.graph.input]
@@ -160,7 +161,10 @@ class _Captured:
 def _assumed(
     found: dict[str, Any], told: Sequence[Collection[str]], conditions: Sequence[Mapping[str, bool]]
 ) -> dict[str, Any]:
-    """What a branch is given, and its conditions as they have to be. Raises _Unknown where one name would say both."""
+    """Return the inputs of a branch with conditions set as the branch requires.
+
+    Raises _Unknown for contradictory values under the same name.
+    """
     truths: dict[str, bool] = {}
     for names, known in zip(told, conditions):
         if any(truths.setdefault(name, known[name]) != known[name] for name in names):
@@ -170,7 +174,7 @@ def _assumed(
 
 
 def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:
-    """What a body is given in a turn, or a function when it is called."""
+    """Return the inputs of a body in an iteration, or of a function."""
     if node.op_type == "Loop":
         handed = [value(name) for name in node.input[2:]]
         return [np.array(turn, np.int64), np.array(True), *(_later(v, seed) if turn else v for v in handed)]
@@ -179,7 +183,7 @@ def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) ->
 
 
 def _scanned(node: NodeProto, given: list[Any]) -> list[Any]:
-    """States, and what a Scan takes first of what it goes along."""
+    """Return the states and the first slices of a Scan's inputs."""
     says = {x.name: x for x in node.attribute}
     states = len(given) - (says["num_scan_inputs"].i if "num_scan_inputs" in says else 0)
     axes, ways = (says[name].ints if name in says else () for name in ("scan_input_axes", "scan_input_directions"))
@@ -188,20 +192,20 @@ def _scanned(node: NodeProto, given: list[Any]) -> list[Any]:
 
 
 def _first(value: Any, axis: int, place: int) -> Any:
-    """None where there is nothing."""
+    """Return a slice of a value; None if missing."""
     is_there = isinstance(value, np.ndarray) and -value.ndim <= axis < value.ndim and value.shape[axis]
     return np.ascontiguousarray(value.take(place, axis)) if is_there else None
 
 
 def _later(value: Any, seed: int) -> Any:
-    """What a turn could make of a state; equal ones have equal."""
+    """Return a random state with the shape of `value`; equal states give equal results."""
     if not isinstance(value, np.ndarray) or element_kind(value) != "f":
         return value
     return np.asarray(Draws(seed, zlib.crc32(value.tobytes())).normal(value.shape), value.dtype)
 
 
 def _is_one(a: Any, b: Any) -> bool:
-    """Are they one value?"""
+    """Return whether two values are equal, bit for bit."""
     if a is b:
         return True
     if isinstance(a, list) and isinstance(b, list):

@@ -1,4 +1,4 @@
-"""What files say that B makes otherwise than A, before anything is run: whether equal outputs are looked into."""
+"""Differences between the files, found before any run, that decide whether equal outputs are examined further."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
     from onnxopt.verification.programs.program import Program
 
-# What moves numbers, or is made of sizes: what is wrong with that no step hides.
+# Operators that move numbers, or compute from sizes: no step hides a fault in these.
 _PLACES: Final = (having("moves", "measures") - {"Cast", "CastLike", "Where"}) | {
     "ConstantOfShape", "DepthToSpace", "SpaceToDepth", "Constant", "Range",
 }  # fmt: skip
@@ -23,12 +23,12 @@ _WHOLE: Final = having("whole")
 
 
 def is_made_otherwise(pairs: Pairs, values: Sequence[str], sameness: Sameness) -> bool:
-    """Is anything that leads to these values of A made otherwise?"""
+    """Return whether any value upstream of these values of A is computed differently in B."""
     return any(not sameness.is_made_alike(v) for v in pairs.made_from(_leading_to(pairs, values)))
 
 
 def is_computed_otherwise(pairs: Pairs, values: Sequence[str], sameness: Sameness) -> bool:
-    """Is anything that leads to these values of A, and depends on more than sizes, computed otherwise?"""
+    """Return whether any value upstream that depends on more than sizes is computed differently in B."""
     return any(computed_otherwise(pairs, _leading_to(pairs, values), sameness))
 
 
@@ -37,7 +37,7 @@ def _leading_to(pairs: Pairs, values: Sequence[str]) -> list[str]:
 
 
 def computed_otherwise(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> Iterator[str]:
-    """The ones of these values of A that are computed otherwise, not moved only."""
+    """Yield the values of A, among `made`, that B computes differently, not only moved."""
     if not made:
         return
     mine, theirs = changing_values(pairs.a), changing_values(pairs.b)
@@ -49,13 +49,13 @@ def computed_otherwise(pairs: Pairs, made: Sequence[str], sameness: Sameness) ->
 
 
 def _computes(program: Program, value: str, shared: Collection[str], changing: set[str]) -> bool:
-    """Is more done than numbers moved between values that both have and this one?"""
+    """Return whether more than moves lies between shared values and this value."""
     nodes = (program.nodes[i] for i in program.cone([value], shared))
     return any(n.op_type not in _PLACES and not changing.isdisjoint(n.output) for n in nodes)
 
 
 def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Sameness) -> bool:
-    """Is anything made otherwise of these values of A?"""
+    """Return whether any value computed from these decisions of A is computed differently in B."""
     handed, made = made_of(pairs.a, decisions, pairs.by_original, HANDS_ON)
     mine = handed.union(decisions)
     theirs = {*pairs.made_from([*mine])}
@@ -68,8 +68,8 @@ def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Samen
 
 
 def _becomes_more(program: Program, value: str, shared: Collection[str], decisions: Collection[str]) -> bool:
-    """Does more become of a decision, between values that both have and this one, than it is moved, or another type?"""
-    more = set[str]()  # of the many there may be none is copied
+    """Return whether a decision is more than moved or cast between shared values and this value."""
+    more = set[str]()  # decisions are many, so not copied
     for i in program.cone([value], shared):
         node, reads = program.nodes[i], program.reads[i]
         if any(r in decisions or r in more for r in reads):
@@ -82,13 +82,13 @@ def _becomes_more(program: Program, value: str, shared: Collection[str], decisio
 
 
 def has_another_body(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> bool:
-    """Do other nodes, or bodies, make these values in B?"""
+    """Return whether different nodes or bodies make these values in B."""
     nodes = [pairs.a.maker[name] for name in made if name in pairs.a.maker]
     return bool(nodes) and bool(sameness.changed(nodes, ())[0])
 
 
 def hides_otherwise(pairs: Pairs) -> bool:
-    """Is there anything that may not run, and is not the same in both? One name is one value here."""
+    """Return whether parts that may not run differ. Equal names are assumed to be equal values."""
     sameness = Sameness.of_files(pairs)
     if any(changed(pairs, sameness)):
         return True
@@ -97,8 +97,10 @@ def hides_otherwise(pairs: Pairs) -> bool:
 
 
 def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
-    """The nodes of A that hide parts, of which B does not make the same of what it reads; if that is said, of `cuts`.
-    And those of B that A has not."""
+    """Return (nodes of A with parts that may not run, not computed alike in B; nodes of B without counterpart in A).
+
+    cuts: cutpoints that operands must be; None: any operands.
+    """
     mine, theirs = pairs.a.hiding, pairs.b.hiding
     same = {i: pairs.b.maker[v] for i in mine if (v := _same(pairs, i, cuts))}
     known = set(same.values())
@@ -106,7 +108,7 @@ def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = Non
 
 
 def _same(pairs: Pairs, node: int, cuts: Collection[str] | None) -> str:
-    """What B makes by the same node; empty if it does not."""
+    """Return a value of B made by the node equal to A's `node`, or ""."""
     value = next(pairs.made_from(list(pairs.a.nodes[node].output)), "")
     if not value or not pairs.is_same(value):
         return ""
@@ -115,7 +117,7 @@ def _same(pairs: Pairs, node: int, cuts: Collection[str] | None) -> str:
 
 
 def _only_inside(program: Program) -> set[int]:
-    """The nodes that make what only parts that may not run read, and no output."""
+    """Return the nodes whose results are read only by parts that may not run."""
     parts, found = set(program.hiding), set[int]()
     stack = [program.maker[o] for o in program.outputs if o in program.maker]
     while stack:

@@ -1,4 +1,4 @@
-"""Conditions: what decides upon a part of a model, whether cases make it true, and whether B asks the same as A."""
+"""Conditions of parts of a model: values in the cases, and comparison between B and A."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BRANCHES: Final = ("then_branch", "else_branch")
 _BOOL: Final = 9  # of TensorProto.DataType
 _STRING: Final = 8
-# Operators that make booleans; of a Cast that depends on what it casts to.
+# Operators with boolean results. A Cast depends on its target type.
 _BOOLEAN: Final = frozenset(k for k, row in OPERATORS.items() if "forgets" in row.traits and row.high == 1)
 
 
@@ -34,14 +34,16 @@ def is_if(node: NodeProto) -> bool:
 
 
 def is_decided(program: Program, node: NodeProto) -> bool:
-    """Do constants say what of it runs?"""
+    """Return whether constants determine which parts of a node run."""
     deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]
     return bool(deciding) and all(name in program.fixed or program.is_constant(name) for name in deciding)
 
 
 def runs(walk: Walk, node: NodeProto, body: str) -> bool:
-    """Does this body of a node of A run in any case? What is given is A's own, so that in a body it is what its first
-    turn has."""
+    """Return whether a body of A's node runs in any case.
+
+    Inside a body, A's values are those of the first iteration.
+    """
     kind, reads = node.op_type, [*node.input, "", ""]
     every = range(len(walk.original.values))
     if kind == "If":
@@ -50,13 +52,13 @@ def runs(walk: Walk, node: NodeProto, body: str) -> bool:
 
 
 def taken(walk: Walk, node: NodeProto, case: int) -> str:
-    """The branch that an If of A takes in this case; empty where that is not known any more."""
+    """Return the branch taken by an If of A in a case; "" if the condition was released."""
     truth = holds(walk, node.input[0], case)
     return "" if truth is None else BRANCHES[not truth]
 
 
 def holds(walk: Walk, condition: str, case: int) -> bool | None:
-    """Is a condition of A true, or a number of turns no zero, in this case? None where that is not known any more."""
+    """Return whether a condition of A is true, or a trip count positive, in a case; None if released."""
     a = walk.a
     value = a.constant(condition) if a.is_constant(condition) else walk.original.values[case].get(condition)
     return None if value is None else bool(np.all(np.asarray(value) > 0))
@@ -66,13 +68,13 @@ def holds(walk: Walk, condition: str, case: int) -> bool | None:
 
 
 def asked(program: Program, name: str) -> tuple[str, bool]:
-    """What a condition asks, and whether it asks so, or the opposite."""
+    """Return (root of a condition, whether equal to the root and not its negation)."""
     *_, (found, is_so) = said(program, name, True).items()
     return found, is_so
 
 
 def said(program: Program, name: str, truth: bool) -> dict[str, bool]:
-    """What a condition says, and what it is the opposite of, and so on."""
+    """Return {value: truth} implied by a condition, along negations and casts back to the root."""
     found = {name: truth}
     while name in program.maker:
         node = program.nodes[program.maker[name]]
@@ -84,7 +86,7 @@ def said(program: Program, name: str, truth: bool) -> dict[str, bool]:
 
 
 def _keeps_truth(program: Program, node: NodeProto) -> bool:
-    """Is it a Cast to booleans, or one of them to zeros and ones, which some exporter casts back?"""
+    """Return whether a node casts to booleans, or booleans to zeros and ones, as some exporters do."""
     to = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
     return to == _BOOL or (to not in (0, _STRING) and _is_boolean(program, node.input[0]))
 
@@ -97,7 +99,7 @@ def _is_boolean(program: Program, name: str) -> bool:
 
 
 def known_here(walk: Walk, name: str) -> bool | None:
-    """What the branches around a body of A say of a condition; None if they say nothing."""
+    """Return a condition's truth implied by the branches around a body of A, else None."""
     straight = True
     while True:
         name, is_so = asked(walk.a, name)
@@ -118,8 +120,10 @@ def known_here(walk: Walk, name: str) -> bool | None:
 
 
 def asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) -> bool | None:
-    """Does B's condition ask the same as A's, or the opposite (False), whatever the inputs are; or, `by_name`, do those
-    that are called so agree? None: neither."""
+    """Return whether B's condition equals A's (True) or its negation (False) for all inputs, else None.
+
+    by_name: accept conditions of equal names that agree in the cases.
+    """
     straight = True
     while True:
         if _is_one(walk, mine, theirs, by_name=by_name):
@@ -132,7 +136,8 @@ def asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) -> 
 
 
 def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
-    """Is B's condition in all cases what A's is, or the opposite (False)? None: neither, or that is not known."""
+    """Return whether B's condition equals A's (True) or its negation (False) in all cases; else, or if unknown,
+    None."""
     if theirs not in walk.agreed or theirs not in walk.pairs.of:
         return None
     every = range(len(walk.original.values))
@@ -143,13 +148,13 @@ def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
 
 
 def _is_captured(program: Program, name: str) -> bool:
-    """Does a body read it from outside?"""
+    """Return whether a body reads a value from outside."""
     is_own = name in program.maker or any(name == i.name for i in program.graph.input)
     return program.is_body and not is_own and not program.is_constant(name)
 
 
 def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
-    """Is a value of A that one of B, by what stands in the files; or does it agree, and is called so?"""
+    """Return whether a value of A equals a value of B according to the files; `by_name`: by name and in the cases."""
     a, b = walk.a, walk.b
     if a.is_constant(mine) or b.is_constant(theirs):
         both = mine in a.constants and theirs in b.constants
@@ -164,7 +169,7 @@ def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
 
 
 def _are_one_input(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
-    """Are they one input of the models, or what is handed alike to bodies at one place?"""
+    """Return whether two names are the same input of the models, or of bodies with equal operands."""
     if walk.enclosing is None:
         return mine == theirs
     places = [[i.name for i in p.graph.input] for p in (walk.a, walk.b)]
@@ -183,7 +188,7 @@ def _place(name: str, names: list[str]) -> int | None:
 
 
 def _are_alike_folded(walk: Walk, mine: str, theirs: str) -> bool:
-    """Are they made alike of what constants make, which one of the two may have folded?"""
+    """Return whether two values are equal once constant values, perhaps folded in one model, are computed."""
     if (known := walk.folded.get((mine, theirs))) is not None:
         return known
     sides = (walk.runner, mine, walk.fed_of_a), (walk.replay.runner, theirs, walk.fed)
@@ -194,7 +199,7 @@ def _are_alike_folded(walk: Walk, mine: str, theirs: str) -> bool:
 
 
 def _made_of_constants(runner: Runner, value: str, fed: Collection[str]) -> dict[str, Any]:
-    """What nodes on the way from what is fed to this value make of constants only, and others read."""
+    """Return the constant values read by nodes between `fed` and a value, computed by a run."""
     program = runner.program
     read = [*dict.fromkeys(_fixed_reads(program, program.cone([value], fed)))]
     if not read:

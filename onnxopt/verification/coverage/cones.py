@@ -1,5 +1,4 @@
-"""Cones of influence: the nodes of A and of B that make one value of the values from which pieces start; and their
-breakpoints, numbers at which an operator changes what it does."""
+"""Cones of influence, the nodes of A and B between cutpoints and a value, and breakpoints of their operators."""
 
 from __future__ import annotations
 
@@ -24,37 +23,35 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
-MAX_NODES: Final = 200  # of a cone that is run on drawn numbers: behind more nodes larger numbers mean nothing
-EPSILON: Final = 1e-3  # what is added and no larger is one
-_NEAR: Final = 1e-3  # of a breakpoint, that was followed through other constants
+MAX_NODES: Final = 200  # of a probed cone: larger numbers mean nothing behind more nodes
+EPSILON: Final = 1e-3  # addends up to this size are epsilons
+_NEAR: Final = 1e-3  # relative; of a breakpoint propagated through different constants
 _MAX_POINTS: Final = 8
 _LARGEST: Final = 1e30
 _NORMALIZATIONS: Final = ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization")
-# Ends of integers of 8 and 16 bits, by TensorProto.DataType.
+# Ends of 8- and 16-bit integers, by TensorProto.DataType.
 _ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
 
 
 @dataclass(frozen=True)
 class Cone:
-    """What makes `value` of B, and `original`, its counterpart in A.
-
-    `fed`, `fed_of_a`: values from which pieces start, as B and A call them. `nodes`: A's. `entries`: values that A's
-    nodes read. `both`: the entries that B's nodes read, too. `asked`: values that B's nodes read and A's nodes make.
-    """
+    """The cone of a value of B and its counterpart in A."""
 
     walk: Walk
-    value: str
-    fed: Collection[str]
-    fed_of_a: Collection[str]
-    nodes: list[int]
-    entries: list[str]
-    both: frozenset[str]
-    asked: list[str]
+    value: str  # in B
+    fed: Collection[str]  # cutpoints, by B's names
+    fed_of_a: Collection[str]  # cutpoints, by A's names
+    nodes: list[int]  # of A
+    entries: list[str]  # values read by A's nodes
+    both: frozenset[str]  # entries also read by B's nodes
+    asked: list[str]  # values made by A's nodes and read by B's
 
     @classmethod
     def of(cls, walk: Walk, value: str, behind: Collection[str] = ()) -> Cone | None:
-        """The cone from all that is fed, except values `behind` which the value is made. None for a cone that is too
-        long, draws random numbers, or reads what is no tensor or is not kept any more."""
+        """Return the cone of a value, starting from all cutpoints except `behind`.
+
+        None if too long, random, or with entries that are no tensors or were released.
+        """
         a, of = walk.a, walk.pairs.of
         original, fed, fed_of_a = of[value], walk.fed, walk.fed_of_a
         if behind:
@@ -77,7 +74,7 @@ class Cone:
 
     @property
     def operators(self) -> Iterator[NodeProto]:
-        """The nodes of A and of B."""
+        """The nodes of A and B."""
         a, b = self.walk.a, self.walk.b
         yield from (a.nodes[i] for i in self.nodes)
         yield from (b.nodes[i] for i in b.cone([self.value], self.fed))
@@ -87,32 +84,35 @@ class Cone:
         return any(self.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in self.nodes)
 
     def range(self, name: str) -> Range:
-        """What numbers an entry can be."""
+        """Return the possible numbers of an entry."""
         return self.walk.a.ranges.get(name, ANY)
 
     def possible(self, name: str, values: Any) -> Any:
-        """Floats for an entry, as far as operators make such: what no run of the model can make says nothing."""
+        """Return floats clipped to the entry's range: numbers impossible in any run prove nothing."""
         if element_kind(values) != "f" or name not in self.walk.a.ranges:
             return values
-        with np.errstate(over="ignore"):  # of a bound that the type does not hold
+        with np.errstate(over="ignore"):  # a bound may exceed the type
             return self.range(name).cut(values)
 
     def known(self, case: int) -> dict[str, Any]:
-        """A's values of the entries in this case, by name."""
+        """Return A's values of the entries in a case, by name."""
         values = self.walk.original.values[case]
         return {e: values[e] for e in self.entries}
 
 
 def _are_tensors(walk: Walk, names: Sequence[str]) -> bool:
-    """Are these of A tensors that are kept, in each case?"""
+    """Return whether these values of A are tensors still in memory, in all cases."""
     return all(isinstance(known.get(name), np.ndarray) for known in walk.original.values for name in names)
 
 
 def made_of(
     program: Program, values: Collection[str], cuts: Collection[str], hands_on: Collection[str] = ()
 ) -> tuple[set[str], list[str]]:
-    """Returns (handed, made). handed: results of operators in `hands_on` that read only these values, each other and
-    constants. made: the next `cuts` that depend on the values or on what is handed on."""
+    """Return (handed, made).
+
+    handed: results of operators in `hands_on` that read only `values`, each other and constants. made: the next `cuts`
+    that depend on `values` or `handed`.
+    """
     handed, found = {*values}, list[str]()
     readers = program.readers
     queue = [i for v in handed if v in program.maker for i in readers.get(v, ())]
@@ -139,16 +139,16 @@ def _reads_only(program: Program, i: int, values: Collection[str]) -> bool:
 
 
 def outputs_behind(walk: Walk, values: Iterable[str]) -> list[str]:
-    """The outputs, as A calls them, that depend on any of these values of B."""
+    """Return the outputs, by A's names, that depend on any of these values of B."""
     nodes = {walk.b.maker[v] for v in values}
     return [x for x, y in walk.pairs.outputs if nodes and not nodes.isdisjoint(walk.b.cone([y], ()))]
 
 
-# -- breakpoints ------------------------------------------------------------------------------------------
+# -- breakpoints -----------------------------------------------------------------------------------------
 
 
 class Breakpoints:
-    """Those of one program, by node. `epsilons`: what is added to a variance is one, too."""
+    """Breakpoints of a program's operators. `epsilons`: include epsilons added to a variance."""
 
     def __init__(self, program: Program, *, epsilons: bool = False) -> None:
         self._program = program
@@ -159,7 +159,7 @@ class Breakpoints:
         self._held.update(constants(every))
 
     def of(self, nodes: Iterable[int]) -> list[float]:
-        """Of these nodes and their bodies, each once, in order."""
+        """Return the sorted breakpoints of nodes and their bodies."""
         return sorted({n for i in nodes for node in inside([self._program.nodes[i]]) for n in self._of(node)})
 
     def all(self) -> list[float]:
@@ -181,13 +181,13 @@ class Breakpoints:
 
 
 def integer_ends(nodes: Iterable[NodeProto]) -> list[float]:
-    """The least and largest of the narrow integers that these nodes cast to, each once, in order."""
+    """Return the sorted bounds of narrow integer types in Casts."""
     types = (next((a.i for a in n.attribute if a.name == "to"), 0) for n in nodes if n.op_type == "Cast")
     return sorted({n for to in types for n in _ENDS.get(to, ())})
 
 
 def only_in_one(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """The numbers of each list that are not near any of the other."""
+    """Return the numbers of each list without a close number in the other."""
     return _only(x, y) + _only(y, x)
 
 
@@ -197,7 +197,7 @@ def _only(x: Sequence[float], y: Sequence[float]) -> list[float]:
 
 
 def between(points: Sequence[float], every: Sequence[float]) -> list[float]:
-    """What is between each of these breakpoints and the next of all there are, or beyond the last."""
+    """Return numbers between each of `points` and its neighbours in `every`, and beyond the ends."""
     if not every:
         return []
     ends = [1.25 * every[0] - 0.5, *every, 1.25 * every[-1] + 0.5]

@@ -1,8 +1,8 @@
-"""Bodies of a node of A, and what stands for each in B.
+"""Bodies of a node of A and their counterparts in B.
 
-For a branch of an If that is the same branch where B asks the same, and the other where it asks the opposite. Where B
-asks something else, or nothing, since it knows the answer, it is whatever makes in B what the If makes: in the cases
-that take the branch, for of others it says nothing.
+A branch corresponds to the same branch if B's condition is equal, and to the opposite branch if negated. If B's
+condition is different or missing (known by B), the branch corresponds to the nodes of B that make the If's results, in
+the cases that take the branch.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ _NOTHING: Final[Assumed] = ({}, {})
 
 
 class Counterpart(NamedTuple):
-    """A body of A, and what stands for it in B. `outputs` of both, where these are not the bodies'. `assumed`: what
-    conditions of A and B would be, if no case takes the branch."""
+    """A body of A and its counterpart in B."""
 
     enclosing: Enclosing
     mine: GraphProto
     theirs: GraphProto
-    outputs: list[tuple[str, str]] | None = None
-    assumed: Assumed = _NOTHING
+    outputs: list[tuple[str, str]] | None = None  # corresponding outputs, if not the bodies'
+    assumed: Assumed = _NOTHING  # values of conditions, for a branch that no case takes
 
 
 def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
-    """Of the bodies of node i of A, in node j of B; for a branch of an If also in whatever makes the same in B."""
+    """Yield the counterparts of bodies of A's node `i` in B's node `j`, or in B's nodes in place of an If."""
     x, y = nodes = outer.a.nodes[i], outer.b.nodes[j]
     if is_if(x):
         yield from _of_branches(outer, nodes)
@@ -66,26 +65,26 @@ def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
 
 
 def _asks(outer: Walk, nodes: Nodes) -> tuple[bool | None, bool]:
-    """(does the If of B ask the same as that of A, or the opposite (False), or neither; is that so for any inputs?)."""
+    """Return (as `asks_alike`, for the conditions of two Ifs; whether for all inputs)."""
     mine, theirs = (node.input[0] for node in nodes)
     asks = asks_alike(outer, mine, theirs)
     if asks is not None:
         return asks, True
     asks = asks_alike(outer, mine, theirs, by_name=True)
-    if asks is None and outer.pairs.by_original.keys().isdisjoint(nodes[0].output):  # B has one in place of several
+    if asks is None and outer.pairs.by_original.keys().isdisjoint(nodes[0].output):  # a single If of B replaces several
         asks = agree(outer, mine, theirs)
     return asks, False
 
 
 def _assumed(enclosing: Enclosing) -> Assumed:
-    """What the conditions of A and B would be, and what they are the opposite of."""
+    """Return the conditions of A and B as required by an untaken branch, and their negations."""
     (x, y), outer = enclosing.nodes, enclosing.outer
     mine = said(outer.a, x.input[0], enclosing.name == BRANCHES[0])
     return mine, said(outer.b, y.input[0], enclosing.theirs == BRANCHES[0])
 
 
 def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:
-    """What makes in B, of what it is fed, the values that stand for those that the node of A makes."""
+    """Yield the nodes of B that make the results of A's node from cutpoints, as a counterpart of its branch."""
     mine, of = held(outer.a, nodes[0])[name], outer.pairs.by_original
     made = [(inner.name, of[o]) for inner, o in zip(mine.output, nodes[0].output) if o in of]
     if not made:
@@ -102,7 +101,7 @@ def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Ite
 
 
 def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
-    """The bodies of a node; of a call, what the function does, as far as it has the operators of the model."""
+    """Return a node's bodies by name; for a call, the function with the model's opsets, as a graph."""
     model = program.skeleton.proto
     function = program.skeleton.functions.of(node)
     if function is None:
@@ -122,7 +121,7 @@ def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
 
 
 def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """The node with the attributes that the call gives."""
+    """Return a copy of a node with references to attributes of the call resolved."""
     found = type(node)()
     found.CopyFrom(node)
     del found.attribute[:]
@@ -140,7 +139,7 @@ def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
 
 
 def opened(node: NodeProto, branch: str) -> list[NodeProto]:
-    """The nodes of a branch, and Identities that hand its results on as those of the If."""
+    """Return the nodes of a branch, and Identities from its results to the If's."""
     from onnx import NodeProto
 
     body = bodies(node)[branch]

@@ -1,8 +1,8 @@
-"""What is made of a decision that is the same in all cases: a comparison that is never true, a class never the best.
+"""Values computed from a decision constant in all cases: a comparison never true, a class never the best.
 
-It agrees whatever would be made of another. So where A and B make it otherwise, it is probed with others: booleans that
-are turned round, indices of all that they could pick of a table; or, where only one of the two has the decision, the
-same numbers in other places.
+Such a value agrees whatever a different decision would give. If A and B compute it differently, it is probed with
+different decisions: negated booleans, and all indices into a table. If only one of the two has the decision, its
+operand is permuted.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 _MAX_DECISIONS: Final = 64
-_MAX_VALUES: Final = 64  # that are made of them
+_MAX_VALUES: Final = 64  # computed from decisions
 _MAX_ROWS: Final = 1 << 12  # of a table
 _ELSEWHERE: Final = 8  # samples
 _BEST: Final = ("ArgMax", "ArgMin")
-# What hands a decision on, in another place or as another number for each.
+# Operators that move a decision, or map its elements one to one.
 HANDS_ON: Final = (having("moves") - having("joined")) | {"Not", "Neg", "ArrayFeatureExtractor"}
-_LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may be a table, of which they pick
+_LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # operators with a possible table as the first operand
 
 
 def decided_otherwise(walk: Walk, sameness: Sameness) -> dict[str, bool]:
-    """The values of B that agree and are made otherwise of a decision: do they differ where another one was drawn?"""
+    """Return {value of B computed differently from a decision: whether it differs for a different decision}."""
     changing = changing_values(walk.a)
     names = itertools.islice((name for name in _decisions(walk.a) if name in changing), _MAX_DECISIONS)
     every = {name: _Decision(walk, name) for name in names}
@@ -63,7 +63,7 @@ def _decisions(program: Program) -> Iterator[str]:
 
 
 def _differs(cone: Cone | None, every: dict[str, _Decision]) -> bool | None:
-    """Does the value differ where a decision is another one? None if cases have shown both answers of each."""
+    """Return whether a value differs for a different decision; None if the cases show both results of each decision."""
     if cone is None:
         return False
     walk = cone.walk
@@ -79,7 +79,7 @@ def _differs(cone: Cone | None, every: dict[str, _Decision]) -> bool | None:
 
 
 class _Decision:
-    """A result of A that may be others."""
+    """A result of A that may be different for different inputs."""
 
     def __init__(self, walk: Walk, name: str) -> None:
         self._walk, self._name = walk, name
@@ -100,12 +100,14 @@ class _Decision:
 
     @functools.cached_property
     def is_seen(self) -> bool:
-        """Are these booleans of which each is both, in some row of some case?"""
+        """Whether each boolean is both true and false in the cases."""
         return bool(self._known) and element_kind(self._known[-1]) == "b" and not self._fixed(self._known[-1]).any()
 
     def turns(self, cone: Cone) -> bool:
-        """Does the value of a cone differ where this one is another? What stands in a branch is compared by itself;
-        entries that A makes of the decision would be others, too."""
+        """Return whether the cone's value differs for a different decision.
+
+        False if further entries depend on the decision, and for branches, which are compared separately.
+        """
         is_apart = self._behind.isdisjoint(cone.entries) and set(self._walk.a.hiding).isdisjoint(cone.nodes)
         return is_apart and self._name in cone.both and differs(cone, self._others)
 
@@ -117,7 +119,7 @@ class _Decision:
         return samplers.rows(known, self._name, indices)
 
     def _fixed(self, value: Any) -> Any:
-        """Which of these booleans are the same in all rows of all cases."""
+        """Return which booleans are equal in all rows of all cases."""
         if not value.ndim or any(v.shape[1:] != value.shape[1:] for v in self._known):
             every = np.concatenate([v.reshape(-1) for v in self._known])
             return np.full(value.shape, every.all() or not every.any())
@@ -125,7 +127,7 @@ class _Decision:
         return np.broadcast_to(rows.all(axis=0) | ~rows.any(axis=0), value.shape)
 
     def _rows(self, cone: Cone) -> Any:
-        """All that it could pick of the tables of A's nodes that it picks of; the ends of long ones."""
+        """Return indices of all rows in the tables indexed by the decision; a sample for long tables."""
         a, handed, counts = self._walk.a, {self._name}, list[int]()
         for node in (a.nodes[i] for i in cone.nodes):
             if node.op_type in _LISTS and node.input[1] in handed and a.is_constant(node.input[0]):

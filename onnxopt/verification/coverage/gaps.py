@@ -1,7 +1,7 @@
-"""Coverage gaps: values that agree in every case and would not have to, and what a probe of each says.
+"""Coverage gaps: values that agree in every case but would not have to, and the results of probes.
 
-A gap is a value of B that A makes otherwise, of a kind that hides a difference: a decision that is the same in all
-cases, what is made of such, a step, a narrower integer, a bound that nothing reaches.
+A gap is a value of B computed differently from A, of a kind that hides a difference: a decision constant in all cases,
+a value computed from a constant decision, a step, a narrower integer, or a bound never reached.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
-_MAX_VALUES: Final = 32  # of a kind that are probed
-_MAX_STEPS: Final = 16  # the same of what takes more samples
-_AT_ONCE: Final = 16  # values of which the noise is measured together
-_NEAR: Final = 16  # samples that are like the numbers of a case,
-_ELSEWHERE: Final = 128  # or the same in other places: each may be a row of which a channel is above zero
-_ODD: Final = 8  # booleans that are not as all others
-_DECISIONS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")  # those of quantizers are none
+_MAX_VALUES: Final = 32  # probed, of each kind
+_MAX_STEPS: Final = 16  # likewise, for kinds with more samples
+_AT_ONCE: Final = 16  # values with noise measured together
+_NEAR: Final = 16  # samples close to the numbers of a case
+_ELSEWHERE: Final = 128  # permutations of the numbers of a case: each may be a row with some channel positive
+_ODD: Final = 8  # booleans different from the majority
+# Types of decisions; quantizers have further types.
+_DECISIONS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")
 _INTEGERS: Final = _DECISIONS[1:]
 _PICKING: Final = ("ArgMax", "ArgMin", "TopK")
-_DEPTH: Final = 4  # cuts behind each other that a difference is followed through,
-_FOLLOWED: Final = 12  # and in all
-# Operators that take any integers, and make none of them a size or an index.
+_DEPTH: Final = 4  # consecutive cutpoints through which a difference is followed
+_FOLLOWED: Final = 12  # cutpoints in total
+# Operators on arbitrary integers that make no sizes or indices.
 _ARITHMETIC: Final = frozenset((
     "Constant", "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max",
     "Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where",
@@ -60,17 +61,17 @@ _ARITHMETIC: Final = frozenset((
 
 @dataclass(frozen=True)
 class Gap:
-    """A value of B. `part` says why it was not seen, `how` what shows it. `stays`: no further case settles it."""
+    """A coverage gap."""
 
-    value: str
-    part: str
-    how: str
+    value: str  # of B
+    part: str  # kind, in words
+    how: str  # the probe that shows a difference, in words
     differs: bool
-    stays: bool = False
+    stays: bool = False  # no further case closes the gap
 
 
 def gaps(walk: Walk, sameness: Sameness) -> Iterator[Gap]:
-    """All kinds, one after the other; of each the first values are probed."""
+    """Yield the gaps by kind. The first values of each kind are probed."""
     for find, part, how in _KINDS:
         for value, found in find(walk, sameness).items():
             stays = find is _behind_steps and found and not _could_tell(walk, value)
@@ -78,41 +79,41 @@ def gaps(walk: Walk, sameness: Sameness) -> Iterator[Gap]:
 
 
 def _cuts(walk: Walk) -> Iterator[str]:
-    """The values of B that agree and have a counterpart, in order."""
+    """Yield the agreeing values of B with a counterpart, in order."""
     return (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of)
 
 
 def _cones(walk: Walk, value: str) -> tuple[list[int], list[int]]:
-    """The nodes of A and of B that make a value of what is fed."""
+    """Return the nodes of A and of B between cutpoints and a value."""
     return walk.a.cone([walk.pairs.of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
 
 
 def _known(walk: Walk, value: str) -> list[Any]:
-    """A's values of it, as far as these are kept and tensors."""
+    """Return A's tensors of a value still in memory, by case."""
     return [v for known in walk.original.values if isinstance(v := known.get(walk.pairs.of[value]), np.ndarray)]
 
 
-# -- blank values ----------------------------------------------------------------------------------------
+# -- blank values ---------------------------------------------------------------------------------------
 
 
 def changed_blanks(walk: Walk) -> list[str]:
-    """The cuts of B that are zero, NaN or empty in all cases and are made otherwise than A makes them."""
+    """Return the cutpoints zero, NaN or empty in all cases, and computed differently in B."""
     return [v for v in walk.blank if not walk.sameness.is_made_alike(v) and not _is_of_no_turn(walk, v)]
 
 
 def unproven_blanks(walk: Walk, changed: Sequence[str] | None = None) -> list[str]:
-    """Of these, the values of which no probe on numbers drawn in place of what says nothing shows that they agree."""
+    """Return the changed blank values without a probe that agrees on drawn numbers."""
     return [v for v in (changed_blanks(walk) if changed is None else changed) if not _is_proven(walk, v)]
 
 
 def _is_of_no_turn(walk: Walk, value: str) -> bool:
-    """Is it what a Loop gathers that makes no turn? Its body is compared by itself, and said to be unseen else."""
+    """Return whether a value is stacked by a zero-trip Loop, whose body is compared separately."""
     mine, theirs = walk.a.nodes[walk.a.maker[walk.pairs.of[value]]], walk.b.nodes[walk.b.maker[value]]
     return mine.op_type == theirs.op_type == "Loop" and not runs(walk, mine, "body")
 
 
 def _is_proven(walk: Walk, value: str) -> bool:
-    """Larger numbers are drawn only where smaller ones are cut off."""
+    """Return whether a probe agrees. Larger numbers are used only if smaller numbers are cut off."""
     cone, found = Cone.of(walk, value), Verdict.SILENT
     for factor in (1.0, 64.0, 4096.0):
         if cone is not None and found is Verdict.SILENT:
@@ -125,11 +126,11 @@ def _filled(cone: Cone, known: Any, factor: float) -> Iterator[Any]:
     return (samplers.filled(known, rng, factor, positive=positive) for positive in (False, True))
 
 
-# -- decisions -------------------------------------------------------------------------------------------
+# -- decisions ------------------------------------------------------------------------------------------
 
 
 def undecided(walk: Walk, sameness: Sameness) -> dict[str, bool]:
-    """Decisions that are nearly the same in all cases: on numbers far from these, and integers equal to each other."""
+    """Return {nearly constant decision: whether it differs on distant numbers or equal integers}."""
     settled = walk.cuts.union(walk.pending)
     little = (v for v in walk.b.maker if v in settled and v in walk.pairs.of and _says_little(walk, v))
     found = list(itertools.islice((v for v in little if not sameness.is_made_alike(v)), _MAX_VALUES))
@@ -150,12 +151,12 @@ def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
     if cone is None or any(n.op_type not in _ARITHMETIC for n in cone.operators):
         return False
     walk = cone.walk
-    asked = walk.a.entries(walk.a.cone(cone.asked, cone.fed_of_a), cone.fed_of_a)  # what B reads is made of these
+    asked = walk.a.entries(walk.a.cone(cone.asked, cone.fed_of_a), cone.fed_of_a)  # operands of B computed from these
     return differs(cone, partial(samplers.equals, free=cone.both.union(asked) & _free(walk), points=points))
 
 
 def _free(walk: Walk) -> set[str]:
-    """Depends on more than sizes, and which turn of a loop it is: those may not be equal to anything else."""
+    """Return the values that depend on more than sizes and a loop's iteration number, which equal nothing else."""
     found = set(walk.a.given)
     if walk.enclosing is not None and walk.enclosing.nodes[0].op_type == "Loop" and walk.a.graph.input:
         found.discard(walk.a.graph.input[0].name)
@@ -163,7 +164,7 @@ def _free(walk: Walk) -> set[str]:
 
 
 def _says_little(walk: Walk, value: str) -> bool:
-    """Are these booleans, of which at most a few are not as the others, in all cases; or integers that are all one?"""
+    """Return whether booleans are nearly all equal in all cases, or integers all equal."""
     kind = walk.replay.kind(value)
     known = [v for v in _known(walk, value) if v.size] if kind in _DECISIONS else []
     if not known:
@@ -173,11 +174,11 @@ def _says_little(walk: Walk, value: str) -> bool:
     return min(others, every.size - others) <= most
 
 
-# -- breakpoints -----------------------------------------------------------------------------------------
+# -- breakpoints ----------------------------------------------------------------------------------------
 
 
 def _of_other_points(walk: Walk, values: Iterable[str], *, epsilons: bool = False) -> Iterator[tuple[str, list[float]]]:
-    """(value, numbers around breakpoints that only one of A and B has in its cone)."""
+    """Yield (value, numbers around breakpoints in the cone of only one of A and B)."""
     a, b = Breakpoints(walk.a, epsilons=epsilons), Breakpoints(walk.b, epsilons=epsilons)
     for value in values:
         mine, theirs = _cones(walk, value)
@@ -187,26 +188,28 @@ def _of_other_points(walk: Walk, values: Iterable[str], *, epsilons: bool = Fals
 
 
 def _picked(walk: Walk, sameness: Sameness) -> dict[str, bool]:
-    """Indices that other breakpoints make, as where only one of both drops what is below zero before it takes the
-    largest: where all is on one side of these."""
+    """Return {index with different breakpoints upstream: whether it differs with all numbers on the same side}.
+
+    Example: only one model applies Relu before ArgMax.
+    """
     values = [v for v in _cuts(walk) if walk.replay.kind(v) in _INTEGERS and _picks(walk, v)]
     found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
     return {v: differs(Cone.of(walk, v), Beyond(points), grossly) for v, points in found}
 
 
 def _picks(walk: Walk, value: str) -> bool:
-    """Is it made in both by what takes the first of the largest or smallest?"""
+    """Return whether ArgMax, ArgMin or TopK makes a value in both."""
     pieces = (walk.a, walk.pairs.of[value], walk.fed_of_a), (walk.b, value, walk.fed)
     return all(any(p.nodes[i].op_type in _PICKING for i in p.cone([v], fed, MAX_NODES)) for p, v, fed in pieces)
 
 
 def have_other_points(a: Program, b: Program) -> bool:
-    """Are there breakpoints in one program that are none in the other?"""
+    """Return whether a program has breakpoints absent in the second."""
     return bool(only_in_one(*(Breakpoints(p, epsilons=True).all() for p in (a, b))))
 
 
 def unreached(walk: Walk) -> list[str]:
-    """The cuts of B that other breakpoints make than A's, and that differ beyond them, as does what is made of them."""
+    """Return the cutpoints with different breakpoints that differ beyond them, together with downstream values."""
     found = itertools.islice(_of_other_points(walk, _cuts(walk), epsilons=True), _MAX_VALUES)
     return [
         v
@@ -223,8 +226,11 @@ def _reaches_output(
     behind: frozenset[str] = frozenset(),
     depth: int = _DEPTH,
 ) -> bool:
-    """Does this value differ, and with it what is made of it? A bound that was moved on purpose (a quantizer, before
-    what only moves numbers) is made up for by what reads the value. `behind`: values that differ before it."""
+    """Return whether a value differs, and values downstream as well.
+
+    A bound moved on purpose (a quantizer before operators that move numbers) is compensated by its readers. behind:
+    values upstream that differ.
+    """
     if next(budget, None) is None or not differs(Cone.of(walk, value, behind), beyond, grossly):
         return False
     if not depth or value in {walk.pairs.by_original.get(o, o) for o in walk.a.outputs}:
@@ -234,30 +240,31 @@ def _reaches_output(
     return any(_reaches_output(walk, v, beyond, budget, behind | {value}, depth - 1) for v in following)
 
 
-# -- narrower integers -----------------------------------------------------------------------------------
+# -- narrower integers ----------------------------------------------------------------------------------
 
 
 def _narrowed(walk: Walk, sameness: Sameness) -> dict[str, bool]:
-    """Values that are made by way of narrower integers than A has there: on numbers too large for these."""
+    """Return {value computed through narrower integers than in A: whether it differs on numbers too large for them}."""
     found = itertools.islice(_by_narrower(walk, sameness), _MAX_STEPS) if integer_ends(walk.b.nodes) else ()
     far = samplers.WIDE_FACTORS
     return {v: differs(Cone.of(walk, v), Beyond(between(ends, ends), far), grossly) for v, ends in found}
 
 
 def _by_narrower(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[float]]]:
-    """(value, the ends of these integers)."""
+    """Yield (value, bounds of the narrower integers)."""
     for value in _cuts(walk):
         mine, theirs = _cones(walk, value)
         ends = integer_ends(walk.b.nodes[i] for i in theirs)
         if not ends or sameness.is_made_alike(value):
             continue
-        has_such = integer_ends(walk.a.nodes[i] for i in mine)  # what is too large for these A has no right result of
+        # Numbers too large for A's own narrow integers have no right result.
+        has_such = integer_ends(walk.a.nodes[i] for i in mine)
         if not (has_such or _makes_sizes(walk.a, mine) or _makes_sizes(walk.b, theirs)):
             yield value, ends
 
 
 def _makes_sizes(program: Program, nodes: Iterable[int]) -> bool:
-    """Is anything computed there how much there is of something else? Of that there would be too much."""
+    """Return whether sizes or indices are computed, which would be too large."""
     return any(
         not program.is_constant(name)
         for node in (program.nodes[i] for i in nodes)
@@ -266,12 +273,14 @@ def _makes_sizes(program: Program, nodes: Iterable[int]) -> bool:
     )
 
 
-# -- steps, and what drops some of what it reads ---------------------------------------------------------
+# -- steps and dropped numbers --------------------------------------------------------------------------
 
 
 def _behind_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
-    """Values that agree and are made of what does not, by way of a step: on numbers like those of a case. A scale may
-    have been moved through that on purpose; or no number was near enough to an edge to show that it is wrong."""
+    """Return {agreeing value behind a step, with a differing operand: whether it differs close to a case's numbers}.
+
+    A scale may have been moved through the step on purpose, or no number was close enough to a breakpoint.
+    """
     found = itertools.islice(_made_of_moved(walk, sameness), _MAX_STEPS)
     return {v: differs(Cone.of(walk, v), _like(walk, v)) for v in found}
 
@@ -279,17 +288,16 @@ def _behind_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
 def _like(walk: Walk, value: str) -> Any:
     if _is_step(walk, value):
         return partial(samplers.near, most=_NEAR)
-    return partial(samplers.elsewhere, most=_ELSEWHERE)  # what is below zero is too far from it
+    return partial(samplers.elsewhere, most=_ELSEWHERE)  # negative numbers are too far from zero
 
 
 def _could_tell(walk: Walk, value: str) -> bool:
-    """Would it say something of what it is made of where it does not saturate?"""
+    """Return whether a value reflects its operands unless saturated."""
     return not (is_discrete(walk.replay.kind(value)) or walk.replay.are_steps(value))
 
 
 def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
-    """The steps among B's cuts between which and those before them stands a value that both have, and that differs by
-    more than roundings."""
+    """Yield the steps with a shared value upstream that differs by more than rounding."""
     known: dict[str, bool] = {}
     between_ = _steps(walk, sameness)
     while some := list(itertools.islice(between_, _AT_ONCE)):
@@ -300,7 +308,7 @@ def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
 
 
 def _steps(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
-    """The steps among B's cuts, and what differs between them and the cuts before."""
+    """Yield (step, differing values between the step and preceding cutpoints)."""
     of, behind = walk.pairs.of, set[str]()
     for node, reads in zip(walk.b.nodes, walk.b.reads):
         is_behind = not behind.isdisjoint(reads)
@@ -312,19 +320,21 @@ def _steps(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
 
 
 def _differing(walk: Walk, value: str) -> list[str]:
-    """What differs in the cone of a cut of B."""
+    """Return the differing values in the cone of a cutpoint."""
     inside = walk.b.made(walk.b.cone([value], walk.fed))
     return [v for v in inside if v in walk.latest and v not in walk.cuts]
 
 
 def _hides(walk: Walk, value: str) -> bool:
-    """May it be the same, whatever it is made of?"""
+    """Return whether a value may be equal despite different operands."""
     return _is_step(walk, value) or _drops(walk, value)
 
 
 def _drops(walk: Walk, value: str) -> bool:
-    """Is something in its cone the same whatever some of the numbers are: those below zero, or not the largest? Of
-    many rows hardly any channel is that in all."""
+    """Return whether an operator in the cone ignores some numbers: negative, or not the largest.
+
+    In many rows, hardly any channel is ignored in all.
+    """
     if not are_few(least_rows(v.shape) for v in _known(walk, value)):
         return False
     return any(p.nodes[i].op_type in DROPPING for p, nodes in zip((walk.a, walk.b), _cones(walk, value)) for i in nodes)
@@ -338,7 +348,7 @@ def _is_step(walk: Walk, value: str) -> bool:
 
 
 def _is_rounded(walk: Walk, value: str, noise: Sequence[Difference]) -> bool:
-    """Is what differs of it, from cuts alone, no more than roundings do?"""
+    """Return whether rounding explains a value's difference from cutpoints."""
     differences = walk.latest[value]
     if any(d.note for d in differences):
         return False

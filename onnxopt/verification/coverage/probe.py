@@ -1,6 +1,6 @@
-"""The probe: do A and B still agree on a value where its cone of influence is run on other numbers than any case has?
+"""Probe: run the cone of influence of a value in A and B on different numbers, and compare.
 
-Such numbers may never come up, so a probe that differs accuses nobody: the value was not seen.
+The numbers may never occur, so a difference is a coverage gap, not a fault.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.replay import Replay
     from onnxopt.verification.pieces.walk import Walk
 
-_GROSS: Final = 1e-2  # of the range: less may be rounding of numbers that are far larger
-_GROSS_SHARE: Final = 0.1  # of the elements of what jumps
+_GROSS: Final = 1e-2  # relative; smaller differences may be rounding of much larger numbers
+_GROSS_SHARE: Final = 0.1  # of elements of discrete values
 
 Known = Mapping[str, Any]
-Sampler = Callable[["Cone", Known], Iterator[Known]]  # the entries of a case to others in their place, many times
+Sampler = Callable[["Cone", Known], Iterator[Known]]  # maps the entries of a case to many alternatives
 Tolerance = Callable[["Cone", "Replay"], bool]
 
 
 class Verdict(Enum):
-    """SILENT: no sample could be run, or each result says nothing (zero, NaN, empty)."""
+    """Result of a probe. SILENT: no sample runs, or all results are blank (zero, NaN, empty)."""
 
     SILENT = 0
     AGREES = 1
@@ -42,8 +42,10 @@ def differs(cone: Cone | None, sampler: Sampler, tolerance: Tolerance | None = N
 
 
 def probe(cone: Cone, sampler: Sampler, tolerance: Tolerance | None = None) -> Verdict:
-    """Runs A's and B's nodes of the cone on the samples drawn for each case; the worst verdict of a case. Each case is
-    asked by itself, so that the verdict does not depend on which cases are looked into together."""
+    """Return the worst verdict over the cases, with A's and B's nodes run on the samples drawn for each case.
+
+    Cases are probed separately, so the verdict is independent of their grouping.
+    """
     found = Verdict.SILENT
     for case in range(len(cone.walk.original.values)):
         verdict = _of_case(cone, case, sampler, tolerance or by_noise)
@@ -62,13 +64,13 @@ def _of_case(cone: Cone, case: int, sampler: Sampler, agrees: Tolerance) -> Verd
         replay = walk.replay.drawn(Stream(walk.runner, made, walk.original.types), case)
         if not agrees(cone, replay):
             return Verdict.DIFFERS
-    except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
+    except (Failed, ValueError, IndexError, KeyError):  # numbers rejected, or a view does not fit
         return Verdict.SILENT
     return Verdict.SILENT if all(is_blank(values[cone.original]) for values in made) else Verdict.AGREES
 
 
 def _made(cone: Cone, case: int, sampler: Sampler) -> Iterator[dict[str, Any]]:
-    """What A's nodes are fed and make, sample by sample. A sample that overflows says nothing."""
+    """Yield values fed to and made by A's nodes, by sample. Samples that overflow are left out."""
     runner, types, known = cone.walk.runner, cone.walk.original.types, cone.known(case)
     opened = None
     for others in sampler(cone, known):
@@ -82,13 +84,13 @@ def _made(cone: Cone, case: int, sampler: Sampler) -> Iterator[dict[str, Any]]:
 
 
 def grossly(cone: Cone, replay: Replay) -> bool:
-    """The tolerance of samples that are far from the numbers of any case."""
+    """Tolerance for samples far from a case's numbers: return whether a value agrees roughly."""
     found = replay.hold(cone.value, replay.run([cone.value], cone.fed)[cone.value], 0.0)[1]
     return not any(d.note or d.relative > (_GROSS_SHARE if d.discrete else _GROSS) for d in found)
 
 
 def by_noise(cone: Cone, replay: Replay) -> bool:
-    """The tolerance of samples like the numbers of a case: no more than rounding does in this cone."""
+    """Tolerance for samples close to a case's numbers: return whether rounding in the cone explains the difference."""
     walk, value, original = cone.walk, cone.value, cone.original
     share = walk.share(value)
     agrees, differences, _ = replay.hold(value, replay.run([value], cone.fed)[value], share)
@@ -108,7 +110,7 @@ def explains(
     noise: Sequence[Difference],
     fed: tuple[Collection[str], Collection[str]],
 ) -> bool:
-    """Does noise, or float64, explain these differences of a value? `fed`: of B, and of A."""
+    """Return whether noise, or float64, explains a value's differences. `fed`: cutpoints of B and of A."""
     if noise and all(d.explained(n) for d, n in zip(differences, noise)):
         return True
     share = walk.share(value)

@@ -1,7 +1,7 @@
-"""Samplers: what the entries of a cone may be besides what they are in a case. Each draws the same every time.
+"""Samplers: deterministic alternatives to a case's entries of a cone.
 
-What is never negative in a case stays so. What operators bound stays within its range, except for values that say
-nothing in any case, in whose place any are drawn.
+Non-negative entries stay non-negative. Entries stay within the range of their operators, except blank values, replaced
+by any numbers.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 POSITIVE_FACTORS: Final = (8.0, 64.0, 4096.0)
 WIDE_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4) for sign in (1.0, -1.0))
 ALL_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
-MAX_TURNING: Final = 4  # samples for a cone that takes turns: it may take hundreds, and is asked inside of one
+MAX_TURNING: Final = 4  # samples for a cone with loops, as each may take hundreds of iterations
 _ELEMENTS_IF_EMPTY: Final = 3
-_MAX_NUMBERS: Final = 1 << 16  # of all samples of one cone; larger tensors are rolled, not permuted
-_MAX_EQUAL: Final = 12  # integers, and what they may be compared with
+_MAX_NUMBERS: Final = 1 << 16  # in all samples of a cone; larger tensors are rolled, not permuted
+_MAX_EQUAL: Final = 12  # pairs of an integer and its comparand
 _NEXT: Final = (0, -1, 1, -2, 2)
-_NEAR: Final = 0.5  # of each number: by half of this others are larger or smaller
-_LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
+_NEAR: Final = 0.5  # relative: numbers change by up to half of this
+_LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # quantized integers, hardly sizes or indices
 _MASKS: Final = 3  # sets of booleans
 
 
-# -- far from the numbers of a case ----------------------------------------------------------------------
+# -- far from a case's numbers ---------------------------------------------------------------------------
 
 
 class Beyond:
-    """Multiples of the floats there are, and numbers between breakpoints: those mixed, all on one side of them, and as
-    small as an epsilon. Of two programs of which only one has a breakpoint the other shows there.
+    """Multiples of a case's floats, and numbers between breakpoints: mixed, all on one side, and as small as an
+    epsilon.
 
-    `flips`: booleans are turned round as well, if both programs read all of them.
+    A breakpoint present in only one of two programs shows there. flips: negate booleans too, if both programs read all.
     """
 
     def __init__(self, points: list[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:
@@ -69,19 +69,20 @@ class Beyond:
                 yield {n: np.asarray(v * v.dtype.type(_signed(factor, v))) for n, v in known.items()}
             for bound, sign in zip(self._points[-1:] + self._points[:1], (1, -1)):
                 yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
-        for epsilon in (p for p in self._points if 0 < p < EPSILON):  # beside others nothing would be seen of it
+        # Negligible beside larger numbers, so in separate samples.
+        for epsilon in (p for p in self._points if 0 < p < EPSILON):
             yield from _as_small(known, epsilon)
         for point in self._points:
             yield {n: self._mixed(v, point, rng) for n, v in known.items()}
 
     def _mixed(self, value: Any, point: float, rng: Draws) -> Any:
-        """All points in one tensor; of a single number each in turn."""
+        """Return all points in one tensor; for a single element, each in turn."""
         points = [p for p in ((point,) if value.size == 1 else self._points) if _may_be(value, p)]
         return covering(points, value.shape, rng).astype(value.dtype) if points else value
 
 
 def _as_small(known: Known, epsilon: float) -> Iterator[Known]:
-    """Numbers as small, and those whose variance is."""
+    """Yield numbers equal to epsilon, and numbers with a variance of epsilon."""
     yield {n: np.full_like(v, epsilon) for n, v in known.items()}
     yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
 
@@ -96,8 +97,10 @@ def _on_one_side(value: Any, bound: float, sign: int) -> Any:
 
 
 def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[Known]:
-    """Integers that are what they may be compared with, or next to that: other integers, breakpoints. `free`: names
-    that may be any integer."""
+    """Yield integers equal or close to possible comparands: entries and breakpoints.
+
+    free: names of arbitrary integers.
+    """
     for name, other in itertools.islice(dict.fromkeys(_compared(known, free, points)), _MAX_EQUAL):
         value, limits = known[name], cone.range(name)
         for number in (other + step for step in _NEXT):
@@ -106,7 +109,7 @@ def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[flo
 
 
 def _compared(known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """(name, integer that it may be compared with)."""
+    """Yield (name, possible comparand)."""
     integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
     some = [n for n in integers if n in free]
     yield from ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
@@ -114,7 +117,7 @@ def _compared(known: Known, free: Collection[str], points: Sequence[float]) -> I
 
 
 def filled(known: Known, rng: Draws, factor: float, *, positive: bool) -> Known:
-    """Something in place of what says nothing, and more of what may be cut off."""
+    """Return random numbers in place of blank values, and larger numbers against cutoffs."""
     return {name: _filled(known[name], rng, factor, positive=positive) for name in sorted(known)}
 
 
@@ -129,11 +132,11 @@ def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
     return rng.integers(0, 2, shape).astype(value.dtype) if kind in "iub" else np.empty(shape, value.dtype)
 
 
-# -- like the numbers of a case --------------------------------------------------------------------------
+# -- close to a case's numbers ---------------------------------------------------------------------------
 
 
 def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
-    """Floats up to a quarter larger or smaller; levels of a quantizer between those there are; steps moved."""
+    """Yield floats changed by up to a quarter, quantized levels between those present, and permuted steps."""
     names = [n for n, v in sorted(known.items()) if _is_movable(v)]
     for rng in _streams(cone, known, most) if names else ():
         yield {n: cone.possible(n, _near(cone, n, known[n], rng)) for n in names}
@@ -141,7 +144,7 @@ def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
 
 def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
     if element_kind(value) == "f" and not are_integers(value) and not is_stepped(cone.walk.a, name):
-        with np.errstate(over="ignore"):  # of what stands for infinity: such samples are left out
+        with np.errstate(over="ignore"):  # of stand-ins for infinity; those samples are left out
             return np.asarray(value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5)), value.dtype)
     found = _permuted(value, rng)
     if value.dtype.name in _LEVELS and value.size:
@@ -151,7 +154,7 @@ def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
 
 
 def elsewhere(cone: Cone, known: Known, most: int) -> Iterator[Known]:
-    """The same floats, and levels of a quantizer, in other places: another is the largest, or below zero."""
+    """Yield permutations of floats and quantized levels, with a different largest or negative number."""
     names = [n for n, v in sorted(known.items()) if _is_movable(v) and v.size > 1]
     for rng in _streams(cone, known, most) if names else ():
         yield {n: _permuted(known[n], rng) for n in names}
@@ -169,46 +172,46 @@ def _permuted(value: Any, rng: Draws) -> Any:
 
 
 def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
-    """One for each sample: at most so many, fewer of more numbers."""
+    """Yield random streams, one per sample: at most `most`, fewer for more elements."""
     count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
     return (Draws(cone.walk.seed, cone.original, k) for k in range(count))
 
 
-# -- other decisions -------------------------------------------------------------------------------------
+# -- different decisions --------------------------------------------------------------------------------
 
 
 def flips(known: Known, decision: str, fixed: Any, rng: Draws) -> Iterator[Known]:
-    """The booleans of this decision turned where they are `fixed`: all, and some."""
+    """Yield the decision's booleans negated where `fixed`: all, then random subsets."""
     for k in range(_MASKS if fixed.any() else 0):
         turned = fixed if not k else fixed & rng.flags(known[decision].shape)
         yield {decision: np.asarray(known[decision] ^ turned)}
 
 
 def rows(known: Known, decision: str, indices: Any) -> Iterator[Known]:
-    """Each of these indices, as many in a sample as the decision has elements."""
+    """Yield every index in turn, as many per sample as the decision has elements."""
     value = known[decision]
     for start in range(0, len(indices) if value.size else 0, value.size or 1):
         yield {decision: np.resize(indices[start : start + value.size], value.shape).astype(value.dtype)}
 
 
-# -- what values can be ----------------------------------------------------------------------------------
+# -- possible values ------------------------------------------------------------------------------------
 
 
 def _may_be(value: Any, number: float) -> bool:
-    """Does the type hold this number, and are there negative ones if it is negative?"""
+    """Return whether the type holds a number, and negative numbers occur if it is negative."""
     limits = of(value.dtype)
     return limits.low <= number <= limits.high and (number >= 0 or bool(value.min() < 0))
 
 
 def _may_be_far(cone: Cone, name: str, value: Any) -> bool:
-    """Is it floats that no operator bounds on both sides, and no levels of a quantizer? Whole numbers stay so."""
+    """Return whether a value is unbounded floats, not quantized."""
     limits = cone.range(name)
     is_free = limits.integer or not limits.is_bounded
     return element_kind(value) == "f" and value.size > 0 and is_free and not is_stepped(cone.walk.a, name)
 
 
 def changing_values(program: Program, given: Collection[str] | None = None) -> set[str]:
-    """The values that depend on more of the inputs, or of those `given`, than their sizes."""
+    """Return the values that depend on more than sizes of the inputs, or of `given`."""
     found = set(program.given if given is None else given)
     for node, reads in zip(program.nodes, program.reads):
         if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads):

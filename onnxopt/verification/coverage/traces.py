@@ -1,9 +1,8 @@
-"""Traces: two models with the branches that some cases take in place of their Ifs; and branches that no run can take.
+"""Traces: both models with taken branches in place of Ifs; and branches that always fail.
 
-Whoever takes a branch for granted leaves nothing that the If could be compared with, nor those inside it. So Ifs that
-only one of two models has, or that they do not have alike, are compared as these cases run them: if the cases take all
-branches that data may take, and all together that may be taken together. Of two Ifs that always take the same one may
-have been taken for the other.
+A rewrite that assumes a branch leaves nothing to compare the If, or Ifs inside it, with. Ifs present in only one model,
+or different, are therefore compared as the cases run them. The cases must take all possible branches, in all possible
+combinations: two Ifs that always take the same branch could be confused.
 """
 
 from __future__ import annotations
@@ -30,43 +29,45 @@ from onnxopt.verification.programs.runner import Runner
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-_MAX_DEPTH: Final = 8  # Ifs in Ifs
-_MAX_PARTS: Final = 16  # of each of which inference would be asked
-_MAX_ASKED: Final = 48  # models that inference is asked about
+_MAX_DEPTH: Final = 8  # nested Ifs
+_MAX_PARTS: Final = 16  # nodes with parts, in models given to inference
+_MAX_ASKED: Final = 48  # models given to inference
 Feeds = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What runs the two models as some `cases` do. `unanswered`: what decides upon Ifs of A, or of B only, and has one
-    answer in all of them, though nothing says that A fails with the other."""
+    """Both models as run by some cases."""
 
     a: Runner
     b: Runner
-    cases: list[int]
+    cases: list[int]  # indices
+    # Conditions of A, and only of B, with a single value in all cases, although A may accept both.
     unanswered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
 @dataclass
 class _Condition:
-    """What decides upon Ifs of one model: its truth in each case. `ifs`: do they ask so, or the opposite?"""
+    """A condition of Ifs in a model."""
 
     name: str
-    truths: tuple[bool, ...]
-    ifs: dict[int, bool] = field(default_factory=dict)
+    truths: tuple[bool, ...]  # by case
+    ifs: dict[int, bool] = field(default_factory=dict)  # {node: whether its condition is equal, not negated}
 
     @property
     def is_open(self) -> bool:
         return len({*self.truths}) > 1
 
     def branches(self, k: int) -> Iterator[tuple[int, str]]:
-        """(If, the branch that it takes in the case at place k)."""
+        """Yield (If, branch taken in case `k`)."""
         return ((i, BRANCHES[self.truths[k] is not is_so]) for i, is_so in self.ifs.items())
 
 
 def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list[Trace]:
-    """One for all cases that take the same branches; none where nothing can be put in place, or the cases do not take
-    all that others may. Raises Failed."""
+    """Return a trace for each set of cases with equal branches.
+
+    [] if nothing can be replaced, or the cases do not take all possible branches. Raises Failed.
+    """
     found: list[Trace] = []
     left = [Trace(a, b, list(range(len(feeds))))]
     for _ in range(_MAX_DEPTH):
@@ -83,7 +84,7 @@ def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list
 
 
 def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] | None:
-    """The trace with its next Ifs opened, by what cases take; None if other data may take what none of them does."""
+    """Return the traces with the next Ifs replaced, [] if none remain; None if untaken combinations are possible."""
     asked = _Questions(trace, feeds, types)
     if not asked.mine and not asked.theirs:
         return []
@@ -94,7 +95,7 @@ def _parts(trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> list[Trace] 
 
 
 class _Questions:
-    """What decides upon the Ifs that the models of a trace have not alike: of A, of B, and of B only."""
+    """Conditions of different Ifs in a trace: of A, of B, and only of B."""
 
     def __init__(self, trace: Trace, feeds: Feeds, types: Mapping[str, str]) -> None:
         self._trace = trace
@@ -106,7 +107,7 @@ class _Questions:
         self._only = [c for c in self.theirs if c.name not in self._same]
 
     def _called_alike(self) -> Iterator[tuple[str, str]]:
-        """(name in B, name in A) of what is called so and is the same in all cases."""
+        """Yield (name in B, name in A) of corresponding conditions equal in all cases."""
         known = {c.name: c.truths for c in self.mine}
         for c in self.theirs:
             name = self._pairs.of.get(c.name, c.name if c.name in self._pairs.a.given else "")
@@ -115,12 +116,12 @@ class _Questions:
 
     @property
     def are_answered(self) -> bool:
-        """Are those that are not the same in all cases answered in each way in which they may be answered together?"""
+        """Whether the cases take every combination of changing conditions."""
         open_ = [c for c in (*self.mine, *self._only) if c.is_open]
         return len({tuple(c.truths[k] for c in open_) for k in range(len(self._trace.cases))}) == 1 << len(open_)
 
     def alike(self) -> list[list[int]]:
-        """The places of cases in which all conditions are the same."""
+        """Return groups of cases with equal conditions."""
         found: dict[tuple[bool, ...], list[int]] = {}
         for k in range(len(self._trace.cases)):
             found.setdefault(tuple(c.truths[k] for c in (*self.mine, *self.theirs)), []).append(k)
@@ -133,7 +134,7 @@ class _Questions:
         return mine | open_, theirs | {c.name for c in self._only if not c.is_open}
 
     def opened(self, places: Sequence[int]) -> Trace | None:
-        """The trace of the cases at these places. Conditions of both become outputs, to be compared."""
+        """Return the trace of a group of cases. Common conditions become outputs, for comparison."""
         trace, pairs = self._trace, self._pairs
         both = [(x, y) for y, x in self._same.items() if x in pairs.a.maker and y in pairs.b.maker]
         a = _with_branches(trace.a, _branches(self.mine, places[0]), [x for x, _ in both])
@@ -148,7 +149,7 @@ def _branches(conditions: Sequence[_Condition], k: int) -> dict[int, str]:
 def _conditions(
     runner: Runner, nodes: Sequence[int], feeds: Feeds, types: Mapping[str, str], cases: Sequence[int]
 ) -> list[_Condition]:
-    """What decides upon those of these nodes that are Ifs; none if a value is not known in a case."""
+    """Return the conditions of Ifs among `nodes`; [] if unknown in a case."""
     program, found = runner.program, dict[str, _Condition]()
     ifs = {i: program.nodes[i].input[0] for i in nodes if program.nodes[i].op_type == "If"}
     known = _values(runner, dict.fromkeys(ifs.values()), [feeds[k] for k in cases], types)
@@ -162,7 +163,7 @@ def _conditions(
 
 
 def _values(runner: Runner, names: Collection[str], feeds: Feeds, types: Mapping[str, str]) -> dict[str, list[Any]]:
-    """By name, the value in each case; None where it is neither made, fed nor a default."""
+    """Return {name: values by case}, None if neither computed, fed nor a default."""
     program = runner.program
     made = [name for name in names if name in program.maker]
     part = runner.open(program.cone(made, ()), types, made) if made else None
@@ -172,30 +173,34 @@ def _values(runner: Runner, names: Collection[str], feeds: Feeds, types: Mapping
 
 
 def _is_proven(program: Program, condition: _Condition) -> bool:
-    """Does A come to no end where this condition has its other answer?"""
+    """Return whether A fails with the opposite value of the condition."""
     taken = condition.branches(0)
     return any(cannot_be_taken(program, i, BRANCHES[name == BRANCHES[0]]) for i, name in taken)
 
 
 def _may_be_otherwise(trace: Trace) -> bool:
-    """May callers give what has another answer, where all else is as these cases have it? Asked when all branches are
-    in place: before, less is known of sizes."""
+    """Return whether inputs may change an unanswered condition.
+
+    Tested with all branches in place, when inference knows most sizes.
+    """
     sides = zip(trace.unanswered, (trace.a, trace.b))
     return any(names and not names.isdisjoint(_changing(r.program)) for names, r in sides)
 
 
 def _changing(program: Program) -> Collection[str]:
-    """The values that data, or sizes, can change; all where that is not known."""
+    """Return the values that depend on inputs or sizes; all if unknown."""
     proto = type(program.skeleton.proto)()
     proto.CopyFrom(program.skeleton.proto)
-    with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+    with contextlib.suppress(Exception):  # inference is no source of verdicts
         return can_change(proto).values
     return {*program.maker, *program.given}
 
 
 def _with_branches(runner: Runner, branches: Mapping[int, str], kept: Collection[str]) -> Runner | None:
-    """The same main graph with these branches, by node, in place of Ifs, which gives out what is to be `kept`, too.
-    None where they have names that others have."""
+    """Return the main graph with branches in place of Ifs, and `kept` values as further outputs.
+
+    branches: by node. None if names collide.
+    """
     from onnx import ModelProto
 
     program = runner.program
@@ -230,14 +235,16 @@ def _made_in(node: NodeProto, branch: str) -> list[str]:
     return made + [t.name for t in body.initializer] + [t.values.name for t in body.sparse_initializer]
 
 
-# -- branches that no run can take ------------------------------------------------------------------------
+# -- branches that always fail ---------------------------------------------------------------------------
 
 
 def cannot_be_taken(program: Program, i: int, name: str) -> bool:
-    """Does the model fail whenever node i, an If of the main graph, takes this branch, whatever the sizes, and not for
-    the other's sake? As where an If gives one number of axes or another, before what takes only one. onnx's inference
-    is asked, of the original alone: it knows nothing of how a rewrite came to the same."""
-    known = program.impossible  # each set of cases asks of the same branches
+    """Return whether the model fails whenever node `i`, an If of the main graph, takes this branch, for any sizes.
+
+    Example: branches of different rank, before an operator that accepts only one. Decided by onnx's inference on the
+    original alone, independent of any rewrite. False if the opposite branch fails too.
+    """
+    known = program.impossible  # cached, as each set of cases tests the same branches
     if (i, name) not in known:
         known[i, name] = _can_be_asked(program, i, name) and _fails_alone(program, i, name)
     return known[i, name]
@@ -255,7 +262,7 @@ def _fails_alone(program: Program, i: int, name: str) -> bool:
 
 
 class _Failing:
-    """Is there an error, of tensors of any size, with a branch in place of an If?"""
+    """Test for shape errors with a branch in place of an If, for tensors of any size."""
 
     def __init__(self, program: Program) -> None:
         from onnx import ModelProto
@@ -266,7 +273,7 @@ class _Failing:
         self._model.CopyFrom(program.skeleton.proto)
         forget_defaults(self._model)
         graph = self._model.graph
-        for info in graph.input:  # nor is what the file says of shapes known, which nobody has to keep
+        for info in graph.input:  # declared shapes are not binding
             for dim in info.type.tensor_type.shape.dim:
                 dim.Clear()
         del graph.node[:], graph.value_info[:], graph.output[:]
@@ -275,12 +282,12 @@ class _Failing:
         return self._fail(self._nodes, i, branch, [])
 
     def _fail(self, nodes: Sequence[NodeProto], i: int, branch: str, initializers: Sequence[TensorProto]) -> bool:
-        """Do these nodes fail so? Or does another of their Ifs, whichever branch that takes?"""
+        """Return whether nodes with a branch in place fail, perhaps in all branches of a further If."""
         initializers = [*initializers, *bodies(nodes[i])[branch].initializer]
         nodes = [*nodes[:i], *opened(nodes[i], branch), *nodes[i + 1 :]]
         made = [o for n in nodes for o in n.output if o]
         if len(made) > len(set(made)):
-            return False  # branches of two Ifs may call what they make alike
+            return False  # names of two branches may collide
         if self._is_error(nodes, initializers):
             return True
         ifs = (k for k in range(i, len(nodes)) if nodes[k].op_type == "If" and bodies(nodes[k]))
@@ -289,7 +296,7 @@ class _Failing:
         )
 
     def _is_error(self, nodes: Sequence[NodeProto], initializers: Sequence[TensorProto]) -> bool:
-        """Of what hides other parts, which may not run, nothing is known."""
+        """Return whether inference fails. Nodes with bodies are opaque."""
         from onnx import NodeProto
 
         from onnxopt.inferring import InferenceError, infer_shapes, inferable
@@ -297,7 +304,7 @@ class _Failing:
         self._left -= 1
         model = type(self._model)()
         model.CopyFrom(self._model)
-        # What has bodies becomes an operator that onnx does not know.
+        # Nodes with bodies become unknown operators.
         model.graph.node.extend(NodeProto(input=n.input, output=n.output) if bodies(n) else n for n in nodes)
         model.graph.initializer.extend(initializers)
         try:
@@ -305,12 +312,12 @@ class _Failing:
         except InferenceError:
             return True
         except Exception:
-            return False  # it cannot be asked
+            return False  # inference is impossible
         return _has_odd_transpose(inferred.graph)
 
 
 def _has_odd_transpose(graph: GraphProto) -> bool:
-    """Does a Transpose put fewer axes in order than there are? onnx does not mind, runtimes do."""
+    """Return whether a Transpose permutes fewer axes than present: accepted by onnx, rejected by runtimes."""
     infos = (*graph.input, *graph.value_info, *graph.output)
     ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
     turned = [n for n in graph.node if n.op_type == "Transpose" and not n.domain and n.input]

@@ -1,7 +1,7 @@
-"""Parts that no case ran: branches that none took, loops that made no turn, at every depth.
+"""Parts that no case ran: untaken branches and zero-trip loops, at every depth.
 
-Where both models make the same of what they read there is nothing to see. Else bodies are compared on what they would
-be given, whether they are run or not; and what can not be compared, or gives nothing, is said.
+Parts computed alike in both models need no run. All further bodies are compared on the values they would get, run or
+not. Bodies that cannot be compared, or give only blank results, are reported.
 """
 
 from __future__ import annotations
@@ -32,37 +32,35 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 
-_LATER: Final = 3  # a turn
+_LATER: Final = 3  # an iteration
 _SIZES: Final = ("Shape", "Size")
-_MAX_DEPTH: Final = 4  # parts in parts, of which more than one thing is tried
-_MAX_OTHERS: Final = 4  # nodes that one which lost its name may have become, on either side
+_MAX_DEPTH: Final = 4  # nested parts for which several counterparts are tried
+_MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
 
 @dataclass
 class Unseen:
-    """`why` a part was not seen; or how it differs from the other: `faults` in a `walk` of it. `silent`: on drawn
-    numbers it does not differ. `stays`: it does, and no other case says that it was seen."""
+    """A coverage gap, or a fault in a part that no case ran."""
 
-    why: str
-    scope: str = ""
-    walk: Walk | None = None
-    faults: list[Fault] = field(default_factory=list)
-    silent: bool = False
-    stays: bool = False
+    why: str  # description of the gap, or ""
+    scope: str = ""  # path of the body
+    walk: Walk | None = None  # comparison of the body
+    faults: list[Fault] = field(default_factory=list)  # in `walk`
+    silent: bool = False  # agrees on drawn numbers
+    stays: bool = False  # differs on drawn numbers, and no case can close the gap
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """`is_open`: may data decide upon the parts of the node that makes this value? `taken`: conditions of which other
-    cases took both branches. `scope`: of B's nodes."""
+    """Settings of a search for gaps."""
 
-    is_open: Callable[[str], bool]
-    taken: Collection[str]
-    scope: str
-    is_wrong: bool
+    is_open: Callable[[str], bool]  # whether data may decide which parts run, of the node that makes a value
+    taken: Collection[str]  # conditions with both branches taken in further cases
+    scope: str  # path of B's nodes
+    is_wrong: bool  # a fault is known: report faults only
 
     def has_taken(self, node: NodeProto) -> bool:
-        """Have other cases taken both branches of an If?"""
+        """Return whether further cases took both branches of an If."""
         return node.op_type == "If" and node.input[0] in self.taken
 
     def within(self, scope: str) -> _Asked:
@@ -72,10 +70,10 @@ class _Asked:
 def unseen(
     walk: Walk, is_open: Callable[[str], bool], taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool
 ) -> Iterator[Unseen]:
-    """What of A, in the main graph or the body that was walked, no case ran and nothing else shows. `is_open`: may data
-    decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both.
-    `is_wrong`: something is known to be, and only what may be wrong besides is asked for, not what drawn numbers say,
-    who accuse nobody."""
+    """Yield the coverage gaps and faults in parts of A not run by any case, in a main graph or walked body.
+
+    Arguments: see `_Asked`. If a fault is known, gaps are left out, as they accuse nothing.
+    """
     return _unseen(walk, _Asked(is_open, taken, scope, is_wrong))
 
 
@@ -91,7 +89,7 @@ def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
 
 
 def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
-    """What nodes hold that B has not alike."""
+    """Yield gaps in parts of nodes without equal node in B."""
     apart, new = changed(walk.pairs, walk.sameness, walk.agreed)
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
     known, others = set[int | None](counterparts.values()), set(new)
@@ -101,7 +99,7 @@ def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
             found = _Node(walk, i, asked)
             known |= found.covered
             yield from found.unseen(all_taken=all_taken)
-    for i in _decided_inside(walk):  # that it was run says little of it
+    for i in _decided_inside(walk):  # a run proves little about a decision inside
         yield from _Node(walk, i, asked).unseen(all_taken=True)
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
@@ -109,14 +107,13 @@ def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
 
 
 def _decided_inside(walk: Walk) -> list[int]:
-    """The nodes of A that hide nothing and decide something in a body, or a function, of which B does not make the same
-    of what it reads."""
+    """Return nodes of A with decisions in bodies or functions, all of which run, computed differently in B."""
     hiding = {*walk.a.hiding}
     return walk.sameness.changed([i for i in walk.a.deciding if i not in hiding], ())[0]
 
 
 def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The nodes of A and those of B that make what these do, and are the same operator."""
+    """Yield (node of A, node of B) with equal operators and corresponding results."""
     for i in nodes:
         for value in pairs.made_from(list(pairs.a.nodes[i].output)):
             j = pairs.b.maker[value]
@@ -130,39 +127,43 @@ def _is_deep(program: Program, node: NodeProto) -> bool:
 
 
 def _is_settled(walk: Walk) -> bool:
-    """Does all agree that was walked?"""
+    """Return whether everything walked agrees."""
     return not (walk.outcome.faults or walk.outcome.unsettled)
 
 
-# The counterpart of a node, the node of B that it is held against, and what comes of its bodies there.
+# (counterpart or None, node of B compared with or None, walks of its bodies).
 _Held = tuple["int | None", "int | None", "Iterable[tuple[str, Walk]]"]
 
 
 class _Node:
-    """One that holds parts, or calls what does. `counterpart`: the node of B that is this one of A."""
+    """A node of A with parts that may not run, directly or in a function.
+
+    counterpart: corresponding node of B with the same operator, else None.
+    """
 
     def __init__(self, walk: Walk, i: int, asked: _Asked) -> None:
         self._walk, self._i, self._asked = walk, i, asked
         self._node = node = walk.a.nodes[i]
         self._first = first_of(node)
         self._bodies = held(walk.a, node)
-        made = next(walk.pairs.made_from(list(node.output)), "")  # a value of B that stands for one that it makes
+        made = next(walk.pairs.made_from(list(node.output)), "")  # a value of B corresponding to a result
         self.counterpart, place, walks = self._held_against(made) if made else self._found()
         reads_fault = place is None or not (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place])
-        self._inner: dict[str, list[Walk]] = {}  # by body: what it was held against
+        self._inner: dict[str, list[Walk]] = {}  # walks, by body
         for name, inner in walks if not reads_fault else ():
             self._inner.setdefault(name, []).append(inner)
         j = self.counterpart
         self._alike = walk.sameness.alike(i, j) if j is not None and bodies(node) else {}
 
     def _held_against(self, made: str) -> _Held:
-        """What makes this value in B, which may be another operator."""
+        """Return the comparison with B's node of the corresponding result, perhaps of a different operator."""
         b, place = self._walk.b, self._walk.b.maker[made]
         is_one = b.nodes[place].op_type == self._node.op_type
         return place if is_one else None, place, walk_bodies(self._walk, self._i, place)
 
     def _found(self) -> _Held:
-        """The node of B, of another name, whose bodies are the same: this may have become one with another."""
+        """Return the comparison with a node of B with different names and equal bodies, perhaps merged with this
+        node."""
         walk, i = self._walk, self._i
         for j in [*walk.sameness.reading_alike(i)[:_MAX_OTHERS], *self._near()]:
             inner = list(walk_bodies(walk, i, j))
@@ -171,19 +172,19 @@ class _Node:
         return None, None, ()
 
     def _near(self) -> list[int]:
-        """The nodes of B that are the same operator, and not far from where this one stands among A's."""
+        """Return nodes of B with the same operator at a similar position."""
         mine, theirs = (p.places.get(self._node.op_type, []) for p in (self._walk.a, self._walk.b))
         rank = min(bisect_left(mine, self._i), len(theirs))
         return theirs[max(rank - _MAX_OTHERS, 0) : rank + _MAX_OTHERS]
 
     @property
     def covered(self) -> set[int | None]:
-        """The nodes of B that it was held against."""
+        """The nodes of B compared with this node."""
         arounds = [w.enclosing for inner in self._inner.values() for w in inner]
         return {self.counterpart}.union(*(around.in_place for around in arounds if around is not None))
 
     def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
-        if not self._bodies:  # a function of another opset
+        if not self._bodies:  # a function with different opsets
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
@@ -194,7 +195,7 @@ class _Node:
                 yield from self._least(name, is_run=is_run)
 
     def _least(self, name: str, *, is_run: bool) -> list[Unseen]:
-        """What was not seen of a body, next to what shows most of it."""
+        """Return the gaps of a body with the counterpart that leaves fewest."""
         found: list[list[Unseen]] = []
         for walk in self._walks(name, is_run=is_run):
             here = [*(self._of_other_turns(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
@@ -204,8 +205,11 @@ class _Node:
         return min(found, key=lambda here: any(u.faults for u in here))
 
     def _walks(self, name: str, *, is_run: bool) -> Iterator[Walk | None]:
-        """What a body was held against. What no case runs is not accused if it agrees on what it would be given, or if
-        it does on that and a condition that is as it has to be there: either may be what no input gives."""
+        """Yield the walks of a body.
+
+        An untaken branch that agrees on the values it would get, or with its condition set as required, is no fault: no
+        input may give the values that differ.
+        """
         inner = self._inner.get(name, [])
         yield inner[0] if inner else None
         if not inner or self.counterpart is None or depth(self._walk) >= _MAX_DEPTH:
@@ -215,20 +219,22 @@ class _Node:
             yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
 
     def _is_never(self, name: str) -> bool:
-        """Is it a branch on what the branches around it say is not so?"""
+        """Return whether a branch contradicts the conditions of enclosing branches."""
         if self._node.op_type != "If" or name not in BRANCHES:
             return False
         known = known_here(self._walk, self._node.input[0])
         return known is not None and name == BRANCHES[known]
 
     def _accuses(self, name: str, walk: Walk | None) -> bool:
-        """Would what differs in this body differ in a result? Not where that is on numbers that cannot be, or what was
-        compared with it is only taken for it, nor so deep inside that nothing else was tried."""
+        """Return whether a difference in a body is a fault.
+
+        Not for impossible numbers, uncertain counterparts, or at a depth where only one counterpart was tried.
+        """
         around = walk.enclosing if walk is not None else None
         return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _MAX_DEPTH)
 
     def _of_other_turns(self, walk: Walk | None) -> Iterator[Unseen]:
-        """A later turn may read what no case does."""
+        """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
         for fault in walk.outcome.faults if walk is not None and self._node.op_type != "If" else ():
             why = f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it"
             yield Unseen(why, stays=True)
@@ -242,7 +248,7 @@ class _Node:
             yield Unseen(self._why(name))
 
     def _is_proven(self, name: str, walk: Walk | None) -> bool:
-        """Does a body that no case runs make the same, or is it none that can run to its end?"""
+        """Return whether an unrun body agrees, or always fails."""
         if walk is None:
             return cannot_be_taken(self._walk.a, self._i, name)
         return not (walk.outcome.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
@@ -253,7 +259,7 @@ class _Node:
         return self._closed(self._bodies[name].node)
 
     def _turns_alike(self, name: str) -> bool:
-        """Of a loop: are there as many turns, and do later ones make the same?"""
+        """Return whether a loop's trip count is equal, and later iterations agree."""
         if self._node.op_type != "Loop" or self.counterpart is None:
             return True
         if not all(self._is_operand_alike(self.counterpart, k) for k in (0, 1)):
@@ -273,7 +279,7 @@ class _Node:
         return f"the body of the loop that makes `{self._first}` was never run"
 
     def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Unseen]:
-        """What a body holds that could not be looked into."""
+        """Yield gaps for parts of a body that could not be compared."""
         functions = self._walk.a.skeleton.hiding
         for node in (n for n in inside(nodes) if may_hide(n, functions)):
             first = first_of(node)
@@ -281,12 +287,15 @@ class _Node:
                 yield Unseen(f"what of the {label_of(node)} that makes `{first}` was run is not known")
 
 
-# -- values that no case tells apart ----------------------------------------------------------------------
+# -- values that no case distinguishes -------------------------------------------------------------------
 
 
 def _indistinct(walk: Walk, asked: _Asked) -> Iterator[tuple[str, str]]:
-    """(value, one of the results that only one of both reads). Two Ifs of which a branch never runs may give the same
-    wherever it does not: what reads the one in A and the other in B agrees, and says nothing."""
+    """Yield (value, result read by only one model).
+
+    Two Ifs with an untaken branch may agree in all cases. A value that reads the first in A and the second in B agrees
+    too, which proves nothing.
+    """
     half = [i for i in walk.a.hiding if not asked.has_taken(walk.a.nodes[i]) and _is_half_seen(walk, walk.a.nodes[i])]
     if not half:
         return
@@ -302,13 +311,13 @@ def _is_half_seen(walk: Walk, node: NodeProto) -> bool:
 
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:
-    """What pieces start from and this is made of, but for its sizes."""
+    """Return the cutpoints a value is computed from, except through sizes."""
     nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in _SIZES)
     return {r for i in nodes for r in program.reads[i] if r in fed}
 
 
 def _read_by_one(walk: Walk, numbers: Mapping[str, int], value: str) -> list[str]:
-    """One name for each number that only one of the two reads to make a value."""
+    """Return a name for each value number read by only one of the models."""
     of = walk.pairs.of
     mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
     theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed)} & numbers.keys()
