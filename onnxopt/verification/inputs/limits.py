@@ -153,7 +153,7 @@ def _is_beyond(kind: str, k: int) -> bool:
 def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
     """Return sizes at which the models differ: 1 more than limits of only one model, or in more places of the second.
 
-    size: a further such size, from rows of tables.
+    size: a further size, from rows of tables.
     """
     only = {n for n, _ in a.numbers.keys() - b.numbers.keys()}
     only.update(n for (n, dims), count in b.numbers.items() if count > a.numbers[n, dims])

@@ -53,7 +53,7 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 def _inside(names: Mapping[str, str], body: GraphProto) -> Mapping[str, str]:
     """Return the renaming in a body.
 
-    Values defined in the body keep their names, unless such a name would hide a renamed value read in the body.
+    Values defined in the body keep their names, unless the name would hide a renamed value read in the body.
     """
     own = _defined(body)
     if own.isdisjoint(names) and own.isdisjoint(names.values()):

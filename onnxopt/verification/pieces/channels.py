@@ -1,9 +1,8 @@
-"""Rows and channels of a value, each beside its own range.
+"""Rows and channels of a value, each compared relative to its own range.
 
-What a few roundings of float16 may change is most of a channel that is a few hundred times smaller than the others. So
-it counts, too, whether a channel differs by far more than its own numbers round: where it does, the last bits of what
-its piece reads have to do as much to this very channel. Of float32 it counts where an output is uneven so: beside one a
-million times as large.
+In float16, a few roundings of the whole range exceed a channel a few hundred times smaller. A value therefore also
+differs if a channel differs far beyond the rounding of its own elements, unless noise of last bits changes the same
+channel as much. For float32, channels are compared if an output is uneven: beside a channel a million times larger.
 """
 
 from __future__ import annotations
@@ -16,22 +15,21 @@ import numpy as np
 from onnxopt.element_types import element_kind
 from onnxopt.verification.numbers.rounding import NOISE, allowed
 
-_CRUDE: Final = 0.05  # of its own range: more than what a narrow type rounds by that can tell such numbers apart,
-_FINE: Final = 1e-3  # of one of float32
-_ROUNDINGS: Final = 4.0  # times what is allowed of the whole, of one that cannot
-_PART: Final = 16  # elements: of fewer, a few samples of noise are no bound
-_NARROW: Final = 2.0 * allowed(2.0**-23, 16.0)  # of its range, what is allowed of float32
+_CRUDE: Final = 0.05  # relative to the channel; more than the rounding of a narrow type that can represent its elements
+_FINE: Final = 1e-3  # for float32
+_ROUNDINGS: Final = 4.0  # times the tolerance of the whole, for types that cannot
+_PART: Final = 16  # elements; with fewer, a few samples of noise are no bound
+_NARROW: Final = 2.0 * allowed(2.0**-23, 16.0)  # relative tolerance of float32
 
 
 class Channels:
-    """Along each axis of B's value, by how much each row or channel of it differs from A's, where that is by much of
-    its own range, and no sample of noise did as much."""
+    """Rows and channels of B's value that differ from A's by much of their own range, unexplained by noise so far."""
 
     def __init__(
         self, a: Any, b: Any, share: float, view: Callable[[Any], Any] | None = None, *, fine: bool = False
     ) -> None:
-        """`share`: of the range of the whole, what may differ. `view`: how B holds A's values, if otherwise. `fine`:
-        floats that are not narrow count, too."""
+        """share: tolerance relative to the whole range; view: maps A's layout to B's; fine: examine float32 too, not
+        only narrow types."""
         self._view = view or (lambda value: value)
         a = self._view(a)
         crude = _CRUDE if share > _NARROW else _FINE
@@ -43,7 +41,7 @@ class Channels:
         return bool(self._left)
 
     def see(self, before: Any, after: Any) -> None:
-        """What noise makes of a value of A."""
+        """Remove channels that noise changes as much. `before`, `after`: A's value without and with noise."""
         if not self._left:
             return
         apart = _apart(self._view(before), self._view(after))
@@ -55,7 +53,7 @@ class Channels:
 
 
 def _are_tensors(a: Any, b: Any) -> bool:
-    """Are they tensors of floats, of one shape?"""
+    """Return whether both are float tensors of equal shape with enough elements."""
     return (
         isinstance(a, np.ndarray)
         and isinstance(b, np.ndarray)
@@ -66,8 +64,10 @@ def _are_tensors(a: Any, b: Any) -> bool:
 
 
 def _far(a: Any, b: Any, share: float, crude: float) -> Iterator[tuple[int, Any]]:
-    """(axis, how far each row is off, or 0 where that is little): smaller than what one rounding of the largest number
-    is, nothing is looked at."""
+    """Yield (axis, difference of each row, 0 if small).
+
+    Rows smaller than a rounding of the largest element are ignored.
+    """
     apart, sizes = _apart(a, b), _finite(np.abs(_wide(a)))
     if not apart.any():
         return

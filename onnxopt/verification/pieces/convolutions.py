@@ -1,7 +1,7 @@
-"""Convolutions as products of matrices: runtimes have no kernels for those of float64.
+"""Convolutions written as matrix products, as runtimes have no float64 kernels for Conv.
 
-y = b + Σ W_k x_k, where k are the places of the kernel, and x_k is what stands under one of them: x, padded, from there
-on, by strides. Before opset 11, and where the kernel is computed or the padding depends on sizes, a Conv stays.
+y = b + Σ W_k x_k over positions k of the kernel, with x_k the strided slice of the padded x at offset k. A Conv stays
+before opset 11, and if the kernel is computed or padding depends on sizes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from onnxopt.verification.model.order import reads_of
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-_SINCE: Final = 11  # Pad and Slice read what they do as inputs
-_PLACES: Final = 64  # of a kernel
-_BYTES: Final = 1 << 26  # of a kernel, its groups in one matrix
+_SINCE: Final = 11  # opset with operands instead of attributes in Pad and Slice
+_PLACES: Final = 64  # positions in a kernel
+_BYTES: Final = 1 << 26  # bytes of a kernel with its groups in a single matrix
 _LAST: Final = (1 << 31) - 1
 
 
 def as_products(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
-    """Write the Convs of the main graph so. `weights`: the arrays of its external initializers; returns those of them
-    that are read still."""
+    """Replace the Convs of the main graph in place. Returns the external weights still read.
+
+    weights: arrays of external initializers.
+    """
     graph = model.graph
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if opset < _SINCE or all(node.op_type != "Conv" for node in graph.node):
@@ -47,7 +49,7 @@ def as_products(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Products:
-    """One Conv, as the nodes that stand for it. `kernel`: float64[M, C / group, …]."""
+    """A Conv written as equivalent nodes. `kernel`: float64[M, C / group, …]."""
 
     def __init__(self, graph: GraphProto, conv: NodeProto, kernel: Any) -> None:
         self.graph, self.conv, self.kernel = graph, conv, kernel
@@ -56,7 +58,7 @@ class _Products:
         self.group = self.attributes.get("group", 1)
 
     def write(self) -> bool:
-        """False, and nothing written, where that is not done."""
+        """Add the nodes to the graph. Returns False, unchanged, if unsupported."""
         axes = len(self.sizes)
         pads, strides, dilations = (
             list(self.attributes.get(name, default))
@@ -94,7 +96,7 @@ class _Products:
         return True
 
     def _in_one(self) -> Any:
-        """The groups' matrices on the diagonal of one; None where that is large."""
+        """Return a block-diagonal kernel of all groups; None if large."""
         rows, columns = self.kernel.shape[0] // self.group, self.kernel.shape[1]
         shape = (self.kernel.shape[0], columns * self.group, *self.sizes)
         if self.kernel.itemsize * math.prod(shape) > _BYTES:

@@ -1,4 +1,4 @@
-"""A model whose numbers of one type are float64, where the runtimes have kernels for that."""
+"""A model with numbers of a given type widened to float64, as far as runtimes have kernels."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from onnxopt.verification.programs.runner import Failed, Prepare
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-# Types that are made wider, and their numbers in onnx. What is narrower in the same model is so on purpose, and stays.
+# Widened types, and their codes in onnx. Narrower types in the same model are intended, and stay.
 NARROW: Final = {"float32": 1, "float16": 10}
 _DOUBLE: Final = 11
-_EIGHTS: Final = frozenset(range(17, 21))  # floats of 8 bits
+_EIGHTS: Final = frozenset(range(17, 21))  # codes of 8-bit floats
 _NARROWER: Final = {"float32": _EIGHTS | {10, 16}, "float16": _EIGHTS}
-_TYPES: Final = ("to", "dtype", "output_datatype")  # attributes that say of which type a result is
-_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
-_OF_ALL: Final = ("MatMul", "Gemm", "Einsum")  # sums of all that they read,
-_SUMS: Final = (*_OF_ALL, "CumSum", "GlobalAveragePool")  # and of the first
+_TYPES: Final = ("to", "dtype", "output_datatype")  # attributes with the type of a result
+_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators with constants that decide shapes
+_OF_ALL: Final = ("MatMul", "Gemm", "Einsum")  # sums over all operands
+_SUMS: Final = (*_OF_ALL, "CumSum", "GlobalAveragePool")  # sums over the first operand
 _WIDE: Final = "\N{RIGHTWARDS ARROW}sum"
-Change = Callable[[Any], Any]  # of a constant, to float64
+Change = Callable[[Any], Any]  # maps a constant to float64
 
 
 def widening(dtype: str, change: Change) -> Prepare:
-    """What makes a model's numbers of this type float64: `change` makes its constants so, but those in bodies."""
+    """Return a function that widens numbers of type `dtype` in a model to float64, in place.
+
+    change: converts constants, except in bodies and where constants decide shapes.
+    """
 
     def prepare(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         code = NARROW[dtype]
@@ -52,7 +55,7 @@ def widening(dtype: str, change: Change) -> Prepare:
 
 
 def narrows(node: NodeProto, dtype: str) -> bool:
-    """Does it round floats of this type to narrower ones?"""
+    """Return whether a node rounds floats of type `dtype` to a narrower type."""
     return not node.domain and node.op_type == "Cast" and any(a.i in _NARROWER[dtype] for a in node.attribute)
 
 
@@ -61,7 +64,7 @@ def is_sum(node: NodeProto) -> bool:
 
 
 def with_sums(dtype: str) -> Prepare:
-    """What makes a model's sums, and nothing else, be taken in float64 and rounded once."""
+    """Return a function that computes a model's sums in float64, rounded once; all else is unchanged."""
 
     def prepare(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         graph = model.graph
@@ -99,7 +102,7 @@ def _widen(tensor: TensorProto, change: Change) -> None:
 
 
 def _graph(graph: GraphProto, code: int) -> None:
-    """Of a body."""
+    """Widen a body."""
     for t in graph.initializer:
         if t.data_type == code:
             _widen(t, as_double)
@@ -127,7 +130,7 @@ def _node(node: NodeProto, code: int, change: Change) -> None:
 
 
 def _number(attribute: Any, change: Change) -> None:
-    """A Constant's number that is no tensor."""
+    """Widen a Constant in the form of a number or list."""
     from onnxopt.protos import array_to_tensor
 
     found = attribute.f if attribute.type == attribute.FLOAT else list(attribute.floats)

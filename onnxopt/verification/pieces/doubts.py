@@ -1,4 +1,4 @@
-"""Which candidates will be no cuts, before anything was run from cuts alone."""
+"""Prediction of candidates that are no cutpoints, from runs with all candidates assumed to be cutpoints."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from onnxopt.verification.pieces.outcome import First
 
 
 def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str], set[str]]:
-    """Of what is pending, in B's order: what will be no cut, for it does not agree, or only moves what does not; and
-    what does not agree, but reads such: it is excused. Whether the latter is to be doubted too its next run says, and
-    until then nothing is said of what moves it on, nor of what does not agree behind that: there it may be made up
-    for, and what follows (the next layer) is asked as if it were."""
+    """Return (rejected, retry) among `pending` in B's order.
+
+    rejected: candidates that disagree, or only move a rejected value. retry: candidates that disagree, but read a
+    rejected value, so may compensate. Candidates that only move a retried value, or disagree behind it, are decided
+    after its next run. Everything further behind is treated as if the retried value agreed.
+    """
     doubted, excused, open_ = set[str](), set[str](), set[str]()
     for value in pending:
         seen = first.get(value)

@@ -1,4 +1,4 @@
-"""Where a body is that is walked: the walk around it, and the nodes that hold it."""
+"""Position of a walked body: the enclosing walk, and the nodes with the body."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Enclosing:
-    """A body is called `name` in the first of `nodes`, A's, and `theirs` in B's. Or it is held against nodes of B
-    beside this one, `in_place`. `cases`: of the walk `outer`. `is_sure`: does the one stand for the other whatever the
-    inputs are, or is it taken for it, since conditions of one name agree in all cases?"""
+    """The position of a body of A and its counterpart in B."""
 
-    outer: Walk
-    nodes: tuple[NodeProto, NodeProto]
-    name: str
-    theirs: str
-    cases: Sequence[int]
-    is_sure: bool = True
-    in_place: frozenset[int] = frozenset()
+    outer: Walk  # walk of the enclosing graph
+    nodes: tuple[NodeProto, NodeProto]  # nodes with the body, of A and B
+    name: str  # of A's body
+    theirs: str  # name of B's body
+    cases: Sequence[int]  # indices into the cases of `outer`
+    is_sure: bool = True  # the correspondence holds for all inputs, not only by conditions equal in all cases
+    in_place: frozenset[int] = frozenset()  # B's nodes compared with the body, if B has no body
 
     def scope(self, scope: str) -> str:
-        """Of B's nodes, in the `scope` around them."""
+        """Return the path of B's body below the path `scope`."""
         return scope if self.in_place else f"{scope} / {label_of(self.nodes[1])} / {self.theirs}"
 
 
 def label_of(node: NodeProto) -> str:
-    """As paths of scopes write it."""
+    """Return a node's label in a path."""
     return f'{node.op_type} "{node.name}"' if node.name else str(node.op_type)
 
 
 def depth(walk: Walk) -> int:
-    """The number of bodies around its values."""
+    """Return the number of bodies around a walk."""
     found = 0
     while walk.enclosing is not None:
         found, walk = found + 1, walk.enclosing.outer
@@ -45,7 +43,7 @@ def depth(walk: Walk) -> int:
 
 
 def case_names(walk: Walk, names: Sequence[str]) -> list[str]:
-    """The names of the cases of a walk; `names`: of those of the main graph."""
+    """Return the names of a walk's cases. `names`: of the main graph's cases."""
     if walk.enclosing is None:
         return list(names)
     outer = case_names(walk.enclosing.outer, names)

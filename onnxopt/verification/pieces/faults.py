@@ -1,8 +1,7 @@
-"""What is to blame, and what the narrower type does not hold: that is no question of what came before it.
+"""Selection and recording of faults, and of values a narrower type cannot hold.
 
-A float16 of 1e5 is infinite, and one of 1e-7 has a bit, whoever makes it. So all such values are named in one walk, of
-those too large as well what only agrees because the value before it, too large itself, was fed as the largest number
-there is: else each would take a result of its own to be seen.
+A float16 value of 1e5 is infinite, and 1e-7 has a single bit, regardless of preceding values. All such values are
+reported in the same walk, including those that agree only because a too large value was fed as the largest number.
 """
 
 from __future__ import annotations
@@ -16,21 +15,23 @@ from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.outcome import Fault
 from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
 
-_MOST: Final = 8  # looked for, but for what the narrower type does not hold
+_MOST: Final = 8  # faults, besides values the narrower type cannot hold
 
 
 class Faults:
-    """Those of a walk, `found`; `beyond`, the values of those that the narrower type does not hold."""
+    """The faults of a walk."""
 
     def __init__(self, replay: Replay, found: list[Fault]) -> None:
         self.found = found
-        self.beyond: set[str] = set()
+        self.beyond: set[str] = set()  # values that the narrower type cannot hold
         self._replay = replay
         self._a, self._b = replay.original.runner.program, replay.program
 
     def chosen(self, blocked: Sequence[str], latest: Mapping[str, list[Difference]]) -> Sequence[str]:
-        """Of what is in the way, who is to blame next: all that the narrower type does not hold, else the first; nobody
-        once there are enough."""
+        """Return the values to report next: all that the narrower type cannot hold, else the first of `blocked`.
+
+        Empty once enough faults are found.
+        """
         replay = self._replay
         beyond = [v for v in blocked if worst(latest[v]).note and replay.beyond(v) is not None]
         beyond = beyond or [v for v in blocked if replay.too_small(v) is not None]
@@ -38,7 +39,10 @@ class Faults:
         return beyond or ([] if is_full else blocked[:1])
 
     def add(self, value: str, fed: set[str], fed_of_a: set[str], latest: list[Difference]) -> Fault:
-        """Put a value down that is made from what is `fed`, as it differs in the cases."""
+        """Record a fault at `value` and return it.
+
+        fed: cutpoints of B; fed_of_a: their names in A; latest: differences by case.
+        """
         original, nodes = self._replay.pairs.of[value], self._b.cone([value], fed)
         over, small = self._replay.beyond(value), self._replay.too_small(value)
         case = small if over is None else over
@@ -53,7 +57,7 @@ class Faults:
         return fault
 
     def follow(self, value: str, fed: set[str]) -> bool:
-        """Does it agree only because B was fed the largest number there is, where A has a larger one?"""
+        """Return whether a value agrees only because a too large operand was fed as the largest number."""
         if not self.beyond or self._replay.beyond(value) is None:
             return False
         return not self.beyond.isdisjoint(self._b.entries(self._b.cone([value], fed), fed))

@@ -1,8 +1,7 @@
-"""What a Loop stacks that makes no turn: nothing, in a shape that only inference knows.
+"""Stacked outputs of zero-trip Loops: empty, with a shape known only to inference.
 
-A runtime gives what it was told of the body's result when it loaded the model: in a piece it is told less, or in the
-other model more. Where it knows no rank it makes [0], and where it knows no dim it makes that 0 (onnxruntime; the
-standard does not say).
+A runtime uses the shape inferred for the body's result when loading, which differs between a piece and a model.
+onnxruntime gives [0] for an unknown rank, and 0 for an unknown dim; the standard says nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ _UNKNOWN: Final = (0,)
 
 
 def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
-    """Are both of them nothing, of one type and of shapes that agree as far as they are known, and made by a loop of
-    no turn? `makers`: of each, the program and what it is called there."""
+    """Return whether two values are equal outputs of zero-trip loops: empty, of equal type, and of compatible shapes.
+
+    makers: (program, name) of each value.
+    """
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.size or b.size or a.dtype != b.dtype:
         return False
     x, y = a.shape, b.shape

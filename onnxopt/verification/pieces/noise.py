@@ -1,8 +1,8 @@
-"""What the last bits of a piece's inputs and weights do to its results.
+"""Noise of a piece: changes of its results by last bits of inputs and weights.
 
-What is discrete, floats that are integers and what is dequantized jump where a number is on an edge, and how many
-elements jump says nothing of where to. So there each element that differs in B must become what B has in some sample;
-where some do not at first, more samples are taken, and go as far as the largest noise that is allowed of floats.
+Discrete values, integer-valued floats and dequantized numbers jump at breakpoints, and the number of jumps says nothing
+about their targets. Each element that differs in B must therefore equal some sample of A. While elements remain
+unexplained, further samples are taken, with perturbations up to the largest noise allowed for floats.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from onnxopt.verification.pieces.views import View
 from onnxopt.verification.programs.runner import Failed, Opened, Runner
 from onnxopt.verification.programs.stream import Stream
 
-_SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
-_MORE: Final = 16  # and each time where elements that jump are sought one by one: as long as some are found, up to
-_MOST: Final = 64  # of them, for half of these move no number that is fed;
-_MANY: Final = 64  # of so many one would have been found
-_IN_VAIN: Final = 2  # in these samples, if last bits made them jump
+_SEEDS: Final = 4  # samples; weights change in every second only, as each change needs a new session
+_MORE: Final = 16  # samples while searching jumps; the search continues as long as more are explained
+_MOST: Final = 64  # samples in total; every second one leaves the fed numbers unchanged
+_MANY: Final = 64  # unexplained elements; of as many, last bits would have explained some
+_IN_VAIN: Final = 2  # samples after which the previous limit applies
 
-_LARGE: Final = 2.0**16  # an integer that is hardly an index: a few roundings of float32 may move it by several
+_LARGE: Final = 2.0**16  # integers hardly used as indices; float32 rounding may change them by several
 
-# What A has, what B has, how it holds it, and by how much of their range the same numbers may differ.
+# (A's values by case, B's values by case, view of B, tolerance relative to the range for equal numbers).
 Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
 
 
@@ -48,11 +48,11 @@ def noise_of(
     channels: Mapping[str, Sequence[Channels]] | None = None,
     is_enough: Callable[[str, list[Difference]], bool] | None = None,
 ) -> dict[str, list[Difference]]:
-    """How values change, in each case; without those in whose pieces something is drawn at random.
+    """Return the noise by value and case. Values with random draws in their pieces are left out.
 
-    Their pieces start from `cuts`, as far as these are known still. `dtype`: the last bits of a narrower type. `held`:
-    of what jumps, in each case; `channels`: those of B that are far off. `is_enough`: does a value change by as much as
-    is to be explained? No more samples are taken then, unless there are `held` values or `channels`.
+    cuts: start of pieces, if still in memory; dtype: perturb last bits of a narrower type; held: discrete values to
+    explain element by element; channels: differing channels to explain; is_enough: whether the noise of a value
+    suffices, which ends sampling unless `held` or `channels` are given.
     """
     program = runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
@@ -64,10 +64,10 @@ def noise_of(
     largest = {v: [Difference() for _ in original.values] for v in wanted}
     open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
     uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
-    times, left = 1.0, [math.inf]  # elements, before each sample
+    times, left = 1.0, [math.inf]  # unexplained elements before each sample
     opened: Opened | None = None
     for k in range(_MOST if open_ else _SEEDS):
-        if k == _SEEDS:  # only what some elements of B are not explained of
+        if k == _SEEDS:  # only values with unexplained elements remain
             wanted = [v for v, jumps in open_.items() if jumps.count]
             nodes, times = program.cone(wanted, here), NOISE
         left.append(sum(jumps.count for jumps in open_.values()))
@@ -83,7 +83,8 @@ def noise_of(
                 change = functools.partial(last_bit, rng=rng, dtype=dtype, times=times)
                 opened = runner.open(nodes, fed, wanted, change)
             for i, known in enumerate(original.values):
-                # Both are fed the same: an edge that inputs are on may be none of what was rounded behind it.
+                # Every second sample feeds unchanged numbers: only rounding behind may have met a breakpoint, not the
+                # inputs.
                 moves = k < _SEEDS or not k % 2
                 results = opened.run({r: last_bit(known[r], rng, dtype, times) if moves else known[r] for r in fed})
                 for v in wanted:
@@ -94,7 +95,7 @@ def noise_of(
                         open_[v].see(results[v], i)
                     elif v in uneven:
                         uneven[v][i].see(known[v], results[v])
-        except Failed:  # the model does not take what is a bit larger: of that noise nothing is known
+        except Failed:  # the model rejects a value one bit larger; noise is unknown
             continue
     for v in (v for v in largest if v in open_ or is_discrete(original.types[v])):
         there = open_[v].left if v in open_ else [True for _ in original.values]
@@ -105,12 +106,12 @@ def noise_of(
 
 
 def is_discrete(kind: str) -> bool:
-    """Of such a type, is a value equal or not?"""
+    """Return whether values of a type are compared for equality."""
     return is_coarse(kind) or not any(name in kind for name in ("float", "double"))
 
 
 def are_equal(a: Any, b: Any, share: float) -> Any:
-    """Of each element. `share`: of the range of `a`, by which the same number may differ."""
+    """Return the elementwise equality. Floats may differ by `share` of the range of `a`."""
     if not share or not is_float(a):
         return a == b
     with np.errstate(all="ignore"):
@@ -119,7 +120,7 @@ def are_equal(a: Any, b: Any, share: float) -> Any:
 
 
 class _Open:
-    """Elements of B that differ from A's and were not seen yet, in each case; None where there are none."""
+    """Elements of B that differ from A's and from all samples so far, by case; None if none are left."""
 
     def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None, share: float) -> None:
         self._theirs = theirs
@@ -135,7 +136,7 @@ class _Open:
         return sum(int(np.count_nonzero(left)) for left in self.left if left is not None and left is not True)
 
     def see(self, sample: Any, case: int) -> None:
-        """A value that A may have."""
+        """Remove the elements explained by a possible value of A."""
         theirs, left = self._theirs[case], self.left[case]
         if left is None or not isinstance(sample, np.ndarray) or not isinstance(theirs, np.ndarray):
             return
@@ -151,7 +152,7 @@ class _Open:
         self.left[case] = left if left.any() else None
 
     def _is_near(self, sample: Any, case: int) -> Any:
-        """Of integers so large that roundings move them by many: have they been moved as far?"""
+        """Return where large integers moved as far in a sample as B's differ."""
         theirs = self._theirs[case].astype(np.float64)
         mine = self._mine[case] if self._view is None else self._view(self._mine[case], case)
         if mine.shape != theirs.shape:

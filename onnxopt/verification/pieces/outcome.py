@@ -1,4 +1,4 @@
-"""What a walk found: of each candidate, of those to blame, and of the whole."""
+"""Results of a walk: by candidate, by fault, and in total."""
 
 from __future__ import annotations
 
@@ -10,44 +10,40 @@ from onnxopt.verification.pieces.views import View
 
 @dataclass
 class First:
-    """What came of a candidate when others were taken for cuts, all of them or but those in doubt: `entries`, what its
-    piece read, and how B was fed it (None: as A has it). `moves`: the piece computes nothing, or its only node is the
-    same in both, and so it would agree whatever it reads."""
+    """Result of a candidate, run with all candidates, except doubtful candidates, assumed to be cutpoints."""
 
-    ok: bool
+    ok: bool  # whether the candidate agrees
+    # Values read by its piece, with the view through which B was fed (None: A's layout).
     entries: dict[str, View | None]
     found: Difference = Difference()
-    moves: bool = False
+    moves: bool = False  # the piece only moves numbers, or is a node equal in both: agrees for any operands
 
 
 @dataclass
 class Fault:
-    """A value of B that does not agree although all that its piece reads, `entries`, does. `a` and `b`: nodes.
-    `shape`: of A's value in the case. `beyond`: the narrower type does not hold A's own numbers, whoever makes them."""
+    """A value of B that differs although all entries of its piece agree."""
 
     value: str
     found: Difference
-    case: int
-    entries: list[str]
-    a: list[int]
-    b: list[int]
-    shape: tuple[int, ...] = ()
-    beyond: bool = False
+    case: int  # index
+    entries: list[str]  # cutpoints read by the piece
+    a: list[int]  # indices of A's nodes
+    b: list[int]  # indices of B's nodes
+    shape: tuple[int, ...] = ()  # of A's value in the case
+    beyond: bool = False  # the narrower type cannot hold A's numbers
 
 
 @dataclass
 class Outcome:
-    """`cuts` of `candidates` agree: `same`, because their nodes are the same; `noisy`, no better than what the last
-    bits do in their piece; `blank`, zero or NaN everywhere. `worst`, of the cuts that were compared. `unsettled`:
-    outputs that are no cuts."""
+    """Result of a walk."""
 
-    candidates: int = 0
-    cuts: int = 0
-    same: int = 0
-    noisy: int = 0
-    blank: int = 0
+    candidates: int = 0  # number of shared values
+    cuts: int = 0  # candidates that agree
+    same: int = 0  # cutpoints computed by equal nodes
+    noisy: int = 0  # cutpoints that agree only within noise of last bits
+    blank: int = 0  # cutpoints zero or NaN everywhere
     largest_piece: int = 1
-    worst: Difference = Difference()
+    worst: Difference = Difference()  # largest difference of a compared cutpoint
     worst_value: str = ""
     faults: list[Fault] = field(default_factory=list)
-    unsettled: list[str] = field(default_factory=list)
+    unsettled: list[str] = field(default_factory=list)  # outputs that are no cutpoints

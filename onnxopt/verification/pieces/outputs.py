@@ -1,4 +1,4 @@
-"""Outputs of A that no cut settles: those that no node of B makes, or none of A."""
+"""Outputs of A without cutpoint: made by no node of B, or by no node of A."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnxopt.verification.pieces.replay import Replay
 
 
 def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
-    """Those that differ, constants that are outputs among them, or are made in another way."""
+    """Return the outputs that differ, or are computed differently, including constant outputs."""
     original, pairs, b = replay.original, replay.pairs, replay.program
     a = original.runner.program
     left = []
     for x, y in pairs.outputs:
         mine = pairs.of.get(y, y)
         if (y in cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
-            continue  # or nothing that can be run makes it
+            continue  # or no runnable node makes the output
         if y in cuts and all(x in known and mine in known for known in original.values):
             found = worst([difference(known[x], known[mine]) for known in original.values])
         elif y not in b.maker and y in b.constants and all(x in known for known in original.values):

@@ -1,4 +1,4 @@
-"""Which value of B stands for which of A, and which nodes are the same in both."""
+"""Correspondence between values and nodes of B and A."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _WHOLE: Final = ("Concat", "Transpose", "Reshape", "Flatten", "Identity", "Cast"
 
 
 class Pairs:
-    """`of`: a value of B, by name, and the value of A that it may be. Most have one name.
+    """Correspondence of values.
 
-    A name of A that was made longer (`add` and `add_rows`) is a guess; like each pair it has to agree when it is run.
+    A name in B that extends a name of A (`add` and `add_rows`) is a guess, which must agree when run like any pair.
     """
 
     def __init__(self, a: Program, b: Program, outputs: Sequence[tuple[str, str]] | None = None) -> None:
-        """`outputs` of A and B that stand for each other: of whole models, by their order."""
+        """outputs: corresponding outputs (A, B); by default, in order."""
         self.a, self.b = a, b
         self.outputs = list(zip(a.outputs, b.outputs)) if outputs is None else outputs
+        # {value of B: corresponding value of A}, mostly of equal names.
         self.of = {name: name for name in b.maker if name in a.maker}
-        if b.is_body:  # whatever they are called
+        if b.is_body:  # outputs of a body correspond under any names
             self.of |= {y: x for x, y in self.outputs if x in a.maker and y in b.maker}
         taken = set(self.of.values())
         for name in b.maker:
@@ -41,7 +42,7 @@ class Pairs:
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
         self._equal: dict[str, bool] = {}
-        self._same: dict[tuple[int, int], bool] = {}  # nodes of A and B
+        self._same: dict[tuple[int, int], bool] = {}  # by (node of A, node of B)
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:
@@ -51,17 +52,17 @@ class Pairs:
         return ""
 
     def made_from(self, names: list[str]) -> Iterator[str]:
-        """The values of B that may be these of A."""
+        """Yield the values of B that correspond to values of A."""
         return (self.by_original[name] for name in names if name in self.by_original)
 
     @functools.cached_property
     def drawing(self) -> set[int]:
-        """The nodes of B that draw, of elements, what A draws by that name."""
+        """Nodes of B that draw from elements, replaced by a draw of A with the same name."""
         alike = {operand.result for operand in self.b.skeleton.operands.values()}
         return {i for i, node in enumerate(self.b.nodes) if alike and draws_of(node) and node.output[0] in alike}
 
     def is_same(self, value: str) -> bool:
-        """Do both make it by the same node, of values of the same names and equal constants?"""
+        """Return whether equal nodes make a value of B and A, from operands with equal names and equal constants."""
         if self.of[value] != value:
             return False
         nodes = self.a.maker[value], self.b.maker[value]
@@ -80,12 +81,14 @@ class Pairs:
         return all(self._is_equal(name) for name in self.b.reads[i])
 
     def hands_on(self, value: str) -> bool:
-        """Do both hand all they read on as it is, by the same node? That makes up for nothing, and beside large numbers
-        small ones may be any."""
+        """Return whether equal nodes move all operands unchanged.
+
+        Such a node compensates nothing, and beside large numbers, small ones may be arbitrary.
+        """
         return self.b.nodes[self.b.maker[value]].op_type in _WHOLE and self.is_same(value)
 
     def _means_the_same(self, node: NodeProto) -> bool:
-        """Have its operators, those in its bodies too, the same version in both, or the same function?"""
+        """Return whether a node's operators, including bodies, have the same version and functions in both."""
         a, b = self.a.skeleton, self.b.skeleton
         for n in inside([node]):
             if not self._is_as_old(n):
@@ -93,8 +96,10 @@ class Pairs:
         return a.functions.texts([node]) == b.functions.texts([node])
 
     def _is_as_old(self, node: NodeProto) -> bool:
-        """Did its operator become what it is in the same version? Those that draw were given new types only, and what
-        they draw is known by its name."""
+        """Return whether an operator's definition dates from the same version in both.
+
+        New versions of random operators only added types, and their draws correspond by name.
+        """
         domain = domain_of(node.domain)
         x, y = (p.skeleton.versions.get(domain) for p in (self.a, self.b))
         if x == y or x is None or y is None:
@@ -102,7 +107,7 @@ class Pairs:
         return draws(node) or since(node.op_type, domain, x) == since(node.op_type, domain, y)
 
     def _is_equal(self, name: str) -> bool:
-        """Is it a value of both, or the same constant in both?"""
+        """Return whether a name is computed in both, or an equal constant in both."""
         a, b = self.a, self.b
         constant = a.is_constant(name)
         if constant != b.is_constant(name):

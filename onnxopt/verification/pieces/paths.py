@@ -1,4 +1,4 @@
-"""How much is rounded between cuts: by A's own arithmetic, in A's own types, for B may not compute in narrower ones."""
+"""Rounding between cutpoints, by A's arithmetic in A's types, as B may not compute in narrower types."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _DTYPE: Final = {
 }  # fmt: skip
 _EXACT: Final = ("tensor(int", "tensor(uint", "tensor(bool")
 _EXACT_CODES: Final = frozenset(t.code for t in TYPES if t.kind in "iub")
-# Codes of TensorProto.DataType: floats and complex numbers but float32.
+# Codes of TensorProto.DataType: floats and complex types except float32.
 _OTHERS: Final = frozenset(t.code for t in TYPES if t.kind in "fc") - {BY_NAME["float32"].code}
 
 
 def is_coarse(kind: str) -> bool:
-    """Are floats of this type steps, which rounding does not explain but by jumps?"""
+    """Return whether floats of a type are steps, compared as discrete values."""
     return kind.startswith("tensor(float8")
 
 
 def is_single(program: Program) -> bool:
-    """Is float32 what a main graph computes with, as far as it does with floats? Then none of its types says more."""
-    if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # they may be called as operators are
+    """Return whether all floats computed in a main graph are float32, so types need not be observed."""
+    if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # may be called like standard operators
         return False
     kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
     if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
@@ -48,8 +48,8 @@ def is_single(program: Program) -> bool:
 
 
 def _makes_others(node: NodeProto) -> bool:
-    """May it make floats of another type than it reads? An attribute would say so, unless it is no operator of the
-    standard."""
+    """Return whether a node may make floats of a type different from its operands': by attribute, or a custom
+    operator."""
     if domain_of(node.domain):
         return True
     for a in node.attribute[:]:
@@ -71,26 +71,28 @@ def _makes_others(node: NodeProto) -> bool:
 
 @dataclass(frozen=True)
 class Path:
-    """`depth`: roundings on it; `coarsest`: ε of the coarsest."""
+    """Rounding on a path."""
 
-    depth: float = 0.0
-    coarsest: float = 0.0
+    depth: float = 0.0  # number of roundings
+    coarsest: float = 0.0  # largest epsilon of the types
 
     def joined(self, other: Path) -> Path:
-        """What both explain."""
+        """Return the maximum of both."""
         return Path(max(self.depth, other.depth), max(self.coarsest, other.coarsest))
 
     @property
     def share(self) -> float:
-        """Of a value's range, what they explain."""
+        """Return the relative difference explained."""
         return allowed(self.coarsest, self.depth) if self.coarsest else 0.0
 
 
 def paths(
     program: Program, wanted: Iterable[str], cuts: Collection[str], types: Mapping[str, str], *, casts: bool = False
 ) -> dict[str, Path]:
-    """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them. `casts`: a Cast
-    to a narrower type rounds, too, because the other model has none there."""
+    """Return, by value, the path from cutpoints with most rounding.
+
+    types: as written by onnxruntime; casts: count a Cast to a narrower type, which A does not have.
+    """
     found: dict[str, tuple[float, float]] = {}
     names = list(wanted)
     for i in program.cone(names, cuts):
@@ -98,25 +100,25 @@ def paths(
         depth = coarsest = 0.0
         for before in (found[r] for r in program.reads[i] if r in found and r not in cuts):
             depth, coarsest = max(depth, before[0]), max(coarsest, before[1])
-        if node.op_type in ("Shape", "Size"):  # of whatever was rounded
+        if node.op_type in ("Shape", "Size"):  # sizes are exact
             depth = coarsest = 0.0
         own = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
             width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
-                own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
+                own = 1.0 if depth or not rounds(node) else 0.0  # moved numbers were rounded before
             if kind.startswith(_EXACT):
                 own = 0.0 if own and _is_exact(program, node, types) else own
                 width = width if own else 0.0
-            step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
+            # Sums of narrow numbers are accumulated in a wider type.
+            step = min(own, 1.0) if width > EPSILON["float32"] else own
             found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0
     return {v: Path(*found.get(v, ())) for v in names}
 
 
 def _is_exact(program: Program, node: NodeProto, types: Mapping[str, str]) -> bool:
-    """Does it compute with integers and booleans only, sizes and positions: is nothing rounded? A quantized product
-    is: its scales are floats."""
+    """Return whether a node computes with integers and booleans only. A quantized product has float scales."""
     if domain_of(node.domain) or any(a.HasField("g") for a in node.attribute[:]):
         return False
     reads = [r for r in node.input[:] if r]

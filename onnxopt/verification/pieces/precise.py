@@ -1,18 +1,17 @@
-"""Is a difference rounding? Both pieces say so themselves, when they compute in float64 from the same numbers.
+"""Test whether a difference is rounding: both pieces also compute in float64 from the same numbers.
 
-What A and B make there, A64 and B64, has next to no rounding in it. Where A64 and B64 differ, the two are not the same
-function, but for what B had to round: its constants. So these (not those of A, which are what they are) are moved by
-their last bits, and what that does is allowed.
+A64 and B64, the results in float64, contain almost no rounding. If A64 and B64 differ, A and B are different functions,
+except for B's merged constants, which had to be rounded. The last bits of constants that A does not have are perturbed,
+and their effect is allowed.
 
-That alone would excuse a B that is right on paper and useless in float32. So B's own float32 may be no further from B64
-than a few roundings, or a few times what A's is from A64, on these numbers and on others near them. But how exactly a
-sum is taken is up to a runtime's kernel: more is forgiven where it would not be there if its sums, and nothing else,
-were taken in float64 and rounded once. E[x²] - E[x]² would be off, still. What overflows or is no number in one of the
-two only is never rounding.
+A B equal in exact arithmetic may still be useless in float32. B's float32 result must therefore be as close to B64 as a
+few roundings, or a few times as far as A's from A64, on these numbers and on numbers nearby. Summation order depends on
+the kernel: more is allowed if the difference disappears when only sums are computed in float64 and rounded once. E[x²]
+- E[x]² would still differ. Overflow or NaN in only one of the two is no rounding.
 
-And where A's float32 is far from A64, or adds the number that rounds to integers, its roundings are what it means.
-What is discrete, floats that are integers, and what is dequantized agree element by element: B has what A64 has, or the
-last bits of B's constants decide, which were rounded when those of A were merged.
+If A's float32 result is far from A64, or A adds the constant that rounds to integers, rounding is intended, and the
+test fails. Discrete values, integer-valued floats and dequantized numbers must agree element by element: B equals A64,
+or last bits of merged constants decide.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ from onnxopt.verification.programs.runner import Failed, Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
 
 _SAMPLES: Final = 4
-_FAR: Final = 2.0**-7  # of the range, that A's roundings may change: of more, they are meant;
-_FAR_BESIDE: Final = 2.0**-12  # of what it is made of, where next to nothing is left of that
-_LOST: Final = 2.0**-8  # of the range, that a kernel may lose in sums
-_ROUNDERS: Final = (2.0**22, 2.0**24)  # added to a float32, such a number rounds it to an integer
-_BESIDE: Final = 2.0**-4  # by so much the numbers near these differ from them: other roundings
-_FEW_JUMPS: Final = 2.0**-6  # of the elements, that A's roundings may decide
+_FAR: Final = 2.0**-7  # relative to the range: larger effects of A's rounding are intended
+_FAR_BESIDE: Final = 2.0**-12  # relative to the operands, after cancellation
+_LOST: Final = 2.0**-8  # relative to the range: loss of a kernel in sums
+_ROUNDERS: Final = (2.0**22, 2.0**24)  # range of constants that round a float32 to an integer when added
+_BESIDE: Final = 2.0**-4  # relative distance of numbers nearby, with independent rounding
+_FEW_JUMPS: Final = 2.0**-6  # share of elements that A's rounding may decide
 _SLOW: Final = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool", "LSTM", "GRU", "RNN", "Col2Im")
-_WORK: Final = 1 << 29  # products of what is slow in the reference evaluator
-_LIGHT: Final = 1 << 22  # numbers,
-_NODES: Final = 100  # and nodes of what else is run there
+_WORK: Final = 1 << 29  # multiplications by slow operators in the reference evaluator
+_LIGHT: Final = 1 << 22  # elements in the reference evaluator
+_NODES: Final = 100  # nodes in the reference evaluator
 
 _Digest = tuple[int, int]
 _Change = Callable[[Any], Any]
@@ -71,10 +70,9 @@ def is_rounding(
     seed: int,
     memory: int,
 ) -> bool:
-    """Is what B makes of `cuts` in these cases the same as A's `value`, but for roundings? `share`: of its range, what
-    few of them do.
+    """Return whether B's value computed from `cuts` differs from A's only by rounding, in the given cases.
 
-    False where there are no kernels for that, or it would take more than its share of `memory`.
+    share: relative difference explained by few roundings. False if kernels are missing, or memory is short.
     """
     kind = replay.kind(value)
     jumps = is_discrete(kind) and not is_coarse(kind)
@@ -99,8 +97,10 @@ def is_rounding(
 
 
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """These values in float64, where nothing else than the feeds is known; none where that takes more than so many
-    bytes, or there are no kernels."""
+    """Return values computed in float64 from the feeds; {} if kernels are missing.
+
+    most: bytes of weights.
+    """
     nodes = runner.program.cone(wanted, ())
     if 2 * runner.program.weight(nodes) > most or not runner.program.random.isdisjoint(nodes):
         return {}
@@ -116,10 +116,7 @@ def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], mos
 
 
 class _Part:
-    """What makes a value of the same numbers in one of the two models, in its own precision and in float64.
-
-    `constants`: of each, by what it is, whether it is exact.
-    """
+    """The piece of a model that makes a value, in its own precision and in float64."""
 
     def __init__(
         self,
@@ -130,7 +127,7 @@ class _Part:
         dtype: str,
         most: int,
     ) -> None:
-        """`most`: bytes. Raises Failed."""
+        """most: bytes. Raises Failed."""
         self.runner, self.value, self.dtype = runner, value, dtype
         program = runner.program
         self.nodes = program.cone([value], fed)
@@ -138,7 +135,7 @@ class _Part:
         if not program.random.isdisjoint(self.nodes) or any(r not in fed for r in reads) or not self.nodes:
             raise Failed("it is not made of what is known")
         self.cases = [{r: case[r] for r in reads} for case in cases]
-        self.constants: dict[_Digest, bool] = {}
+        self.constants: dict[_Digest, bool] = {}  # by digest: whether the constant is exact
         self.has_rounder = False
         self._largest = max(self.cases, key=lambda case: sum(map(size_of, case.values())))
         if 2 * (sum(map(size_of, self._largest.values())) + program.weight(self.nodes)) > most:
@@ -149,15 +146,15 @@ class _Part:
         return self.runner.open(self.nodes, self._types(self.cases[0]), [self.value])
 
     def summed(self) -> Opened:
-        """With its sums in float64."""
+        """Return the piece with sums in float64."""
         return self._open(self.cases[0], with_sums(self.dtype))
 
     def wide(self, change: _Change | None = None) -> Opened:
-        """In float64. `change`: of the constants."""
+        """Return the piece in float64. `change`: converts constants."""
         return self._open(_widened(self.cases[0], self.dtype), widening(self.dtype, change or self._learn))
 
     def _open(self, case: Mapping[str, Any], prepare: Prepare) -> Opened:
-        """In the reference evaluator where a kernel is missing, if that is not long."""
+        """Return the piece, in the reference evaluator if a kernel is missing and work is little."""
         types = self._types(case)
         if not self._reference:
             try:
@@ -194,21 +191,21 @@ class _Part:
 
 
 class _Question:
-    """The same value in both. Raises Failed."""
+    """Comparison of a value in A and B. Raises Failed."""
 
     def __init__(self, replay: Replay, value: str, a: _Part, b: _Part, share: float, seed: int) -> None:
         self.a, self.b, self.share, self.seed = a, b, share, seed
         self.epsilon, self._fine = EPSILON[a.dtype], replay.fine
-        self._wide = a.wide(), b.wide()  # first: there may be no kernels
+        self._wide = a.wide(), b.wide()  # first, as kernels may be missing
         self.theirs = replay.run([value], b.cases[0].keys())[value]
         view = replay.hold(value, self.theirs, 0.0)[2]
         self._seen = (lambda v, i: v) if view is None else view
         self.mine = [self._seen(v, i) for i, v in enumerate(replay.mine(value))]
         self._are_steps = replay.are_steps(value)
-        self._hidden: Any = None  # where a mask stands, which counts for nothing
+        self._hidden: Any = None  # places of a mask, ignored
 
     def answer(self, cases: Collection[int]) -> bool:
-        """Raises Failed."""
+        """Return whether all cases agree. Raises Failed."""
         a, b = self.a, self.b
         if a.has_rounder and not b.has_rounder:
             return False
@@ -226,7 +223,7 @@ class _Question:
         found = apart(x, y)
         if found.note:
             return False
-        # What a mask, the same in both, does with the scores it is added to is not asked: beside it nothing is left.
+        # A mask equal in both hides the scores added to it.
         self._hidden = masked(x) if found.beside == found.largest and np.isfinite(x).all() else None
         x, y, exact_x, exact_y = map(self._left, (x, y, exact_x, exact_y))
         off = apart(x, exact_x)
@@ -248,8 +245,10 @@ class _Question:
         return own.within(self.share) or own.explained(near)
 
     def _channels_agree(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
-        """Is no row or channel far off that is small beside the others: in float64 no further than the last bits of B's
-        constants do, in its own type than A's?"""
+        """Return whether small rows and channels agree.
+
+        In float64 within last bits of B's constants, in B's own type within A's rounding.
+        """
         pairs = (exact_x, exact_y), (exact_y, y)
         function, own = (Channels(*pair, self.share, fine=self._fine) for pair in pairs)
         own.see(exact_x, x)
@@ -265,7 +264,7 @@ class _Question:
         left = ~are_equal(x, y, share) & ~are_equal(exact_x, y, share)
         if not left.any():
             return True
-        if self._is_merged_exactly:  # there was nothing that B had to round
+        if self._is_merged_exactly:  # B rounded no constant
             return False
         for values in self._moved(case):
             if values.shape == x.shape:
@@ -274,12 +273,14 @@ class _Question:
 
     @property
     def _is_merged_exactly(self) -> bool:
-        """Are all constants exact that A has and B does not?"""
+        """Whether all constants of A absent in B are exact."""
         return all(exact for digest, exact in self.a.constants.items() if digest not in self.b.constants)
 
     def _moved(self, case: int) -> list[Any]:
-        """What B makes in float64 when the constants that A does not have are moved by their last bits, as far as noise
-        is allowed. Nothing where B, and not A, rounds to narrower floats on the way: there a last bit is a step."""
+        """Return samples of B in float64 with last bits of constants absent in A perturbed, as far as noise is allowed.
+
+        Empty if B, unlike A, rounds to narrower floats, where a last bit is a step.
+        """
         found: list[Any] = []
         if self.b.narrows and not self.a.narrows:
             return found
@@ -297,7 +298,7 @@ class _Question:
         return found
 
     def _left(self, value: Any) -> Any:
-        """What is left beside a mask."""
+        """Return a value with places of a mask set to 0."""
         alike = self._hidden is not None and value.shape == self._hidden.shape
         return np.where(self._hidden, value.dtype.type(0), value) if alike else value
 
@@ -305,7 +306,7 @@ class _Question:
         return worst([apart(exact, values) for values in self._moved(case)])
 
     def _near(self, case: int, off: Difference) -> Difference:
-        """By how much A's float32 is off, there and near there."""
+        """Return the largest difference of A's float32 from float64, on these numbers and nearby."""
         narrow, wide = self.a.narrow(), self.a.wide()
         found = [off]
         for k in range(_SAMPLES):
@@ -315,15 +316,14 @@ class _Question:
 
 
 def apart(a: Any, b: Any) -> Difference:
-    """Of numbers that may be of either precision, as both are in the narrower one: what does not fit there is
-    infinite."""
+    """Return the difference of values in the narrower of their types; overflow gives infinity."""
     dtype = min(a.dtype, b.dtype, key=lambda d: d.itemsize) if a.dtype != b.dtype else a.dtype
     with np.errstate(all="ignore"):
         return difference(a.astype(dtype), b.astype(dtype))
 
 
 def _are_alike(*values: Any) -> bool:
-    """Are they tensors of one shape, and of types that can be compared?"""
+    """Return whether all are tensors of equal shape and kind."""
     first = values[0]
     return all(
         isinstance(v, np.ndarray) and v.shape == first.shape and element_kind(v) == element_kind(first) for v in values
@@ -331,14 +331,14 @@ def _are_alike(*values: Any) -> bool:
 
 
 def _neutral(runner: Runner, *, reference: bool = False) -> Runner:
-    """Whatever happens to it is not the fault of either model."""
+    """Return a runner with a neutral label: a crash is no fault of either model."""
     found = runner.inside(runner.program, reference=reference)
     found.label = "either model in float64"
     return found
 
 
 def _is_light(program: Program, nodes: Sequence[int], case: Mapping[str, Any]) -> bool:
-    """Is it little work for the reference evaluator?"""
+    """Return whether the reference evaluator has little work."""
     numbers, weights = sum(map(size_of, case.values())) // 4, program.weight(nodes) // 4
     if any(program.nodes[i].op_type in _SLOW for i in nodes):
         return numbers * max(weights, 1) <= _WORK
@@ -355,7 +355,7 @@ def _widened(case: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def _near(value: Any, rng: Draws) -> Any:
-    """Other numbers, but of the same signs and sizes."""
+    """Return nearby numbers of equal signs and similar magnitudes."""
     if not is_float(value) or is_exact(value):
         return value
     with np.errstate(all="ignore"):

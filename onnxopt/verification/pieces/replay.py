@@ -1,4 +1,4 @@
-"""B run on A's values: from those that it is fed to those that are observed, held against A's."""
+"""Execution of B on A's values: from cutpoints to observed values, compared with A's."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ Found = dict[str, list[Any] | Failed]
 
 
 class Replay:
-    """`original` has A's values. `views`: how B holds those that it holds in another shape or order; `held`: the types
-    of those that it holds in the narrower `dtype`."""
+    """Pieces of B on A's values."""
 
     def __init__(
         self,
@@ -46,51 +45,51 @@ class Replay:
         fine: bool = False,
         digits: bool = False,
     ) -> None:
-        """`fine`: each channel of float32 counts, too. `digits`: so does that the narrower type has fewer of them for
-        what is next to zero, which is otherwise taken as it holds it."""
+        """original: A's values; held: types of values B holds in the narrower `dtype`; fine: compare each channel of
+        float32 too; digits: report values with few digits in the narrower type, otherwise compared as rounded."""
         self.held, self.dtype, self.fine, self.digits = held or {}, dtype, fine, digits
-        self._against: dict[str, list[Any]] = {}  # what A makes of what B was fed, where that was rounded
+        self._against: dict[str, list[Any]] = {}  # A's results from rounded inputs, if B was fed rounded numbers
         self.runner = runner
         self.program = runner.program
         self.original = original
         self.pairs = pairs
-        self.views: dict[str, View] = {}
+        self.views: dict[str, View] = {}  # layout in B of values with a different shape or axis order
         self._given = set(original.types)
 
     def drawn(self, original: Stream, case: int) -> Replay:
-        """The same on numbers that were drawn in place of those of a case."""
+        """Return a replay on drawn numbers in place of a case's."""
         found = Replay(self.runner, original, self.pairs, self.held, self.dtype)
         found.views = {name: view.of_case(case, len(original.values)) for name, view in self.views.items()}
         return found
 
     def mine(self, value: str) -> list[Any]:
-        """A's values of what B calls so, by case."""
+        """Return A's values by case, under B's name."""
         name = self.pairs.of.get(value, value)
         return [known[name] for known in self.original.values]
 
     def against(self, value: str) -> list[Any]:
-        """What B's are held against: A's, or what A makes of what B was fed, where that was rounded."""
+        """Return the expected values by case: A's, or A's results from rounded inputs."""
         return self._against.get(value) or self.mine(value)
 
     def kind(self, value: str) -> str:
-        """Its type, as onnxruntime writes it."""
+        """Return a value's type in A, as written by onnxruntime."""
         return self.original.types.get(self.pairs.of.get(value, value), "")
 
     def is_narrow(self, value: str) -> bool:
-        """Does B hold it in the narrower type, and A in float32?"""
+        """Return whether B holds a value in the narrower type, and A in float32."""
         return value in self.held and self.kind(value) == "tensor(float)"
 
     def beyond(self, value: str) -> int | None:
-        """The first case in which A's numbers overflow the narrower type, in which B makes it; None where they do in
-        none."""
+        """Return the first case with A's numbers overflowing the narrower type of B's value, else None."""
         return self._first_case(value, is_beyond)
 
     def too_small(self, value: str) -> int | None:
-        """The first case in which the narrower type has fewer digits for all of A's numbers."""
+        """Return the first case with all of A's numbers too small for full precision in the narrower type, else
+        None."""
         return self._first_case(value, is_too_small)
 
     def _first_case(self, value: str, is_one: Callable[[Any, str], bool]) -> int | None:
-        if not self.is_narrow(value):  # or gives it out, behind a Cast
+        if not self.is_narrow(value):  # or is widened by a Cast
             i = self.program.maker.get(value)
             node = self.program.nodes[i] if i is not None else None
             if node is None or node.op_type != "Cast" or node.input[0] not in self.held:
@@ -98,7 +97,7 @@ class Replay:
         return next((i for i, mine in enumerate(self.mine(value)) if is_one(mine, self.dtype)), None)
 
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
-        """What B makes of A's values of `fed`, by case. Raises Failed; Refused for what this runtime does not have."""
+        """Return B's values computed from A's values of `fed`, by case. Raises Failed; Refused for missing kernels."""
         nodes = self.program.cone(wanted, fed)
         types = {r: self.kind(r) for i in nodes for r in self.program.reads[i] if r in fed}
         narrow = {r for r in types if self.is_narrow(r)}
@@ -118,16 +117,17 @@ class Replay:
         try:
             return self.runner.open(nodes, fed, wanted)
         except Failed as e:
-            if self.held and (why := missing(str(e))):  # the file as it is was not loaded: nobody has said so yet
+            # The file was not loaded as a whole, so nobody reported the missing kernel.
+            if self.held and (why := missing(str(e))):
                 raise Refused(why) from e
             raise
 
     def forget(self, pending: Collection[str]) -> None:
-        """Only what is pending is held against A's again."""
+        """Release expected values except of `pending`."""
         self._against = {v: self._against[v] for v in pending if v in self._against}
 
     def _rounded(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
-        """What A makes of the very numbers that B is fed: what decides upon them decides alike."""
+        """Return A's results from the rounded numbers fed to B, so that decisions are equal."""
         of, original = self.pairs.of, self.original
         program = original.runner.program
         rounded = {of.get(r, r) for r in fed if self.is_narrow(r)}
@@ -143,47 +143,51 @@ class Replay:
                 results = opened.run(feeds)
                 for v in wanted:
                     found[v].append(results[of[v]])
-        except (Failed, KeyError):  # it does not take them, or they are not known any more
+        except (Failed, KeyError):  # inputs rejected, or released
             return {v: self.mine(v) for v in wanted}
         return found
 
     def run_each(self, wanted: Sequence[str], fed: Collection[str]) -> Found:
-        """The same; Failed for what cannot be had."""
+        """Return B's values, or Failed for each value that cannot be computed."""
         try:
             return dict(self.run(wanted, fed))
         except Failed as e:
             if len(wanted) == 1:
-                return {wanted[0]: Failed(*e.args)}  # a traceback would keep sessions and weights
+                return {wanted[0]: Failed(*e.args)}  # a traceback would keep sessions and weights alive
         half = len(wanted) // 2
         return self.run_each(wanted[:half], fed) | self.run_each(wanted[half:], fed)
 
     def jumping(self, value: str, fed: Collection[str], share: float) -> Held | None:
-        """What A has, what B makes and how B holds it, of what is discrete, integers in both, or steps, which may
-        differ by this share; else None."""
+        """Return a value's data for element-wise noise if discrete, integer-valued in both, or stepped; else None.
+
+        share: tolerance of steps.
+        """
         kind = self.kind(value)
         discrete, steps = is_discrete(kind), self.are_steps(value)
         if not discrete and not steps and not all(map(are_integers, self.mine(value))):
             return None
         try:
             theirs = self.run([value], fed)[value]
-        except (Failed, KeyError):  # what it is made of is not known any more
+        except (Failed, KeyError):  # operands were released
             return None
         if not discrete and not steps and not all(map(are_integers, theirs)):
             return None
         return self.against(value), theirs, self.hold(value, theirs, 0.0)[2], share if steps else 0.0
 
     def are_steps(self, value: str) -> bool:
-        """Does A make it of quantized numbers?"""
+        """Return whether A computes a value from quantized numbers by moves and scales."""
         return is_stepped(self.original.runner.program, self.pairs.of.get(value, value))
 
     def hold(self, value: str, found: list[Any] | Failed, share: float) -> tuple[bool, list[Difference], View | None]:
-        """Do B's values agree with A's, up to this share of their range, in every case; how they differ; and the view
-        through which they are held."""
+        """Return (whether B's values agree in all cases, differences by case, view or None).
+
+        share: tolerance relative to the range.
+        """
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
         mine, found = self._as_narrow(value, found)
         differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
-        if self.held:  # of rounded numbers A may make infinities, too, and of its own it did not
+        if self.held:  # A may become infinite from rounded numbers, unlike from its own
             gone = [lost(x, y) for x, y in zip(self.mine(value), found, strict=True)]
             differences = [d if d.note or not g else Difference(note=g) for d, g in zip(differences, gone)]
         if self.digits and self.is_narrow(value):
@@ -193,7 +197,7 @@ class Replay:
             return True, differences, None
         if self.is_narrow(value):
             differences = [replace(d, note=_OVER.get(d.note, d.note)) for d in differences]
-        if self.pairs.of.get(value) == value:  # it keeps its shape; what has another has another name, too
+        if self.pairs.of.get(value) == value:  # a value of equal name has equal shape
             return False, differences, None
         best: tuple[list[Difference], View] | None = None
         for view in views(mine, found):
@@ -202,16 +206,16 @@ class Replay:
                 return True, held, view
             if best is None or _sum(held) < _sum(best[0]):
                 best = held, view
-        if best is not None and any(d.note for d in differences):  # another shape: the view that comes nearest
+        if best is not None and any(d.note for d in differences):  # different shapes: the closest view
             return False, *best
         return False, differences, None
 
     def _as_narrow(self, value: str, found: list[Any]) -> tuple[list[Any], list[Any]]:
-        """What both are where B holds it in a narrower type."""
+        """Return (A's values, B's values) as comparable in the narrower type."""
         mine = self.against(value)
         if not self.is_narrow(value):
             return mine, found
-        # What A makes of a mask that was rounded (-65504 and a score) is none any more.
+        # After computing with a rounded mask (-65504 plus a score), A's result is no mask any more.
         found = [forgiven(y, x, self.dtype) for x, y in zip(self.mine(value), found, strict=True)]
         return [narrowed(x, self.dtype) for x in mine], found
 
@@ -224,19 +228,19 @@ class Replay:
         return replace(found, uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
 
     def _makers(self, value: str) -> Iterator[tuple[Program, str]]:
-        """Who makes it: A, and B, by its name there."""
+        """Yield (program, name) of a value in A and B."""
         yield self.original.runner.program, self.pairs.of.get(value, value)
         yield self.program, value
 
     def _may_shake(self, value: str) -> bool:
-        """Are its last bits those that noise changes? Those of bfloat16 are carried in float32."""
+        """Return whether noise perturbs the type's own last bits. bfloat16 is carried in float32."""
         return bool(self.dtype) or "bfloat16" not in self.kind(value)
 
     def channels(self, value: str, fed: Collection[str], share: float) -> list[Channels]:
-        """Rows and channels that are far off in B, in each case, as A holds them; none where B holds them otherwise."""
+        """Return B's differing channels by case, in A's layout; [] if unknown."""
         try:
             found = self.run([value], fed)[value]
-        except (Failed, KeyError):  # what it is made of is not known any more
+        except (Failed, KeyError):  # operands were released
             return []
         view, (mine, theirs) = self.hold(value, found, share)[2], self._as_narrow(value, found)
         views = [functools.partial(view, case=i) if view is not None else None for i in range(len(mine))]

@@ -1,4 +1,4 @@
-"""What two models make alike, by what stands in their files: there is nothing that a run would have to show."""
+"""Equality of values of two models by value numbering, without a run."""
 
 from __future__ import annotations
 
@@ -20,42 +20,44 @@ _NOTHING: Final[Held] = ({}, {})
 
 
 class Sameness:
-    """Of the values of two programs: what is fed has the number of A's, whoever makes it."""
+    """Value numbers in two programs. Fed values have A's number in both."""
 
     def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING) -> None:
-        """`fed`: values of B that agree with A's; those of `views` in another shape or order. `held`: what nodes of A,
-        and of B, make of constants, as a run says: as if constants held it."""
+        """fed: agreeing values of B; views: those with a different layout; held: known results of constant nodes of (A,
+        B), treated as constants."""
         self._table: dict[Hashable, int] = {}
         self._pairs = pairs
         self._held = held
         self._fed = frozenset(fed).union(held[1])
         self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed).union(held[0])
         self._views = views
-        self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator
-        self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator, and what it reads
+        self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator: value numbers of operands
+        self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator and operands: nodes of B
         imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
         several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
         self.a, self.b = (ValueNumbering(p, self._table, several) for p in (pairs.a, pairs.b))
 
     @classmethod
     def of_files(cls, pairs: Pairs) -> Sameness:
-        """As far as files tell, before anything is run: one name, one value."""
+        """Return the sameness before any run, with equal names assumed to be equal values."""
         return cls(pairs, {*pairs.of, *pairs.b.given})
 
     def is_made_alike(self, value: str) -> bool:
-        """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
+        """Return whether a value of B is computed from fed values as in A."""
         return self.are_made_alike(self._pairs.of[value], value)
 
     def are_made_alike(self, mine: str, theirs: str) -> bool:
-        """The same of a value of A and one of B."""
+        """Return whether a value of A and a value of B are computed alike from fed values."""
         known_of_a, known_of_b = self._begin()
         self.a.number(self._pairs.a.cone([mine], self._fed_of_a), known_of_a)
         self.b.number(self._pairs.b.cone([theirs], self._fed), known_of_b)
         return known_of_a[mine] == known_of_b[theirs]
 
     def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Which of these nodes of A no node of B that could be one of them is; and of B's, what no such node of A is,
-        nor what it holds or calls."""
+        """Return (nodes of A without equal node in B, nodes of B without equal node in A).
+
+        Values in bodies and functions of A count for the second.
+        """
         a, b = self._pairs.a, self._pairs.b
         known_of_a, known_of_b = self._begin()
         named_of_a = _makers(a, (self._pairs.of.get(o, "") for j in theirs for o in b.nodes[j].output))
@@ -68,12 +70,12 @@ class Sameness:
         return [i for i in mine if not of_a[i] <= every], [j for j in theirs if max(of_b[j], default=0) >= last]
 
     def numbers(self, nodes: Sequence[int]) -> dict[str, int]:
-        """Of what these nodes of A make."""
+        """Return the value numbers of results of A's nodes."""
         self.a.made(nodes, self._begin()[0], self._fed_of_a)
         return {o: number for i in nodes for o, number in self.a.found.get(i, {}).items()}
 
     def reading_alike(self, i: int) -> list[int]:
-        """The nodes of B that are the operator which node i of A is, and whose operands are made alike."""
+        """Return B's nodes with the operator and the operands of A's node `i`."""
         a, b = self._pairs.a, self._pairs.b
         operator = a.nodes[i].op_type
         mine, theirs = self._read(operator)
@@ -84,13 +86,15 @@ class Sameness:
         return self._readers[operator].get(_operands(a.nodes[i], mine), [])
 
     def reads_alike(self, i: int, j: int, k: int) -> bool:
-        """Is operand k of node i of A, and of node j of B, which are the same operator, made alike?"""
+        """Return whether operand `k` is equal in A's node `i` and B's node `j`, of equal operators."""
         (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
         return [mine[name] for name in x.input[k : k + 1]] == [theirs[name] for name in y.input[k : k + 1]]
 
     def alike(self, i: int, j: int) -> dict[str, bool]:
-        """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? Of none,
-        if they are not the same operator, or the operands are not the same."""
+        """Return {attribute: whether the bodies of A's node `i` and B's node `j` are equal}.
+
+        Empty if operators or operands differ.
+        """
         (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
         if x.op_type != y.op_type or _operands(x, mine) != _operands(y, theirs):
             return {}
@@ -104,7 +108,7 @@ class Sameness:
         return self._pairs.a.nodes[i], self._pairs.b.nodes[j]
 
     def _read(self, operator: str) -> tuple[Numbers, Numbers]:
-        """The numbers of what the nodes of this operator read, in A and in B."""
+        """Return the value numbers of operands of an operator's nodes, in A and B."""
         if operator not in self._reads:
             self._reads[operator] = mine, theirs = self._begin()
             self.a.read(operator, mine, self._fed_of_a)
@@ -132,7 +136,7 @@ class Sameness:
 
 
 class _Begun(dict[str, int]):
-    """The numbers of what no node here makes are asked for."""
+    """Value numbers of values made by no node, computed on demand."""
 
     def __init__(self, of: Callable[[str], Hashable], table: dict[Hashable, int]) -> None:
         self._of, self._table = of, table

@@ -1,8 +1,8 @@
-"""Value numbering of a model: equal numbers where files say that values are equal, without a run.
+"""Value numbering: equal numbers for values equal according to the file, without a run.
 
-Values have equal numbers where the same operators make them of values with equal numbers, whatever the names are, and
-wherever constants are kept; what commutes, in whatever order. Calls of the model's functions are what their bodies
-make, an If whose condition is constant is the branch that it takes, and one whose branches make the same is that.
+Values are equal if equal operators compute them from equal operands, under any names, with constants in any form, and
+with operands of commutative operators in any order. Calls of functions are inlined. An If with a constant condition
+equals its branch, and so does an If with equal branches.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 Numbers: TypeAlias = MutableMapping[str, int]
-_MOST: Final = 100_000  # nodes of functions, each time one is called
-_COMMUTING: Final = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal"))  # bit for bit
+_MOST: Final = 100_000  # nodes of functions, counted in each call
+_COMMUTING: Final = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal"))  # bitwise
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
 def _is_inactive_dropout(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Is the first output of the node, a Dropout, its input? Before opset 7 a Dropout trains by default."""
+    """Return whether a Dropout's first output is its input. Before opset 7, Dropout trains by default."""
     return node.op_type == "Dropout" and not draws(node) and versions.get("", 0) >= 7
 
 
@@ -40,33 +40,32 @@ def number_of(table: dict[Hashable, int], key: Hashable) -> int:
 
 
 class _Scope(NamedTuple):
-    """Where a node is: the versions of its operators, the attributes that the call around gives, and the `depth` of
-    bodies."""
+    """Position of a node."""
 
-    versions: Mapping[str, int]
-    given: Mapping[str, AttributeProto]
-    depth: int
+    versions: Mapping[str, int]  # opsets by domain
+    given: Mapping[str, AttributeProto]  # attributes of the enclosing call
+    depth: int  # number of enclosing bodies
 
     def inner(self) -> _Scope:
         return self._replace(depth=self.depth + 1)
 
     def tells(self, a: AttributeProto) -> bool:
-        """Does it say something? What the call around does not give is as if it were not there."""
+        """Return whether an attribute has a value. A reference to an attribute missing in the call has none."""
         return not a.ref_attr_name or a.ref_attr_name in self.given
 
 
 class ValueNumbering:
-    """Of one model; those that share a `table` have equal numbers for equal values."""
+    """Value numbers of a model. Models that share a `table` have equal numbers for equal values."""
 
     def __init__(self, program: Program, table: dict[Hashable, int], several: Collection[str]) -> None:
-        """`several`: the domains of which more than one version is imported."""
+        """several: domains imported in more than one version."""
         self._program = program
         self._several = several
         self._table = table
         self._versions = program.skeleton.versions
         self._functions = program.skeleton.functions
         self._left = _MOST
-        self.found: dict[int, dict[str, int]] = {}  # by nodes that were numbered before, of what they make
+        self.found: dict[int, dict[str, int]] = {}  # {node: {result: number}}, cached
 
     def constant(self, name: str) -> Hashable:
         program = self._program
@@ -75,7 +74,7 @@ class ValueNumbering:
         return elements(program.constant(name))
 
     def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
-        """Give what these nodes of the program make its numbers, in `known`, but what is `fed`. They are found once."""
+        """Add the numbers of results of nodes to `known`, except of fed values."""
         for i in nodes:
             if i not in self.found:
                 node = self._program.nodes[i]
@@ -84,13 +83,13 @@ class ValueNumbering:
             known.update(self.found[i] if not fed else {o: n for o, n in self.found[i].items() if o not in fed})
 
     def made(self, nodes: Collection[int], known: Numbers, fed: Collection[str]) -> dict[int, set[int]]:
-        """The numbers of what each of these nodes makes of what is `fed`."""
+        """Return the numbers of results, by node, computed from fed values."""
         program = self._program
         self.number(program.cone((o for i in nodes for o in program.nodes[i].output if o), fed), known, fed)
         return {i: set(self.found.get(i, {}).values()) for i in nodes}
 
     def read(self, operator: str, known: Numbers, fed: Collection[str]) -> None:
-        """Number what the nodes of this operator read."""
+        """Number the operands of an operator's nodes."""
         program = self._program
         read = {r for i in program.places.get(operator, ()) for r in program.reads[i]}
         self.number(program.cone(read.difference(fed), fed), known, fed)
@@ -100,7 +99,7 @@ class ValueNumbering:
         known.update((name, number) for name, number in zip(node.output, made) if name)
 
     def _made(self, node: NodeProto, known: Numbers, scope: _Scope) -> list[int]:
-        """The numbers of what a node makes."""
+        """Return the numbers of a node's results."""
         reads = [known[name] if name else -1 for name in node.input]
         while reads and reads[-1] == -1:
             reads.pop()
@@ -119,8 +118,9 @@ class ValueNumbering:
         branches: dict[str, list[int]] = {}
         if is_standard and node.op_type == "If":
             if (taken := self._taken(node, reads[0])) is not None:
-                return self.body(taken, known, scope)  # as deep as where it is put in place
-            branches = {n: self.body(b, known, scope) for n, b in bodies(node).items()}  # as what is in place of one
+                return self.body(taken, known, scope)  # at the depth of the If, as when inlined
+            # Comparable with inlined branches.
+            branches = {n: self.body(b, known, scope) for n, b in bodies(node).items()}
             one, *others = branches.values()
             if others == [one]:
                 return one
@@ -131,7 +131,7 @@ class ValueNumbering:
         return [number_of(self._table, (key, k)) if name else -1 for k, name in enumerate(node.output)]
 
     def _filled(self, node: NodeProto, shape: int) -> Hashable | None:
-        """What a ConstantOfShape makes, as `elements` says it; None where its shape is no constant there."""
+        """Return the constant made by a ConstantOfShape, as by `elements`; None for a computed shape."""
         constants = self._program.constants
         if node.input[0] not in constants or shape != self._table.get(self.constant(node.input[0])):
             return None
@@ -141,25 +141,26 @@ class ValueNumbering:
     def _call(
         self, node: NodeProto, reads: list[int], told: tuple[tuple[str, tuple[str, ...]], ...], scope: _Scope
     ) -> Hashable:
-        """What is called, on what. `told`: what its attributes say."""
+        """Return the key of an operator applied to operands. `told`: values of attributes."""
         domain, operator = domain_of(node.domain), node.op_type
         version = since(operator, domain, scope.versions.get(domain, 0)) if domain in self._several else 0
-        parts = len(node.output) if domain or operator == "Split" else 0  # it may decide what each of them is
-        drawn = node.output[0] if draws(node) else ""  # what is drawn alike is known by its name
-        drawn += str(id(self)) if self._functions.of(node) is not None else ""  # nobody has looked what it makes
+        # The number of outputs may decide their contents.
+        parts = len(node.output) if domain or operator == "Split" else 0
+        drawn = node.output[0] if draws(node) else ""  # equal draws are identified by name
+        drawn += str(id(self)) if self._functions.of(node) is not None else ""  # a function not inlined is opaque
         if not domain and not told:
             operator, reads = _in_order(operator, reads)
         return domain, operator, node.overload, version, parts, tuple(reads), told, drawn
 
     def _taken(self, node: NodeProto, condition: int) -> GraphProto | None:
-        """The branch that a constant condition takes."""
+        """Return the branch of a constant condition, else None."""
         for decided in (True, False):
             if condition in (self._table.get(elements(np.full(shape, decided))) for shape in ((), (1,))):
                 return bodies(node).get("then_branch" if decided else "else_branch")
         return None
 
     def _told(self, a: AttributeProto, known: Numbers, scope: _Scope) -> tuple[str, ...]:
-        """What an attribute says, in an order."""
+        """Return an attribute's value in canonical form."""
         if a.type in (a.GRAPH, a.GRAPHS):
             graphs = (a.g,) if a.type == a.GRAPH else a.graphs
             return "", *(str(n) for g in graphs for n in (*self.body(g, known, scope.inner()), -1))
@@ -169,7 +170,7 @@ class ValueNumbering:
         return (plain.SerializeToString(deterministic=True).hex(),)
 
     def body(self, graph: GraphProto, known: Numbers, scope: _Scope | None = None) -> list[int]:
-        """The numbers of what a body gives out; without a `scope` one of the main graph."""
+        """Return the numbers of a body's outputs. `scope`: by default, a body of the main graph."""
         scope = scope or _Scope(self._versions, {}, 1)
         inner: Numbers = ChainMap({}, known)
         for k, i in enumerate(graph.input):
@@ -183,7 +184,7 @@ class ValueNumbering:
         return [inner[o.name] for o in graph.output]
 
     def _called(self, function: FunctionProto, node: NodeProto, reads: Sequence[int], scope: _Scope) -> list[int]:
-        """The numbers of what a call gives out."""
+        """Return the numbers of a call's results."""
         told = {a.name: a for a in function.attribute_proto}
         told |= {a.name: scope.given.get(a.ref_attr_name, a) for a in node.attribute if scope.tells(a)}
         versions = {domain_of(o.domain): o.version for o in function.opset_import}
@@ -194,14 +195,14 @@ class ValueNumbering:
 
 
 def _in_order(operator: str, reads: list[int]) -> tuple[str, list[int]]:
-    """An operator and what it reads, as another that makes the same."""
+    """Return a canonical operator and operand order with the same result."""
     if operator in _TURNED:
         return _TURNED[operator], reads[::-1]
     return operator, sorted(reads) if operator in _COMMUTING else reads
 
 
 def _held(name: str, a: AttributeProto) -> Hashable:
-    """What a Constant holds."""
+    """Return the key of a Constant."""
     if name == "value":
         return elements(tensor_to_array(a.t))
     if name in ("value_int", "value_ints"):
@@ -212,7 +213,7 @@ def _held(name: str, a: AttributeProto) -> Hashable:
 
 
 def elements(array: Any) -> Hashable:
-    """What a constant holds, of whatever shape and type."""
+    """Return the key of a constant array, of any shape and type."""
     array = np.asarray(array)
     if element_kind(array) == "S":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
@@ -224,7 +225,7 @@ def elements(array: Any) -> Hashable:
 
 
 def _rows(data: Any, count: int) -> Iterator[Any]:
-    """The bytes of an array by elements: of some, then of all."""
+    """Yield the bytes of the first elements, then of all, by element."""
     rows = data.reshape(count, -1)
     yield rows[:_FEW]
     yield rows
@@ -234,13 +235,13 @@ _FEW: Final = 64
 
 
 def _fill(number: Any, shape: tuple[int, ...]) -> Hashable:
-    """One number everywhere."""
+    """Return the key of an array with all elements equal."""
     return "fill", number.dtype, shape, number.tobytes()
 
 
 class _Bytes:
-    """The bytes of an array, which is not copied. The hash reads a sample of a large array: only arrays that another
-    one equals there are read as a whole."""
+    """The bytes of an array, not copied. The hash reads a sample of a large array; arrays of equal hash are compared in
+    full."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -254,11 +255,11 @@ class _Bytes:
         return isinstance(other, _Bytes) and same_bytes(self._data, other._data)
 
 
-_SAMPLE: Final = 1 << 16  # bytes of a large array that are hashed
+_SAMPLE: Final = 1 << 16  # bytes of a large array in the hash
 
 
 def same_bytes(x: Any, y: Any) -> bool:
-    """Whether two vectors of bytes are equal: in blocks, since a comparison of large ones as a whole makes a third."""
+    """Return whether two byte vectors are equal, in blocks to bound the memory of the comparison."""
     blocks = range(0, len(x), _BLOCK)
     return len(x) == len(y) and all(bool((x[i : i + _BLOCK] == y[i : i + _BLOCK]).all()) for i in blocks)
 
@@ -268,7 +269,7 @@ _BLOCK: Final = 1 << 18
 
 @functools.cache
 def since(op: str, domain: str, version: int) -> int:
-    """The version in which the operator became what it is."""
+    """Return the version of an operator's current definition."""
     from onnx import defs
 
     try:

@@ -1,4 +1,4 @@
-"""A value that B holds in another shape or order of axes: it is A's, read through a Reshape or Transpose."""
+"""Values with a different shape or axis order in B: A's value through a Reshape or Transpose."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _MOST_ORDERS: Final = 24
 
 @dataclass(frozen=True)
 class View:
-    """B's value is A's with its axes in the order `axes` (None: as they are), in the shape that it has in each case."""
+    """Layout of a value in B: A's value transposed, then reshaped."""
 
-    axes: tuple[int, ...] | None
-    shapes: tuple[tuple[int, ...], ...]
+    axes: tuple[int, ...] | None  # axis order; None: unchanged
+    shapes: tuple[tuple[int, ...], ...]  # by case
 
     def __call__(self, value: Any, case: int) -> Any:
         turned = value if self.axes is None else value.transpose(self.axes)
         return np.ascontiguousarray(turned).reshape(self.shapes[case])
 
     def of_case(self, case: int, count: int) -> View:
-        """The same where so many others have the shape of one case."""
+        """Return a view with the shape of one case, for `count` cases."""
         return View(self.axes, (self.shapes[case],) * count)
 
 
 def views(a: list[Any], b: list[Any]) -> Iterator[View]:
-    """The ways in which the values `b` of the cases may hold what `a` do."""
+    """Yield the views of A's values `a` with the shapes of B's values `b`, by case."""
     if not all(isinstance(x, np.ndarray) and isinstance(y, np.ndarray) for x, y in zip(a, b)):
         return
     if any(x.dtype != y.dtype or x.size != y.size for x, y in zip(a, b)) or not a:

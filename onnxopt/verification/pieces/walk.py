@@ -1,12 +1,11 @@
-"""Verification in pieces: B is run between values that it shares with A, on A's own values, and held against A there.
+"""Comparison in pieces: B runs between values shared with A, on A's values, and is compared with A there.
 
-A value that nodes of both make is a candidate. What B makes of A's values agrees with A's, up to what rounding does in
-one piece: the candidate is a *cut*, and what follows starts from A's value there. By induction over the cuts B computes
-what A computes; nothing is amplified through the depth of the network, and what decides (TopK, a comparison, a
-quantizer) is fed the very same numbers in both. A value that does not agree (a scale moved into weights) is no cut, and
-the piece grows beyond it.
+A value made by nodes of both models is a candidate. If B's result agrees with A's, up to rounding in the piece, the
+candidate is a cutpoint (cut), and the next piece starts from A's value. By induction over cutpoints, B computes A's
+function; differences are not amplified through the network, and decisions (TopK, comparisons, quantizers) get equal
+numbers in both. A candidate that disagrees (a scale moved into weights) is no cut, and the piece extends beyond it.
 
-Where a node is the same in both and reads cuts only, what it makes agrees without a run.
+An equal node with only cutpoints as operands agrees without a run.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.enclosing import Enclosing
     from onnxopt.verification.pieces.sameness import Sameness
 
-_OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
-_PIECE: Final = 2000  # nodes of a piece that are counted
-_DOUBTS: Final = 4  # candidates behind each other that a scale is moved through
-_MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
-_MERE: Final = 1.0  # and at most so many times the noise
-_PRECISE: Final = 3  # values in the way that are computed in float64
+_OPEN: Final = 30_000  # nodes of B behind disagreeing values, before a fault is reported
+_PIECE: Final = 2000  # nodes of a piece, counted at most
+_DOUBTS: Final = 4  # consecutive candidates a moved scale may pass
+_MOVED: Final = 1e-2  # a compensated difference leaves at most this share of it
+_MERE: Final = 1.0  # times the noise allowed for a compensated difference
+_PRECISE: Final = 3  # blocking values computed in float64
 
 
 class Walk:
-    """Holds B against A on `cases`, which map the names of what both are given to values."""
+    """Compares B with A in pieces."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class Walk:
         fine: bool = False,
         digits: bool = False,
     ) -> None:
-        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values.
-        `held`: the types of what B may hold in the narrower `dtype`. `outputs`: see `Pairs`. `enclosing`: of a
-        body. `fine`, `digits`: see `Replay`."""
+        """cases: values of fed names, by case; given: their types as written by onnxruntime; memory: bytes for weights
+        and values; held: types of values B may hold in the narrower `dtype`; outputs: see `Pairs`; enclosing: position
+        of a body; fine, digits: see `Replay`."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
@@ -78,20 +77,21 @@ class Walk:
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype, fine=fine, digits=digits)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
-        self.fed: set[str] = set(given)  # those that pieces start from,
-        self.fed_of_a: set[str] = set(given)  # as A calls them
+        self.fed: set[str] = set(given)  # cutpoints from which pieces start
+        self.fed_of_a: set[str] = set(given)  # their names in A
         self.first: dict[str, First] = {}
-        self.latest: dict[str, list[Difference]] = {}  # by value, from cuts alone: of each case
-        self._agreed: dict[str, tuple[bool, View | None]] = {}  # and whether it did, and how B held it
-        self._new: set[str] = set()  # cuts from which nothing was run yet
+        self.latest: dict[str, list[Difference]] = {}  # {value: differences by case}, from cutpoints alone
+        self._agreed: dict[str, tuple[bool, View | None]] = {}  # {value: (agrees, view)}, likewise
+        self._new: set[str] = set()  # cutpoints from which nothing was run yet
         self.pending: list[str] = []
-        self.blank: list[str] = []  # cuts that say nothing, and may be made otherwise
-        self.folded: dict[tuple[str, str], bool] = {}  # values of A and B: are they made alike of what constants make?
+        self.blank: list[str] = []  # blank cutpoints, perhaps computed differently
+        # {(value of A, value of B): whether made alike from constant values}.
+        self.folded: dict[tuple[str, str], bool] = {}
         self.outcome = Outcome()
         self._faults = Faults(self.replay, self.outcome.faults)
 
     def run(self) -> Outcome:
-        """Raises Failed where A fails."""
+        """Return the outcome. Raises Failed if A fails."""
         for nodes in self.original.run_all(self.memory // 4, self._wanted):
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(self.a.made(nodes))), last)
@@ -104,16 +104,16 @@ class Walk:
         return self.needs.observed(self.a.made(nodes), nodes[-1])
 
     def _forget(self, last: int) -> None:
-        """Let go of values that neither is going to read, should they take more than one segment's."""
+        """Release values without further readers, if more than a segment's size."""
         if self.original.size >= VALUES:
             known = self.original.values[0]
             self.original.keep(self.needs.after(last, known, self.pending, self.fed, self.fed_of_a))
             self.replay.forget(self.pending)
 
-    # -- cuts --------------------------------------------------------------------------------------------
+    # -- cutpoints ---------------------------------------------------------------------------------------
 
     def _settle(self, new: list[str], last: bool) -> None:
-        """Find out which candidates are cuts; where that ends, who is to blame, and go on behind."""
+        """Find the cutpoints among new candidates. Report faults where blocked, and continue behind them."""
         self.outcome.candidates += len(new)
         self.pending = sorted({*self.pending, *new}, key=self._order.__getitem__)
         for value in new:
@@ -131,7 +131,7 @@ class Walk:
             self._tighten()
 
     def _resolve(self) -> int:
-        """Make cuts of what is pending, agreed, and read nothing but cuts, as B holds them; how many."""
+        """Make cutpoints of pending values that agreed with only cutpoints as entries. Returns their number."""
         views, before, rest = self.replay.views, len(self.pending), []
         for value in self.pending:
             seen = self.first.get(value)
@@ -163,12 +163,12 @@ class Walk:
         self._new.add(value)
 
     def _is_entry(self, value: str) -> bool:
-        """Can pieces start from it?"""
+        """Return whether pieces can start from a value."""
         fixed = self.pairs.of[value] in self.a.fixed or value in self.b.fixed
         return not fixed and self.replay.kind(value).startswith(("tensor(", "seq(tensor("))
 
     def _guess_views(self, renamed: list[str]) -> None:
-        """How B holds what has another name there: in the view that comes nearest, before anything is known."""
+        """Find the closest view of renamed values, and drop candidates that no view fits."""
         if not renamed:
             return
         found = self.replay.run_each(renamed, self.fed)
@@ -176,14 +176,15 @@ class Walk:
             view = self.replay.hold(value, found[value], 0.0)[2]
             if view is not None:
                 self.replay.views[value] = view
-            elif any(d.note for d in self.replay.hold(value, found[value], 0.0)[1]):  # nothing that A's could be
+            elif any(d.note for d in self.replay.hold(value, found[value], 0.0)[1]):  # corresponds to no value of A
                 self.pending.remove(value)
 
     def _assume_all(self) -> None:
-        """Run all pieces as if every candidate were a cut: most are, and then each piece is as small as it can be.
+        """Run all pieces with every candidate assumed to be a cutpoint; pieces are then minimal, and most assumptions
+        hold.
 
-        What does not agree then, and reads what may not, is run again as if that were none: a scale that was moved into
-        weights is behind some candidates, and made up for by the next.
+        Values that disagree but read a disagreeing value run again without the latter as cutpoint: a scale moved into
+        weights changes several candidates before it is compensated.
         """
         new = [v for v in self.pending if v not in self.first]
         fed = self.fed | {v for v in self.pending if self._is_entry(v)}
@@ -200,12 +201,12 @@ class Walk:
             self._resolve()
 
     def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
-        """What comes of these if all that is `fed` are cuts; nothing where that does not run."""
+        """Return the results of `values` with `fed` as cutpoints; {} if they do not run."""
         if not values:
             return {}
         try:
             found = self.replay.run(values, fed)
-        except Failed:  # something in B has another shape: from cuts alone, which says what
+        except Failed:  # a shape differs in B; runs from cutpoints alone find the value
             return {}
         by_path, views, firsts = self._paths(values, fed), dict(self.replay.views), {}
         for value in values:
@@ -218,18 +219,18 @@ class Walk:
         return firsts
 
     def _measure(self, value: str, fed: set[str]) -> None:
-        """The nodes of its piece."""
+        """Count the nodes of a value's piece."""
         self.outcome.largest_piece = max(self.outcome.largest_piece, len(self.b.cone([value], fed, _PIECE)))
 
     def _see(self, value: str, view: View | None) -> None:
-        """From now on B is fed A's value through this view."""
+        """Set the view through which B is fed a value."""
         if view is None:
             self.replay.views.pop(value, None)
         else:
             self.replay.views[value] = view
 
     def _tighten(self) -> None:
-        """Run what is pending from cuts alone, as long as that makes new ones."""
+        """Run pending values from cutpoints alone, as long as new cutpoints arise."""
         progress = 1
         while self.pending and progress:
             begun = self._begun_anew()
@@ -248,7 +249,7 @@ class Walk:
             progress = len(agreed) + self._resolve()
 
     def _begun_anew(self) -> list[str]:
-        """What is pending and was not run yet, or begins elsewhere now: it is behind a new cut."""
+        """Return pending values not run yet, or with a new cutpoint upstream."""
         of, new, self._new = self.pairs.of, self._new, set()
         theirs = self.b.behind(new, self.fed, max(self.b.maker[v] for v in self.pending))
         last = max(self.a.maker[of[v]] for v in self.pending)
@@ -256,8 +257,11 @@ class Walk:
         return [v for v in self.pending if v not in self._agreed or v in theirs or of[v] in mine]
 
     def _hides(self, value: str) -> bool:
-        """Is what it hands on, of the same range or far smaller, no cut yet, or what is drawn on the way of?"""
-        if self.pairs.drawing:  # a few draws that are alike say little of what they are drawn of
+        """Return whether a value only moves an undecided value.
+
+        Also true if the piece draws from an undecided value.
+        """
+        if self.pairs.drawing:  # a few equal draws prove little about their operands
             nodes = self.pairs.drawing.intersection(self.b.cone([value], self.fed))
             if any(r in self.pending for i in nodes for r in self.b.reads[i]):
                 return True
@@ -265,13 +269,13 @@ class Walk:
             return False
         return any(r in self.pending and not worst(self.latest[r]).note for r in self.b.reads[self.b.maker[value]])
 
-    # -- who is to blame ---------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------
 
     def _blocked(self, last: bool) -> list[str]:
-        """What is pending and in the way of what is still to be decided: an output, or read by what agrees but for it.
+        """Return the pending values that block a decision: outputs, and entries of values that agree otherwise.
 
-        A piece that only moves numbers agrees whatever it reads, and says what its own readers do. Before the last
-        segment nobody is in the way yet, unless too much has come together behind it.
+        A piece that only moves numbers agrees for any entries, and is judged by its readers. Before the last segment
+        the result is empty, unless many nodes have accumulated.
         """
         pending = set(self.pending)
         outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
@@ -292,20 +296,23 @@ class Walk:
         return [v for v in self.pending if v in found and self.b.maker[v] in open_nodes]
 
     def _overflows(self, value: str) -> bool:
-        """Is it infinite, or none, in the narrower type only? That nothing makes up for, even if this runtime computes
-        what follows in wider numbers than it is given."""
+        """Return whether a value is infinite or NaN only in the narrower type.
+
+        Nothing compensates an overflow, even if this runtime continues in wider numbers.
+        """
         is_narrow = bool(self.held) and self.replay.is_narrow(value)
         return is_narrow and any(d.note.endswith("the narrower type") for d in self.latest.get(value, ()))
 
     def _hear(self, blocked: Sequence[str]) -> bool:
-        """Is the first in the way no worse than what the last bits of A do in the same piece? Then it is a cut, too.
+        """Accept values explained by rounding as cutpoints. Returns whether any were accepted.
 
-        If it is not, it may have been moved on purpose (a scale), and what makes up for that differs by noise: by far
-        less than what it makes up for. Where nothing is rounded between cuts, no noise explains anything.
+        The first blocking value is accepted if noise of its piece explains the difference. Otherwise it may have been
+        changed on purpose (a moved scale); a later value that compensates differs only by noise, far less. Without
+        rounding between cutpoints, noise explains nothing.
         """
         first, found_paths = blocked[0], self._paths(blocked, self.fed)
         differs = worst(self.latest[first])
-        # The noise takes runs: it is measured where it could explain something.
+        # Measuring noise takes runs, so only values it could explain are measured.
         rounded = [
             v
             for v in blocked
@@ -313,7 +320,7 @@ class Walk:
             and not any(d.note for d in self.latest[v])
             and (v == first or (self._is_little(v, differs) and not self._hides(v)))
         ]
-        noise = self.noise([first]) if first in rounded else {}  # the cheapest piece, which is explained most often
+        noise = self.noise([first]) if first in rounded else {}  # the smallest piece, most often explained
         if first in noise and all(d.explained(n) for d, n in zip(self.latest[first], noise[first])):
             heard = [first]
         else:
@@ -329,41 +336,42 @@ class Walk:
         return bool(heard)
 
     def _is_little(self, value: str, moved: Difference) -> bool:
-        """Is what is left of a difference next to nothing beside what was moved?"""
+        """Return whether a difference is negligible beside the compensated difference `moved`."""
         return not moved.note and worst(self.latest[value]).relative <= _MOVED * moved.relative
 
     def _makes_up(self, value: str, noise: list[Difference]) -> bool:
-        """Is it no more than noise?"""
+        """Return whether a difference is within noise."""
         return all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
 
     @property
     def agreed(self) -> set[str]:
-        """The cuts, but for what was taken for one to go on behind it."""
+        """The cutpoints without reported faults."""
         return self.cuts - {fault.value for fault in self.outcome.faults}
 
     @functools.cached_property
     def sameness(self) -> Sameness:
-        """What files say that both make alike of what agreed, once that is known."""
+        """Equality by value numbering, given the agreeing values."""
         from onnxopt.verification.pieces.sameness import Sameness
 
         return Sameness(self.pairs, self.agreed, self.replay.views)
 
     def share(self, value: str) -> float:
-        """Of its range, what rounding explains between cuts and this value."""
+        """Return the relative difference of a value explained by rounding since cutpoints."""
         return self._paths([value], self.fed)[value].share
 
     def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
-        """How much A rounds between what is fed and each of these."""
+        """Return A's rounding between `fed` and each wanted value."""
         of = self.pairs.of
         fed_of_a = self.fed_of_a if fed is self.fed else self.fed_of_a.union(of.get(v, v) for v in fed - self.fed)
         found = paths(self.a, [of[v] for v in wanted], fed_of_a, self.original.types)
         if not self.held:
             return {v: found[of[v]] for v in wanted}
-        theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to
+        theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in the narrower type as requested
         return {v: found[of[v]].joined(theirs[v]) for v in wanted}
 
     def noise(self, wanted: Sequence[str], times: float = NOISE) -> dict[str, list[Difference]]:
-        """What the last bits do to A's values in their pieces, until so many `times` of that explain how B's differ."""
+        """Return the noise of A's values in their pieces. Sampling stops when `times` the noise explains B's
+        differences."""
         of = self.pairs.of
         held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, self.share(v))) is not None}
         far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]
@@ -379,8 +387,10 @@ class Walk:
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:
-        """Is what the noise does not explain none in float64? No last bit of an entry says what a sum that cancels has
-        lost inside."""
+        """Return whether a difference unexplained by noise disappears in float64.
+
+        Last bits of entries do not reveal the loss in a cancelling sum.
+        """
         every = noise.get(value) or [Difference()] * len(self.latest[value])
         cases = [
             i for i, (d, n) in enumerate(zip(self.latest[value], every)) if not (d.within(share) or d.explained(n))
@@ -389,7 +399,7 @@ class Walk:
         return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share, **how)
 
     def _blame(self, blocked: Sequence[str]) -> bool:
-        """Put what is in the way down as a fault, and go on behind it with A's value."""
+        """Report blocking values as faults, and continue behind them with A's values. Returns False if none."""
         chosen = self._faults.chosen(blocked, self.latest)
         for value in chosen:
             self._put_down(value)

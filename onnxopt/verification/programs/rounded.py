@@ -1,9 +1,9 @@
 """Models with explicit roundings to narrower floats: each operator computes in float32, and a Cast rounds its result.
 
-Hardware for such types rounds likewise. onnxruntime's CPU provider has few such kernels: float16 is computed in float32
-without rounding between operators, losing overflow, and bfloat16 hardly runs. A float32 product replaced by a float16
-product is then equal bit for bit, but not on other devices. Models with narrow floats are therefore compared again with
-roundings. A difference there is reported, but is no fault, since this runtime shows none.
+Hardware for narrow types rounds likewise. onnxruntime's CPU provider has few kernels for narrow types: float16 is
+computed in float32 without rounding between operators, losing overflow, and bfloat16 hardly runs. A float32 product
+replaced by a float16 product is then equal bit for bit, but not on further devices. Models with narrow floats are
+therefore compared again with roundings. A difference is reported, but is no fault, since this runtime shows none.
 """
 
 from __future__ import annotations
