@@ -1,4 +1,4 @@
-"""Element types of a model's tensors: as onnx infers, and behind operators of which only onnxruntime has a schema."""
+"""Element types of tensors: inferred by onnx, or derived from schemas known only to onnxruntime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def tensor_types(model: ModelProto) -> dict[str, str]:
-    """The type, as onnxruntime writes it, of each tensor whose type is known; of two of one name the outer one's."""
+    """Return the types of tensors by name, as written by onnxruntime, as far as known.
+
+    If a name also occurs in a body, the outer type is returned.
+    """
     from onnx import TensorProto
 
     kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
@@ -38,7 +41,7 @@ def _add(
     versions: Mapping[str, int],
     kinds: Mapping[int, str],
 ) -> None:
-    """Add to `known` the types of results that schemas tell of their operands."""
+    """Add to `known` the types of results, derived from operand types by operator schemas."""
     stored = {t.name: kinds[t.data_type] for t in graph.initializer if t.data_type in kinds}
     for node in ordered(graph.node):
         for body in bodies_of(node):
@@ -62,7 +65,7 @@ def _add(
 
 @cache
 def _schemas() -> dict[tuple[str, str], list[Any]]:
-    """What onnxruntime's own list of operators says; nothing where a build has no such list."""
+    """Return the schemas in onnxruntime's operator list by (domain, operator); {} for a build without list."""
     state = onnxruntime().capi.onnxruntime_pybind11_state
     found: dict[tuple[str, str], list[Any]] = {}
     for schema in getattr(state, "get_all_operator_schema", list)():
