@@ -162,20 +162,26 @@ def _part(said: str) -> str:
 
 @record
 class Verification:
-    """The verdict."""
+    """The verdict on a result.
 
-    status: str  # a verdict of `options`
-    message: str  # one line
+    `status` is a verdict word, `message` its explanation in one line, `hint` an advice. `exact`: all outputs are equal
+    bit for bit. `cases`: the compared outputs, by case. `worst`: the output with the largest difference, `worst_rel`,
+    relative to its range. `pieces`: the comparison in pieces, None if not needed. `places`: the faults. `noise`: by
+    output, the change of the original by last bits of inputs and weights, relative to the range.
+    """
+
+    status: str
+    message: str
     hint: str = ""
-    exact: bool = False  # equal bit for bit
+    exact: bool = False
     engine: str = "onnxruntime"
     cases: list[CaseRecord] = field(default_factory=list)
     worst: str = ""
     worst_rel: float = 0.0
     seconds: float = 0.0
-    pieces: Pieces | None = None  # None if not compared in pieces
-    places: list[Place] = field(default_factory=list)  # faults
-    # By output: change of the original by last bits of inputs and weights, relative to the range.
+    pieces: Pieces | None = None
+    places: list[Place] = field(default_factory=list)
+
     noise: dict[str, float] = field(default_factory=dict)
 
     @property
