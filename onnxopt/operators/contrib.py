@@ -1,13 +1,13 @@
-"""Element types of onnxruntime's own operators, one line an operator. A test holds them against its schemas.
+"""Element types of onnxruntime's own operators, one line per operator; a test compares the table with the schemas.
 
-Each line has the symbols of the operands, then those of the results. Operands of one symbol have one type.
+Each line lists the type symbols of the operands, then of the results. Operands with equal symbols have equal types.
 
-    T    float32, or a narrower float: all operands and results T of a node are narrow, or none
-    f    float32 in any case
-    -    a type that no float of the model decides
+    T    float32 or a narrower float: all operands and results T of a node are narrow, or none
+    f    always float32
+    -    a type independent of the model's floats
 
-Other letters are types of quantized numbers, and of their scales. A result with two letters has the type of the first
-of which there is an operand. `heavy`: computes most, as products and attention do. `half`: is not there in bfloat16.
+Further letters stand for types of quantized numbers and of scales. A result with two letters has the type of the first
+letter with an operand. `heavy`: dominates the run time, as products and attention do. `half`: has no bfloat16 kernel.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ com.microsoft::Trilu                        T -                             > T
 
 @record(frozen=True)
 class Contrib:
-    """Symbols of operands and results. `heavy`: computes most. `types`: narrower floats that a T may be."""
+    """Symbols of operands and results. `heavy`: dominates the run time. `types`: narrower floats allowed for T."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -80,14 +80,14 @@ class Contrib:
     types: tuple[str, ...]
 
     def alike(self, result: int) -> list[int]:
-        """The operands of which the first that is there has the type of a result."""
+        """Return the indices of operands of which the first present one has the type of a result."""
         symbols = self.outputs[result] if result < len(self.outputs) else ""
         return [i for symbol in symbols for i, given in enumerate(self.inputs) if given == symbol != "-"]
 
 
 @cache
 def table() -> dict[str, Contrib]:
-    """By qualified name."""
+    """Return the table by qualified operator name."""
     found = {}
     for line in _TABLE.strip().splitlines():
         given, made = (part.split() for part in line.split(">"))

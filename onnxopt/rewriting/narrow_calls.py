@@ -1,4 +1,4 @@
-"""Calls of model-local functions: a function as a call sees it, and its copy in a narrow float type."""
+"""Calls of model-local functions in a narrow float type: result types by arguments, and narrow copies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ _NOTHING: Final = "its function gains nothing"
 
 @record(frozen=True)
 class _Call:
-    """What a function is given: the element type of each input, 0 for one that is absent, and which inputs hold floats
-    made of integers."""
+    """The arguments of a call.
+
+    `kinds`: element type of each input, 0 if absent. `indices`: whether an input holds floats computed from integers.
+    """
 
     function: str
     kinds: tuple[int, ...]
@@ -40,8 +42,12 @@ class _Call:
 
 @record(frozen=True)
 class Callee:
-    """A function for calls of one kind. `kinds`: element types of its outputs; `indices`: those made of integers.
-    `wanted`: it has nodes that should be narrow. `why`: the reason for which it stays as it is."""
+    """A function specialised to the argument types `call`.
+
+    `kinds`: element type of each output. `indices`: whether an output holds floats computed from integers. `slots`:
+    inputs and outputs that may be narrow. `wanted`: whether the function contains nodes that should be narrow. `why`:
+    the reason for staying wide, or an empty string.
+    """
 
     call: _Call
     kinds: tuple[int, ...] = ()
@@ -52,17 +58,17 @@ class Callee:
 
 
 class Calls:
-    """The functions of a model, as plans for the narrow type `dtype` ask for them."""
+    """Examines and copies the functions of a model, by call, for plans of the narrow type `dtype`."""
 
     def __init__(self, model: Model, dtype: str, decline: Decline) -> None:
-        """`decline`: is told of what stays as it is in functions."""
+        """`decline`: called with (reason, example) for nodes in functions that stay wide."""
         self.model, self.dtype, self._decline = model, dtype, decline
         self._known: dict[_Call, Callee] = {}
         self._made: dict[_Call, str] = {}  # names of narrow copies
-        self._open: list[str] = []  # functions that are looked into
+        self._open: list[str] = []  # functions being examined, to detect recursion
 
     def of(self, node: Node, plan: Plan) -> Callee | None:
-        """The function that a node calls, None for an operator. What is known of its results becomes known."""
+        """Return the function called by a node, or None for an operator. Sets unknown types of the node's outputs."""
         callee = self._of(node, plan.indices)
         if callee is not None:
             for v, kind, made_of_integers in zip(node.outputs, callee.kinds, callee.indices):
@@ -110,7 +116,7 @@ class Calls:
         )
 
     def converted(self, callee: Callee) -> str:
-        """The name of the copy of a function in which all that may be narrow, and gains by that, is narrow."""
+        """Return the name of the function's narrow copy, made on the first request."""
         call = callee.call
         if call not in self._made:
             original = self.model.functions[call.function].proto
@@ -124,15 +130,17 @@ class Calls:
             copy = self.model.add_function(proto)
             forget_unstored(inner_scopes(copy))
             with self._typed(copy, call):
-                plan = self._plan(copy, call, lambda reason, example: None)  # which was told of the original
+                plan = self._plan(copy, call, lambda reason, example: None)  # declines were reported for the original
                 Conversion(plan, dict.fromkeys(plan.narrow())).apply()
             self._made[call] = proto.name
         return self._made[call]
 
     @contextmanager
     def _typed(self, function: Graph, call: _Call) -> Iterator[None]:
-        """Element types in a function, as this call gives them: afterwards nothing is known of its values, as of any
-        function's, which others may call with other types."""
+        """Set the element types of values in `function` for `call`; on exit forget types and shapes.
+
+        Functions are polymorphic: another call may pass arguments of different types.
+        """
         for v, kind in zip(function.inputs, call.kinds):
             v.dtype = kind
         self._type(function)
@@ -161,7 +169,7 @@ class Calls:
                 types.infer_node(node)
 
     def _type_body(self, node: Node, body: Graph) -> None:
-        """A body's inputs as it declares them, or as the node is given them; the node's results as the body's."""
+        """Set types of a body's inputs, as declared or else as the node's inputs; and of the node's results."""
         for i, (v, info) in enumerate(zip(body.inputs, body.proto.input)):
             given = node.input(i)
             v.dtype = tensor_type(info.type)[0] or (types.dtype(given) if given is not None else 0)
@@ -172,7 +180,7 @@ class Calls:
 
 
 def _gains(plan: Plan) -> bool:
-    """Are there no more Casts inside a function with narrow ends than one at each end would be?"""
+    """Whether narrow inputs and outputs add at most one Cast each inside the function."""
     ends = plan.interface
     if not ends:
         return False

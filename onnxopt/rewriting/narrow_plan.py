@@ -1,4 +1,4 @@
-"""Which nodes of a graph become narrow floats, so that the fewest Casts are left: a smallest cut of a network."""
+"""Choice of the nodes converted to a narrow float type with the fewest Casts: a minimum cut of a flow network."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 FLOAT: Final = int(TensorProto.FLOAT)
 _WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converted regardless of Casts
-Decline = Callable[[str, str], None]  # is told a reason and an example
+Decline = Callable[[str, str], None]  # called with (reason, example)
 
 
 class Plan:
-    """The nodes of a graph and of its bodies that are to be narrow. `weights`: constants as they would be stored."""
+    """Chooses the nodes to convert in a graph and its bodies. `weights`: narrowed forms of examined constants."""
 
     def __init__(
         self,
@@ -53,9 +53,12 @@ class Plan:
         indices: Iterable[Value] = (),
         absent: Iterable[Value] = (),
     ) -> None:
-        """`root`: the main graph, or a function of which the types are known as `calls` tells. `keep_io`: inputs and
-        outputs of the model stay float32. `leaves_out`: the reason to leave out a node, if one is left out at all.
-        `indices`: inputs that hold floats made of integers; `absent`: inputs that no caller gives."""
+        """Examine all nodes.
+
+        `root`: the main graph, or a function with types set by `calls`. `keep_io`: inputs and outputs of the model stay
+        float32. `leaves_out`: returns the reason for excluding a node, or an empty string. `indices`: inputs with
+        floats computed from integers. `absent`: inputs without argument.
+        """
         self.model = model = root.model
         self.root, self.calls, self.keep_io = root, calls, keep_io
         self.decline, self.leaves_out = decline, leaves_out
@@ -63,7 +66,7 @@ class Plan:
         self.weights: dict[Value, Narrowed] = {}
         self.free: dict[Node, Slots] = {}  # nodes that may be narrow
         self.wanted: dict[Node, None] = {}  # nodes that should be narrow
-        self.called: dict[Node, Callee] = {}  # functions that free nodes call
+        self.called: dict[Node, Callee] = {}  # functions called by free nodes
         self.indices = {*indices}  # floats computed from integers only
         self.absent = {*absent}
         self.large: set[Value | None] = set()  # excluded values, and values as large
@@ -72,10 +75,10 @@ class Plan:
         for scope in reversed(self.open):  # outer scopes first
             for node in scope:
                 self._look(node)
-        self.interface = self._interface()  # inputs and outputs of the root that change their type
+        self.interface = self._interface()  # inputs and outputs of the root with a changed type
 
     def _interface(self) -> set[Value]:
-        """Of the model all or none; of a function those that a node inside reads or makes that may be narrow."""
+        """Return the root's narrow inputs and outputs: all or none of a model; of a function, at free nodes."""
         root = self.root
         if not root.is_function:
             given = () if self.keep_io else (*root.inputs, *root.outputs)
@@ -174,7 +177,7 @@ class Plan:
         return self._cut()[0]
 
     def costs(self) -> int:
-        """The Casts that are left."""
+        """Return the number of Casts after the conversion."""
         return self._cut()[1]
 
     def _cut(self) -> tuple[list[Node], int]:
@@ -195,7 +198,10 @@ class Plan:
         return [node for node, i in vertex.items() if i not in stays], casts
 
     def _stars(self, vertex: Mapping[Node, int], wide: int, narrow: int) -> Iterator[tuple[int, set[int]]]:
-        """The maker of each value, with its readers in one scope: a Cast serves all that are on the other side."""
+        """Yield (vertex of a value's producer, vertices of its readers in a scope), for each value and reading scope.
+
+        One Cast serves all readers in the scope with the opposite type.
+        """
         for value in self.values():
             side = vertex.get(value.producer, wide) if value.producer is not None and self.gives(value) else wide
             if self.is_narrow(value):

@@ -1,4 +1,4 @@
-"""Nodes and weights in a narrow float type, with Casts between what is narrow and what is not."""
+"""Conversion of nodes and weights to a narrow float type, with Casts at the borders."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Conversion:
                 self._call(node, callee)
 
     def _call(self, node: Node, callee: Callee) -> None:
-        """Have a call be one of the narrow copy of its function."""
+        """Replace a call by a call of the function's narrow copy."""
         graph = node.graph
         assert graph is not None
         proto = NodeProto()

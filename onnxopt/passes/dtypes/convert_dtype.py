@@ -24,7 +24,7 @@ class ConvertDtype(ModelPass):
     Stays wide: operators without narrow types in the standard; sums over many elements, powers and exponentials,
     angles, coordinates, random numbers, quantizers (table with reasons in `analysis/narrowing.py`); readers of weights
     that overflow or underflow; inputs and outputs of bodies, operators of unknown domains. A call of a function becomes
-    a call of a narrow copy, if that gains something.
+    a call of a narrow copy, unless the copy would only add Casts.
     Where both types are possible, the type with the fewest Casts is chosen.
     """
 
