@@ -45,6 +45,7 @@ def bisect(
             limit=options.limits.memory,
             dims=dict(verify_dims or {}),
             dtype=options.dtype,
+            int32=options.gives_int32,
             strip_qdq=options.strip_qdq,
             keep=options.keep,
             custom_op_libraries=custom_op_libraries,

@@ -14,6 +14,7 @@ _FOLDING: Final = 'disable=["constant-folding"]'
 _MEANT: Final = {
     **dict.fromkeys(("fp16", "float16", "half", "to_fp16", "convert_fp16"), 'dtype="float16"'),
     **dict.fromkeys(("bf16", "bfloat16"), 'dtype="bfloat16"'),
+    **dict.fromkeys(("input_int32", "int64_to_int32"), "int32=True"),
     # of the command
     "with": 'extra=["PASS"]',
     "dim": 'dims={"batch": 1}',

@@ -47,6 +47,7 @@ def optimize(
     make_dynamic: Mapping[str, str] | None = None,
     target_opset: int | None = None,
     dtype: str | None = None,
+    int32: bool = False,
     keep_io: bool = True,
     infer_shapes: bool = False,
     inline_functions: bool = False,
@@ -102,7 +103,8 @@ def optimize(
         make_dynamic: symbols for fixed dims by `INPUT:AXIS`; `*:0` is the first axis of all inputs.
         infer_shapes: declare known types and shapes of all values.
         target_opset: convert the model to this opset first. inline_functions: inline model-local functions.
-        dtype: `float16` or `bfloat16` in place of float32; keep_io: inputs and outputs stay float32.
+        dtype: `float16` or `bfloat16` in place of float32. int32: int32 in place of int64, where every number is
+        proved to fit. keep_io: inputs and outputs keep their types.
         strip_qdq: drop pairs of QuantizeLinear and DequantizeLinear, with weights as floats; keep: names of quantizers
         to keep.
         inputs, outputs: optimize only the part of the model between these values.
@@ -152,6 +154,7 @@ def optimize(
                 memory,
                 dims=dict(verify_dims or {}),
                 dtype=options.dtype,
+                int32=options.gives_int32,
                 strip_qdq=strip_qdq,
                 keep=options.keep,
                 custom_op_libraries=custom_op_libraries,

@@ -28,6 +28,7 @@ class Settings(TypedDict, total=False):
     make_dynamic: Mapping[str, str] | None
     target_opset: int | None
     dtype: str | None
+    int32: bool
     keep_io: bool
     infer_shapes: bool
     inline_functions: bool

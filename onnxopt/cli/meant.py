@@ -12,6 +12,9 @@ _CHECKED: Final = "leave it out: the result is always verified, but with --no-ve
 _OPTIONS: Final = {
     **dict.fromkeys(("--fp16", "--float16", "--half", "--convert-fp16"), "--dtype float16"),
     **dict.fromkeys(("--bf16", "--bfloat16"), "--dtype bfloat16"),
+    **dict.fromkeys(
+        ("--input-int32", "--int64-to-int32", "--no-int64"), "--int32, with --no-keep-io inputs and outputs too"
+    ),
     **dict.fromkeys(("--quantize", "--int8", "--quantization"), _NO_QUANTIZATION),
     **dict.fromkeys(
         ("--input-shape", "--input-shapes", "--override-input-shapes", "--overwrite-input-shape"), _SIZE_HINT

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _MAIN = (  # what --help describes
     *("level", "in_place", "out_dir", "check", "form", "stats", "verbose", "quiet"),
-    *("dims", "shapes", "end", "dtype", "target_opset", "target", "extra", "disable"),
+    *("dims", "shapes", "end", "dtype", "int32", "target_opset", "target", "extra", "disable"),
     *("inputs", "strict", "no_verify"),
 )
 
@@ -215,6 +215,7 @@ def optimize(
             given["memory"],
             dims=verify_dims,
             dtype=dtype,
+            int32=given["int32"] and not given["keep_io"],
             freed=freed,
             strip_qdq=given["strip_qdq"],
             keep=given["keep"],

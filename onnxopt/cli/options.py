@@ -205,10 +205,15 @@ _MODEL: Final = [  # what becomes of it besides
         help="Convert float32 weights and values to this type, except where an operator needs float32.",
     ),
     click.option(
+        "--int32",
+        is_flag=True,
+        help="Hold integers in int32 that are int64, where all their numbers are proved to fit.",
+    ),
+    click.option(
         "--keep-io/--no-keep-io",
         default=True,
         show_default=True,
-        help="With --dtype: inputs and outputs stay float32.",
+        help="With --dtype, --int32: inputs and outputs keep their types.",
     ),
     click.option("--infer-shapes", is_flag=True, help="Declare types and shapes of all values, as far as known."),
     click.option("--inline-functions", is_flag=True, help="Inline model-local functions."),
@@ -258,8 +263,8 @@ def refuse_ignored(given: dict[str, Any]) -> None:
     """Raises UsageError for options of `pipeline_options` that others leave without effect."""
     if given["pipeline"] is not None and is_given("pipeline") and is_given("level"):
         raise UsageError("--pipeline contradicts -O", "leave one of them out: a level is a pipeline")
-    if not (given["keep_io"] or given["dtype"]) and is_given("keep_io"):
-        raise UsageError("--no-keep-io is for --dtype", "without it nothing changes its type")
+    if not (given["keep_io"] or given["dtype"] or given["int32"]) and is_given("keep_io"):
+        raise UsageError("--no-keep-io is for --dtype and --int32", "without these nothing changes its type")
 
 
 def make_options(given: dict[str, Any], **of_a_result: Any) -> OptimizeOptions:

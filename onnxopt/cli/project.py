@@ -31,7 +31,7 @@ CHOOSES: Final = frozenset(
             "name-nodes",
         ),
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
-        *("keep-io", "no-keep-io", "stats"),
+        *("int32", "keep-io", "no-keep-io", "stats"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file
         *(

@@ -106,7 +106,7 @@ class Single:
 
     def _started(self, source: Path) -> Verifier | None:
         """A verifier that imports while we import, where there is something to verify in the whole model."""
-        given = any(self.given[key] for key in ("level", "pipeline", "dtype", "strip_qdq"))
+        given = any(self.given[key] for key in ("level", "pipeline", "dtype", "int32", "strip_qdq"))
         if self.verify_options is None or not given or self.inputs or self.outputs:
             return None
         from onnxopt.verification import Verifier

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 @click.option(
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may have values in this type that are float32 in A."
 )
+@click.option("--int32", is_flag=True, help="Inputs and outputs of B may be int32 that are int64 in A.")
 @rename_option("B calls an input, an output or a symbolic dim of A otherwise.")
 @click.option("--strip-qdq", is_flag=True, help="Remove pairs of QuantizeLinear and DequantizeLinear from A.")
 @keep_option
@@ -97,6 +98,7 @@ def verify(
     seed: int,
     timeout: float,
     dtype: str | None,
+    int32: bool,
     rename: dict[str, str],
     strip_qdq: bool,
     keep: tuple[str, ...],
@@ -137,6 +139,7 @@ def verify(
         memory=verify_memory,
         limit=memory,
         dtype=dtype or "",
+        int32=int32,
         rename=rename,
         strip_qdq=strip_qdq,
         keep=keep,

@@ -82,6 +82,7 @@ class Watch:
             libraries = verify_options.custom_op_libraries if verify_options is not None else ()
             options = VerifyOptions(
                 dtype=given["dtype"] or "",
+                int32=given["int32"] and not given["keep_io"],
                 strip_qdq=given["strip_qdq"],
                 keep=given["keep"],
                 custom_op_libraries=libraries,

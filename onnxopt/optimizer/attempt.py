@@ -22,6 +22,7 @@ from onnxopt.pipeline.context import Trace
 from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
+    from onnxopt.conversion.int64_left import Int64
     from onnxopt.graph import Model
     from onnxopt.verification import Verification, Verifier
 
@@ -117,7 +118,7 @@ def attempt(
         from onnxopt.verification import Verifier
 
         asked = replace(verify_options, dtype=options.dtype, strip_qdq=options.strip_qdq, keep=options.keep)
-        asked = replace(asked, freed=options.freed)
+        asked = replace(asked, freed=options.freed, int32=options.gives_int32)
         verifier = Verifier(source, asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
@@ -137,6 +138,7 @@ def attempt(
             try:
                 pipeline = execute(passes, model, ctx)
                 pipeline.nodes_before = nodes
+                int64 = _int64_left(model, converted.int64, options)
                 _finish(model, options, outputs=bool(fixed or converted.freed))
                 phase("passes")
                 progress("writing")
@@ -157,7 +159,7 @@ def attempt(
             report.brought_in = model.brought_in
             report.target, report.choices = str(ctx.target), options.choices(model)
             report.phases, report.changed, report.data = phases, changed, staged.read
-            report.fixed_dims, report.freed_dims = fixed, dict(converted.freed)
+            report.fixed_dims, report.freed_dims, report.int64 = fixed, dict(converted.freed), int64
             verified = verifier is not None and changed
             if verifier is not None and changed:
                 verifier.submit(staged.path, model.tolerances, options.rename)
@@ -189,6 +191,14 @@ def attempt(
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _int64_left(model: Model, before: int, options: OptimizeOptions) -> Int64 | None:
+    if not options.int32:
+        return None
+    from onnxopt.conversion.int64_left import int64_left
+
+    return int64_left(model, before, keep_io=options.keep_io)
 
 
 def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bool:

@@ -32,10 +32,12 @@ _DTYPES: Final = ("float16", "bfloat16")
 
 
 class Converted(NamedTuple):
-    """Changes that were asked for, before the passes: the number that each new symbol replaces, and warnings."""
+    """Changes that were asked for, before the passes: the number that each new symbol replaces, and warnings. `int64`:
+    the number of int64 values, where they are to become int32."""
 
     freed: Mapping[str, int] = {}
     told: Sequence[str] = ()
+    int64: int = 0
 
 
 @record(frozen=True)
@@ -52,7 +54,8 @@ class OptimizeOptions:
     first axis of all inputs. `allow_domains`: domains that passes may add to the model. `infer_shapes`: declare known
     types and shapes of all values. `rename`: new names of inputs, outputs and symbolic dims, by old names.
     `name_nodes`: name nodes without a name. `strip_qdq`: drop QuantizeLinear and DequantizeLinear, except for names in
-    `keep`. `dtype`: `float16` or `bfloat16` in place of float32; with `keep_io`, inputs and outputs stay float32.
+    `keep`. `dtype`: `float16` or `bfloat16` in place of float32. `int32`: int32 in place of int64, where every number
+    is proved to fit. With `keep_io`, inputs and outputs keep their types.
 
     Files only: `inline_functions`: inline model-local functions. `target_opset`: convert the model to this opset; by
     default a target may do so. `provenance`: write version, pipeline and source into the metadata. `external`: the
@@ -84,6 +87,7 @@ class OptimizeOptions:
     provenance: bool = False
     external: str = "auto"
     dtype: str = ""
+    int32: bool = False
     keep_io: bool = True
     excluded: tuple[Site, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -128,6 +132,11 @@ class OptimizeOptions:
         return tuple(dict.fromkeys(self.make_dynamic.values()))
 
     @property
+    def gives_int32(self) -> bool:
+        """May inputs and outputs become int32?"""
+        return self.int32 and not self.keep_io
+
+    @property
     def _level(self) -> int:
         return self.level if self.chosen is None or self.pipeline is not None else self.chosen.level
 
@@ -140,6 +149,7 @@ class OptimizeOptions:
             passes
             or self.extra
             or self.dtype
+            or self.int32
             or sizes
             or self.target_opset
             or self.inline_functions
@@ -208,13 +218,21 @@ class OptimizeOptions:
             from onnxopt.conversion.strip_qdq import strip_qdq
 
             told = list(strip_qdq(model, self.keep))
-        return Converted(freed, told)
+        int64 = 0
+        if self.int32:
+            from onnxopt.conversion.int64_left import count_int64
+
+            int64 = count_int64(model)
+            if model.functions:
+                told.append("--int32: functions keep their types; --inline-functions puts them in place of their calls")
+        return Converted(freed, told, int64)
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         check_level(self.level)
         chosen = pipeline_for(self._level, self._extra()) if self.pipeline is None else parse_pipeline(self.pipeline)
-        return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
+        is_converted = self.dtype or self.int32
+        return converting(chosen, self.dtype, self.int32, self.keep_io) if is_converted else chosen
 
     def _extra(self) -> Sequence[str]:
         """The extra passes, those for a preferred target before those for the others."""
@@ -230,6 +248,9 @@ class OptimizeOptions:
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
         whole = [known_as(name) for name in self.disable if "@" not in name]
+        if self.int32:
+            required = (*required, "convert-int32", "elim-identity", "dead-code")
+            whole.append("widen-indices")  # which is the opposite
         config = self._limits() | dict(self.config)
         if self.chosen is not None:
             whole += self.chosen.rules

@@ -13,6 +13,7 @@ from onnxopt.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE
 
 if TYPE_CHECKING:
+    from onnxopt.conversion.int64_left import Int64
     from onnxopt.optimizer.forms import Choice
     from onnxopt.verification import Verification
 
@@ -58,6 +59,7 @@ class Report:
     rolled_back: list[RolledBack] = field(default_factory=list)
     fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
     freed_dims: dict[str, int] = field(default_factory=dict)  # the sizes that became symbols, by these
+    int64: Int64 | None = None  # the values that stay so, where they were to become int32
     stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
     target: str = "any"
     choices: list[Choice] = field(default_factory=list)  # what was done for the target

@@ -34,6 +34,7 @@ ROOMS: Final = {
     ),
     "dtypes": (
         "convert-dtype",
+        "convert-int32",
         "widen-indices",
     ),
     "movement": (

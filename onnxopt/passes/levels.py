@@ -51,17 +51,23 @@ LEVELS: Final = (
     ),
 )
 
-_OWN: Final = {"convert-dtype": "--dtype float16"}  # verification has to know this conversion, too
+# verification has to know these conversions, too
+_OWN: Final = {"convert-dtype": "--dtype float16", "convert-int32": "--int32"}
 
 
-def converting(pipeline: Sequential, dtype: str, keep_io: bool) -> Sequential:
-    """Return the pipeline, the conversion to a narrower type, and the pipeline again.
+def converting(pipeline: Sequential, dtype: str, int32: bool, keep_io: bool) -> Sequential:
+    """Return the pipeline, the conversion to narrower floats, and the pipeline again; then the conversion to int32.
 
-    Weights are folded before rounding, and passes simplify around the new Casts.
+    Weights are folded before rounding, and passes simplify around the new Casts. The conversion to int32 alternates
+    with the pipeline until neither changes the model.
     """
-    convert = get_pass("convert-dtype")(dtype=dtype, keep_io=keep_io)  # type: ignore[call-arg]
     clean = pipeline.passes or parse_pipeline("elim-identity,dead-code").passes
-    return Sequential((*pipeline.passes, convert, *clean))
+    passes = pipeline.passes
+    if dtype:
+        passes += (get_pass("convert-dtype")(dtype=dtype, keep_io=keep_io), *clean)  # type: ignore[call-arg]
+    if int32:
+        passes += (Fixpoint((get_pass("convert-int32")(keep_io=keep_io), *clean)),)  # type: ignore[call-arg]
+    return Sequential(passes)
 
 
 def option_for(info: PassInfo) -> str:

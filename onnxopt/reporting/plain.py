@@ -49,6 +49,23 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         yield f"dynamic: {', '.join(f'{name}, was {size}' for name, size in report['freed_dims'].items())}"
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
+    if report.get("int64"):
+        yield from int64_left(report["int64"], verbose)
+
+
+def int64_left(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """How many values are int64, before and after, and why those stay that do; with `verbose` each, else how many."""
+    more = "" if verbose or not found["left"] else " (-v names them)"
+    yield f"int64: {found['before']:,} → {counted(found['after'], 'value')}{more}"
+    whys: dict[str, dict[str, int]] = {}
+    for value in found["left"]:
+        of = whys.setdefault(value["why"], {})
+        of[value["what"]] = of.get(value["what"], 0) + 1
+    for why, of in sorted(whys.items(), key=lambda item: -sum(item[1].values())):
+        named = [f"{what} {n}" for what, n in sorted(of.items(), key=lambda item: -item[1]) if what]
+        yield f"  {sum(of.values()):,}: {why}{f' ({_few(named)})' if named else ''}"
+        left = [value for value in found["left"] if value["why"] == why]
+        yield from (f"    `{v['value']}`: {v['node'] or 'no node reads this value'}" for v in left if verbose)
 
 
 def choices(report: dict[str, Any], verbose: int) -> Iterator[str]:

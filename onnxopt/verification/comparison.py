@@ -40,9 +40,11 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         of_a, of_b = views(options)
         skeletons = read(a, of_a), read(b, of_b)
         models = skeletons[0].proto, skeletons[1].proto
-        check_interface(*models, options.dtype)
+        check_interface(*models, options.dtype, int32=options.int32)
         plan = of_both(make_plan(models[0], skeletons[0].values), Side.of(skeletons[0]), Side.of(skeletons[1]))
         fix_dims(plan, options.dims)
+        if options.int32:
+            plan.hold_int32()
         skipped: list[JudgedCase] = []
         requests = list(_requests(models, plan, options, skipped))
         if not requests and skipped:

@@ -48,8 +48,10 @@ def read(path: Path, view: View | None = None) -> Skeleton:
     return skeleton
 
 
-def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
-    """Raise UsageError if inputs or outputs differ in name or type. `dtype`: type B may take for A's float32 inputs."""
+def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: bool = False) -> None:
+    """Raise UsageError if inputs or outputs differ in name or type. `dtype`: type B may take for A's float32 inputs.
+    `int32`: B may take int32 for A's int64 inputs.
+    """
     for kind, x, y in (
         ("inputs", _required(a.graph), _required(b.graph)),
         ("outputs", list(a.graph.output), list(b.graph.output)),
@@ -65,7 +67,8 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
     others = {i.name: i for i in _required(b.graph)}
     for i in _required(a.graph):
         types = [_type(v) for v in (i, others[i.name])]
-        if all(types) and types[0] != types[1] and types != ["float", dtype]:
+        narrowed = types == ["float", dtype] or (int32 and types == ["int64", "int32"])
+        if all(types) and types[0] != types[1] and not narrowed:
             raise UsageError(
                 f"input `{i.name}` is {types[0]} in A and {types[1]} in B", "both must take the same values"
             )

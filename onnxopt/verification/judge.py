@@ -19,7 +19,7 @@ from onnxopt.verification.model.views import views
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.metrics import measure
-from onnxopt.verification.numbers.narrow import narrow_feeds
+from onnxopt.verification.numbers.narrow import as_int32, as_wide, int32_values, narrow_feeds
 from onnxopt.verification.numbers.rounding import MOST_OF_WHOLE, difference, is_float
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
@@ -226,9 +226,14 @@ class Judge(Original):
         return list(self._with_room(partial(self.b.run, self._feeds_of_b(feeds))))
 
     def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        if not self.options.dtype:
+        if not (self.options.dtype or self.options.int32):
             return feeds
-        return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
+        look = self._looked()
+        graph = look.b.program.graph
+        if self.options.int32:
+            narrow = int32_values(look.a.program.graph, graph)
+            feeds = {name: as_int32(name, v) if name in narrow else v for name, v in feeds.items()}
+        return narrow_feeds(graph, feeds, self.options.dtype) if self.options.dtype else feeds
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
@@ -275,6 +280,8 @@ class Judge(Original):
 
     def _measure(self, name: str, a: Any, b: Any, explained: Mapping[str, float], against: str = "") -> OutputRecord:
         share = explained.get(name, 0.0)
+        if self.options.int32:
+            b = as_wide(a, b)
         if not against and self._is_nothing_in_segments(name, a, b):
             b = a
         if self.figures:

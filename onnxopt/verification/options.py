@@ -42,6 +42,7 @@ class VerifyOptions:
     test data, .npz files. `provider`: an execution provider of onnxruntime.
 
     `dtype`: `float16` or `bfloat16`, allowed in the result in place of float32; pieces are always compared.
+    `int32`: int32 is allowed in inputs and outputs of the result in place of int64.
     `rename`: new names of inputs, outputs and symbolic dims, by old names.
     `freed`: fixed dims of the original that are symbols in the result, along which samples are independent.
     `strip_qdq`: compare with the original without pairs of QuantizeLinear and DequantizeLinear, except for names in
@@ -63,6 +64,7 @@ class VerifyOptions:
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str = ""
+    int32: bool = False
     freed: tuple[str, ...] = ()
     without: str = ""
     rename: dict[str, str] = field(default_factory=dict)

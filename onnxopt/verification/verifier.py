@@ -122,6 +122,8 @@ class Verifier:
             original = type(original).FromString(original.SerializeToString())
             view(original)
         plan = make_plan(original, array)
+        if self.options.int32:
+            plan.hold_int32()
         if not override:
             plan.overridable = {}
         given = {name: read_array(name, Path(file), plan) for name, file in self.options.inputs.items()}

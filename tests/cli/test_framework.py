@@ -257,7 +257,7 @@ def test_hints_for_words_of_other_tools_name_what_there_is() -> None:
     from onnxopt.cli.optimize import optimize
 
     known = {name for p in optimize.params for name in (*p.opts, *p.secondary_opts)}
-    named = re.findall(r"--[a-z-]+", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))
+    named = re.findall(r"--[a-z0-9-]+", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))
     assert set(named) <= known and len(named) > 10
     assert known.isdisjoint(meant._OPTIONS) and not {*commands} & {*meant._COMMANDS}
     asked = re.findall(r"onnxopt ([a-z]+)", " ".join((*meant._OPTIONS.values(), *meant._COMMANDS.values())))

@@ -59,7 +59,7 @@ def test_passes_are_listed_by_names_that_can_be_typed(monkeypatch: pytest.Monkey
     text = shown(monkeypatch, "passes", columns=columns)
     rows = {row[0]: row for row in map(str.split, text.splitlines()) if row}
     for name, cls in ours.items():
-        others = {"convert-dtype": "--dtype", "fixpoint": "-", "sequential": "-"}
+        others = {"convert-dtype": "--dtype", "convert-int32": "--int32", "fixpoint": "-", "sequential": "-"}
         assert rows[name][1:3] == [others.get(name, f"-O{cls.info.opt_level}"), cls.kind]
     assert "…" not in text
     assert ("requires" in rows["pass"]) == (columns == 120)

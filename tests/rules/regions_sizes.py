@@ -290,5 +290,6 @@ REGIONS = {
     "shape-arithmetic": (targets, targets, computed),
     "shape-sources": (sources,),
     "widen-indices": (narrow, narrow, narrow_sizes),
+    "convert-int32": (targets, computed, numbers, sources),
     "pack-scalars": (numbers,),
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.element_types import BY_NAME, element_kind
 from onnxopt.errors import UsageError
 from onnxopt.record import record
 from onnxopt.verification.inputs.plan import InputSpec, Plan
@@ -153,6 +153,9 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
     if kind != spec.kind:
         hint = f"convert it with .astype({spec.kind!r})" if spec.kind != "string" else "give it strings"
         raise UsageError(f"{file}: input `{spec.name}` takes {spec.kind}, not {kind}", hint)
+    if spec.int32 and (beyond := value[np.clip(value, *BY_NAME["int32"].integers) != value]).size:
+        hint = "the result takes int32: give it such numbers, or let inputs and outputs keep their types"
+        raise UsageError(f"{file}: input `{spec.name}` holds {beyond[0]}, which needs 64 bits", hint)
     fits = len(value.shape) == len(spec.shape) and all(
         isinstance(d, str) or d == size for d, size in zip(spec.shape, value.shape)
     )

@@ -48,6 +48,7 @@ class InputSpec:
     use: Use = NO_USE
     compared: tuple[int, ...] = ()  # comparands: first selecting a branch, then the opposite branch
     why: str = ""  # reason that no values can be made
+    int32: bool = False  # all numbers of an int64 input fit in int32
 
     @property
     def asks(self) -> bool:
@@ -131,6 +132,10 @@ class Plan:
     least: int = 0  # minimum of free dims: shorter ones killed the original
     fixed: dict[str, int] = field(default_factory=dict)  # sizes given for dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes fitting those of given inputs
+
+    def hold_int32(self) -> None:
+        """Let inputs of 64-bit integers have numbers of 32 bits only: one of the two models takes no others."""
+        self.inputs = [replace(i, int32=True) if i.kind == "int64" else i for i in self.inputs]
 
     @property
     def symbols(self) -> list[str]:

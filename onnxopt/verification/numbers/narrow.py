@@ -91,6 +91,30 @@ def held_alike(a: Any, b: Any, dtype: str) -> tuple[Any, Any]:
     return as_held(a, b, dtype), forgiven(b, a, dtype) if dtype and getattr(b, "dtype", None) == dtype else b
 
 
+def as_wide(a: Any, b: Any) -> Any:
+    """The result's int32 value `b` in int64, where the original's own `a` is int64."""
+    held = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and (a.dtype, b.dtype) == (np.int64, np.int32)
+    return b.astype(np.int64) if held else b
+
+
+def int32_values(a: GraphProto, b: GraphProto) -> set[str]:
+    """The inputs and outputs that are int64 in the original's graph, and int32 in the result's."""
+    types = ({i.name: i.type.tensor_type.elem_type for i in (*g.input, *g.output)} for g in (a, b))
+    wide, narrow = types
+    of = BY_NAME["int64"].code, BY_NAME["int32"].code
+    return {name for name, kind in narrow.items() if (wide.get(name), kind) == of}
+
+
+def as_int32(name: str, value: Any) -> Any:
+    """The numbers of an int64 input of the original, in int32. Raises ValueError for numbers that need 64 bits."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.int64:
+        return value
+    found = value.astype(np.int32)
+    if (found != value).any():
+        raise ValueError(f"`{name}` is fed {value[found != value][0]}, which int32 does not hold")
+    return found
+
+
 def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """Return the original's feeds, rounded for the narrow inputs of the result's graph."""
     narrow = {i.name for i in graph.input if i.type.tensor_type.elem_type == CODES[dtype]}

@@ -11,6 +11,7 @@ import numpy as np
 from onnxopt.verification.model.dependence import draws, draws_of
 from onnxopt.verification.model.functions import domain_of, operator_of
 from onnxopt.verification.model.order import inside
+from onnxopt.verification.numbers.narrow import int32_values
 from onnxopt.verification.pieces.value_numbers import same_bytes, since
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.rounded import name_in_file
@@ -41,6 +42,7 @@ class Pairs:
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
+        self.int32 = int32_values(a.graph, b.graph)  # inputs and outputs: who reads these is not the same in both
         self._equal: dict[str, bool] = {}
         self._same: dict[tuple[int, int], bool] = {}  # by (node of A, node of B)
 
@@ -109,6 +111,8 @@ class Pairs:
     def _is_equal(self, name: str) -> bool:
         """Return whether a name is computed in both, or an equal constant in both."""
         a, b = self.a, self.b
+        if name in self.int32:
+            return False
         constant = a.is_constant(name)
         if constant != b.is_constant(name):
             return False

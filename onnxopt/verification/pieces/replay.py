@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.missing import missing
-from onnxopt.verification.numbers.narrow import forgiven, is_beyond, is_too_small, lost, narrowed
+from onnxopt.verification.numbers.narrow import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.channels import Channels
@@ -101,12 +101,15 @@ class Replay:
         nodes = self.program.cone(wanted, fed)
         types = {r: self.kind(r) for i in nodes for r in self.program.reads[i] if r in fed}
         narrow = {r for r in types if self.is_narrow(r)}
-        opened = self._open(nodes, types | {r: self.held[r] for r in narrow}, wanted)
+        int32 = self.pairs.int32.intersection(types)
+        held = {r: self.held[r] for r in narrow} | dict.fromkeys(int32, "tensor(int32)")
+        opened = self._open(nodes, types | held, wanted)
         found: dict[str, list[Any]] = {v: [] for v in wanted}
         given = {r: self.mine(r) for r in types}
         for i in range(len(self.original.values)):
             feeds = {r: self.views[r](v[i], i) if r in self.views else v[i] for r, v in given.items()}
             feeds |= {r: narrowed(feeds[r], self.dtype) for r in narrow}
+            feeds |= {r: as_int32(r, feeds[r]) for r in int32}
             for name, value in opened.run(feeds).items():
                 found[name].append(value)
         if self.held:
@@ -214,6 +217,8 @@ class Replay:
         """Return (A's values, B's values) as comparable in the narrower type."""
         mine = self.against(value)
         if not self.is_narrow(value):
+            if value in self.pairs.int32:
+                found = [as_wide(x, y) for x, y in zip(mine, found, strict=True)]
             return mine, found
         # After computing with a rounded mask (-65504 plus a score), A's result is no mask any more.
         found = [forgiven(y, x, self.dtype) for x, y in zip(self.mine(value), found, strict=True)]

@@ -1,0 +1,171 @@
+"""Which 64-bit integers of a node may be 32-bit ones: by onnx's schemas, by what runtimes have, and by intervals.
+
+The operands and results of a node that share a type symbol of its schema change their type together: they are a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.intervals import Intervals, is_within
+from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import formals
+from onnxopt.record import record
+
+INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
+RANGE: Final = (-(1 << 31), (1 << 31) - 1)
+# Attributes that say of which type the result is.
+RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
+# Operators that onnxruntime runs on int64, and has no kernel for with int32 in the place of any one of these.
+NO_KERNEL: Final = ("OneHot", "Unique")
+_BY_FIRST: Final = ("EyeLike",)  # without an attribute the result has the type of the operand
+# Operands of which numbers beyond the axis mean its end.
+_CLAMPED: Final = {"Slice": (1, 2)}
+
+# Why int64 stays. Of an operator:
+ONLY: Final = "operators take or give only int64"
+KERNEL: Final = "onnxruntime has no kernel with int32"
+FOREIGN: Final = "operators are not of the standard"
+BODIES: Final = "bodies are given, and give, int64"
+UNKNOWN: Final = "a type beside it is unknown, or is no tensor"
+NUMBERS: Final = "numbers may need 64 bits"  # of the value
+
+
+@record(eq=False)
+class Group:
+    """Operands and results of a node that have one type, by index. `why` they stay int64; empty if they may be int32.
+    `root`: the value whose numbers are not known, where that is why."""
+
+    node: Node
+    inputs: list[int]
+    outputs: list[int]
+    why: str = ""
+    root: Value | None = None
+
+    @property
+    def what(self) -> str:
+        """What is named with `why`: the operator, or the value whose numbers are not known."""
+        return self.node.op if self.root is None else f"`{self.root.name}`"
+
+    @property
+    def values(self) -> Iterator[Value]:
+        yield from (v for i in self.inputs if (v := self.node.inputs[i]) is not None)
+        yield from (v for i in self.outputs if (v := self.node.outputs[i]) is not None)
+
+
+def is_int64(value: Value | None) -> bool:
+    return value is not None and types.dtype(value) == INT64
+
+
+def open_scopes(model: Model) -> list[Graph]:
+    """The scopes that have types and may be changed, outer ones first."""
+    return [scope for scope in reversed([*model.open_scopes()]) if not scope.root.is_function]
+
+
+def int64_values(model: Model) -> Iterator[Value]:
+    """The 64-bit integers of a model: inputs, constants and results of nodes, in order; those of functions have no
+    type."""
+    for scope in reversed([*model.scopes()]):
+        if not scope.root.is_function:
+            yield from (v for v in scope.inputs if is_int64(v))
+            yield from (v for v in scope.initializers.values() if not v.is_input and is_int64(v))
+            yield from (v for node in scope for v in node.outputs if v is not None and is_int64(v))
+
+
+class Groups:
+    """The groups of all nodes that hold 64-bit integers. `given`: inputs of the model that become int32."""
+
+    def __init__(self, model: Model, given: set[Value]) -> None:
+        self.model = model
+        self.given = given
+        self.intervals = Intervals(model, given)
+        self.of: dict[Node, list[Group]] = {}
+        self.makers: dict[Value, Group] = {}
+        for scope in open_scopes(model):
+            for node in scope:
+                found = [*self._of(node)] if node.op != "Constant" else []
+                if found:
+                    self.of[node] = found
+                for group in found:
+                    self.makers.update((v, group) for i in group.outputs if (v := node.outputs[i]) is not None)
+
+    def reader(self, node: Node, index: int) -> Group | None:
+        """The group of an operand."""
+        return next((g for g in self.of.get(node, ()) if index in g.inputs), None)
+
+    def fits(self, value: Value) -> bool:
+        """Is every number of a value one of 32 bits?"""
+        found = self.intervals.of(value)
+        return found is not None and is_within(found, RANGE)
+
+    def root(self, value: Value) -> Value:
+        """The first of the values that this one is made of whose numbers are not known."""
+        while value.producer is not None:
+            before = next((v for v in value.producer.inputs if is_int64(v) and not self.fits(v)), None)  # type: ignore[arg-type]
+            if before is None:
+                break
+            value = before
+        return value
+
+    def narrowed(self, constant: Value) -> np.ndarray:
+        """A constant in 32 bits; ends of a Slice that are beyond them stay beyond every axis."""
+        return np.clip(constant.array, *RANGE).astype(np.int32)
+
+    def _of(self, node: Node) -> Iterator[Group]:
+        slots = [(0, i) for i, v in enumerate(node.inputs) if is_int64(v)]
+        slots += [(1, i) for i, v in enumerate(node.outputs) if is_int64(v)]
+        if not slots:
+            return
+        graph = node.graph
+        assert graph is not None
+        known = formals(node.op, graph.opset(node.domain))
+        why = self._obstacle(node, known is not None)
+        by_symbol: dict[str, Group] = {}
+        for side, i in slots:
+            formal = known[side][min(i, len(known[side]) - 1)] if known is not None and not why else None
+            symbol = formal.symbol if formal is not None and INT32 in formal.allowed else ""
+            group = by_symbol.setdefault(symbol, Group(node, [], [], "" if symbol else why or ONLY))
+            (group.outputs if side else group.inputs).append(i)
+        for group in by_symbol.values():
+            group.why = group.why or self._of_type(group)
+            if not group.why:
+                self._prove(group)
+            yield group
+
+    def _obstacle(self, node: Node, is_known: bool) -> str:
+        """Why all of a node's integers stay."""
+        if node.bodies:
+            return BODIES
+        if not is_known:
+            return FOREIGN
+        if node.op in NO_KERNEL:
+            return KERNEL
+        if any(v is not None and not types.dtype(v) for v in (*node.inputs, *node.outputs)):
+            return UNKNOWN
+        return ""
+
+    def _of_type(self, group: Group) -> str:
+        """Why the type of a result cannot be chosen."""
+        op = group.node.op
+        if op in _BY_FIRST or (not group.inputs and group.outputs and op not in RESULT_TYPE):
+            return ONLY
+        return ""
+
+    def _prove(self, group: Group) -> None:
+        node, clamped = group.node, _CLAMPED.get(group.node.op, ())
+        for i in group.inputs:
+            v = node.inputs[i]
+            if v is not None and not self.fits(v) and not (i in clamped and v.constant):
+                group.root = self.root(v)
+        for i in group.outputs:
+            v = node.outputs[i]
+            if v is not None and group.root is None and not self.fits(v):
+                group.root = self.root(v)
+        if group.root is not None:
+            group.why = NUMBERS

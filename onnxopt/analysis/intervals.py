@@ -1,0 +1,435 @@
+"""Interval analysis of integers: the least and the largest number that each value can hold.
+
+An interval follows from constants, from sizes (`shapes/limits.py` has the assumption about these), from operators, and
+from readers: an index beyond an axis is an error at run time, so a value that a Gather of the same scope reads as its
+indices is within the axis. Integers that may leave their type wrap around, and are any number of that type then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeAlias
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.limits import MOST, SizeLimits
+from onnxopt.analysis.shapes.sizes import axis_of, product, reduced
+from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.shapes.symbolic import Size, TooComplex, lowest
+from onnxopt.element_types import BY_CODE, BY_NAME
+from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.operators import of_form
+
+Interval: TypeAlias = "tuple[int, int]"
+Found: TypeAlias = "Interval | None"
+Rule: TypeAlias = "Callable[[Intervals, Node], Found | Sequence[Found]]"
+
+_TRUTH: Final = (0, 1)
+# All elements of the first operand are in the result, each at some place.
+_WHOLE: Final = of_form("same", "order", "permute")
+_INDEXED: Final = ("Gather", "GatherElements", "ScatterElements")
+_BY_ROWS: Final = ("GatherND", "ScatterND")
+# Operands whose numbers become dims of the result, and the least of each.
+_SIZES: Final = {"Reshape": (1, -1), "Expand": (1, -1), "ConstantOfShape": (0, 0), "TopK": (1, 0), "OneHot": (1, 0)}
+
+
+class Intervals:
+    """The intervals of a model's integers. Function bodies have no types, and no intervals."""
+
+    def __init__(self, model: Model, narrow: Collection[Value] = ()) -> None:
+        """`narrow`: inputs of 64 bits that callers give numbers of 32 bits."""
+        self.sizes = ShapeData()
+        self._narrow = narrow
+        self._limits: dict[Graph, SizeLimits] = {}
+        self._known: dict[Value, Interval] = {}
+        self._asked: dict[Value, Interval] = {}  # by readers
+        self._sweep(model.graph)
+        self._measure(model.graph)
+        self._forward(model.graph)
+        self._backward(model.graph)
+        self._known = {v: known for v, known in self._known.items() if v.constant}
+        self._forward(model.graph)
+
+    def of(self, value: Value | None) -> Found:
+        """The interval of a value; None of what holds no integers."""
+        kind = BY_CODE.get(types.dtype(value)) if value is not None else None
+        if value is None or kind is None or kind.kind not in "iub":
+            return None
+        if kind.kind == "b":
+            return _TRUTH
+        known = self._known.get(value)
+        if known is None:
+            bits = BY_NAME["int32"] if value in self._narrow else kind
+            known = self._known[value] = self._bounded(value, (int(bits.low), int(bits.high)), None)
+        return known
+
+    def high(self, size: Size, scope: Graph) -> int:
+        """The largest number that a size can be."""
+        return self._limits[scope].high(size)
+
+    def count(self, node: Node, axes: Sequence[int] | set[int] | None = None) -> int | None:
+        """The largest number of elements along these axes of the first operand; None where nothing limits it."""
+        dims = self.sizes.shape(node.input(0))
+        if dims is None or node.graph is None:
+            return MOST  # no tensor has more
+        try:
+            size = product(dims[a] for a in (range(len(dims)) if axes is None else sorted(axes)))
+        except (TooComplex, IndexError):
+            return MOST
+        return min(self.high(size, node.graph), MOST)
+
+    # -- sizes -------------------------------------------------------------------------------------------
+
+    def _sweep(self, graph: Graph) -> None:
+        for node in self.sizes.sweep(graph):
+            for body in node.bodies.values():
+                self._sweep(body)
+
+    def _measure(self, graph: Graph) -> None:
+        """Note the dims of all tensors of a scope."""
+        parent = graph.parent
+        limits = self._limits[graph] = SizeLimits(self._limits[parent] if parent is not None else None)
+        made = (v for node in graph for v in node.outputs)
+        for v in (*graph.inputs, *graph.initializers.values(), *made):
+            dims = self.sizes.shape(v)
+            if dims is not None:
+                limits.add(dims)
+        for node in graph.owners:
+            for body in node.bodies.values():
+                self._measure(body)
+
+    def dims(self, value: Value | None) -> list[int] | None:
+        """The largest numbers that the dims of a value can be."""
+        found = self.sizes.shape(value)
+        return None if found is None or value is None else [self.high(d, value.graph) for d in found]
+
+    # -- forward -----------------------------------------------------------------------------------------
+
+    def _forward(self, graph: Graph) -> None:
+        for node in graph:
+            for key, body in node.bodies.items():
+                self._enter(node, key, body)
+                self._forward(body)
+            rule = _RULES.get(node.op)
+            found = rule(self, node) if rule is not None else None
+            each: Sequence[Found] = found if isinstance(found, list) else [found] if rule is not None else []  # type: ignore[list-item]
+            for i, v in enumerate(node.outputs):
+                kind = BY_CODE.get(types.dtype(v)) if v is not None else None
+                if v is not None and kind is not None and kind.kind in "iu":
+                    whole = int(kind.low), int(kind.high)
+                    self._known[v] = self._bounded(v, whole, each[i] if i < len(each) else None)
+
+    def _enter(self, node: Node, key: str, body: Graph) -> None:
+        """What is known of the inputs of a body: the number of the turn of a Loop."""
+        if node.op == "Loop" and key == "body" and body.inputs:
+            trips = self.of(node.input(0))
+            most = max(trips[1] - 1, 0) if trips is not None else int(BY_NAME["int64"].high)
+            self._known[body.inputs[0]] = 0, most
+
+    def _bounded(self, value: Value, whole: Interval, found: Found) -> Interval:
+        """`found` within the type, cut to what else is known of the value."""
+        if value.constant and value.array.dtype.kind in "iu":
+            array = value.array
+            return (int(array.min()), int(array.max())) if array.size else (0, 0)
+        known = whole if found is None or not is_within(found, whole) else found
+        for other in (self._by_sizes(value), self._asked.get(value)):
+            if other is not None and max(known[0], other[0]) <= min(known[1], other[1]):
+                known = max(known[0], other[0]), min(known[1], other[1])
+        return known
+
+    def _by_sizes(self, value: Value) -> Found:
+        """Of what holds sizes, as expressions."""
+        content = self.sizes.content(value)
+        elements = content.reshape(-1).tolist() if content is not None else []
+        if not elements or None in elements or any(isinstance(e, bool) for e in elements):
+            return None
+        limits = self._limits[value.graph]
+        return min(map(limits.low, elements)), max(map(limits.high, elements))
+
+    # -- backward ----------------------------------------------------------------------------------------
+
+    def _backward(self, graph: Graph) -> None:
+        """What readers ask of values that their own scope makes: wherever such a value is, it is read."""
+        for node in reversed(list(graph)):
+            for body in node.bodies.values():
+                self._backward(body)
+            self._ask_indices(node)
+            out = self._asked.get(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
+            if out is not None:
+                self._ask_operands(node, out)
+
+    def _ask(self, node: Node, index: int, low: int, high: int) -> None:
+        value = node.input(index)
+        if value is not None and value.graph is node.graph and not value.constant:
+            before = self._asked.get(value, (low, high))
+            self._asked[value] = max(low, before[0]), min(high, before[1])
+
+    def _ask_indices(self, node: Node) -> None:
+        if node.op in _SIZES:
+            index, least = _SIZES[node.op]
+            self._ask(node, index, least, MOST)
+        elif node.op in _INDEXED:
+            dims = self.dims(node.input(0))
+            axis = axis_of(node.attr("axis", 0), len(dims or ()))
+            size = dims[axis] if dims is not None and 0 <= axis < len(dims) else MOST
+            self._ask(node, 1, -size, size - 1)
+        elif node.op in _BY_ROWS:
+            size = max(self.dims(node.input(0)) or [MOST])
+            self._ask(node, 1, -size, size - 1)
+
+    def _ask_operands(self, node: Node, out: Interval) -> None:
+        """What the elements of operands can be where those of the result are in `out`."""
+        if node.op in _WHOLE or node.op == "Neg":
+            self._ask(node, 0, *(out if node.op != "Neg" else (-out[1], -out[0])))
+        elif node.op == "Concat":
+            for i in range(len(node.inputs)):
+                self._ask(node, i, *out)
+        elif node.op == "Cast":
+            self._ask_cast(node, out)
+        elif node.op in ("Add", "Sub"):
+            for i, v in enumerate(node.inputs):
+                other = self.of(node.input(1 - i))
+                if v is not None and other is not None and types.same_shape(v, node.output):
+                    low, high = (other[0], other[1]) if node.op == "Add" else (-other[1], -other[0])
+                    if node.op == "Sub" and i:
+                        self._ask(node, 1, other[0] - out[1], other[1] - out[0])
+                    else:
+                        self._ask(node, i, out[0] - high, out[1] - low)
+
+    def _ask_cast(self, node: Node, out: Interval) -> None:
+        """Of a Cast to a type that has all numbers of what it reads."""
+        x = node.input(0)
+        kinds = [BY_CODE.get(types.dtype(v)) for v in (x, node.output) if v is not None]
+        if len(kinds) == 2 and all(k is not None and k.kind in "iu" for k in kinds):
+            if kinds[1] is not None and kinds[0] is not None and kinds[1].holds(kinds[0]):
+                self._ask(node, 0, *out)
+
+    # -- operators ---------------------------------------------------------------------------------------
+
+    def hull(self, values: Sequence[Value | None]) -> Found:
+        """The least interval that has those of all values."""
+        found = [self.of(v) for v in values if v is not None]
+        known = [f for f in found if f is not None]
+        return (min(f[0] for f in known), max(f[1] for f in known)) if known and None not in found else None
+
+
+def is_within(a: Interval, b: Interval) -> bool:
+    return b[0] <= a[0] and a[1] <= b[1]
+
+
+def _first(s: Intervals, n: Node) -> list[Found]:
+    """Each result has elements of the first operand."""
+    return [s.of(n.input(0))] * len(n.outputs)
+
+
+def _pair(function: Callable[[Interval, Interval], Found]) -> Rule:
+    def apply(s: Intervals, n: Node) -> Found:
+        a, b = s.of(n.input(0)), s.of(n.input(1))
+        return function(a, b) if a is not None and b is not None else None
+
+    return apply
+
+
+def _one(function: Callable[[Interval], Found]) -> Rule:
+    def apply(s: Intervals, n: Node) -> Found:
+        x = s.of(n.input(0))
+        return None if x is None else function(x)
+
+    return apply
+
+
+def _ends(ends: Sequence[int]) -> Interval:
+    return min(ends), max(ends)
+
+
+def _divided(a: Interval, b: Interval) -> Interval:
+    """Truncated. A division by zero has no result; by any other number none is larger than what is divided."""
+    if b[0] > 0 or b[1] < 0:
+        return _ends([abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x in a for y in b])
+    most = max(abs(a[0]), abs(a[1]))
+    return -most, most
+
+
+def _rest(s: Intervals, n: Node) -> Found:
+    """With the sign of the divisor, or with `fmod` that of what is divided."""
+    a, b = s.of(n.input(0)), s.of(n.input(1))
+    if a is None or b is None:
+        return None
+    most = max(abs(b[0]), abs(b[1]), 1) - 1
+    signed = a if n.attr("fmod", 0) else b
+    return -most if signed[0] < 0 else 0, most if signed[1] > 0 else 0
+
+
+def _magnitude(x: Interval) -> Interval:
+    ends = abs(x[0]), abs(x[1])
+    return 0 if x[0] <= 0 <= x[1] else min(ends), max(ends)
+
+
+def _bits(a: Interval, b: Interval) -> Interval:
+    """And, or, xor: as many bits as the larger of both."""
+    bits = max(int(x).bit_length() for x in (*a, *b))
+    return (0 if min(a[0], b[0]) >= 0 else -(1 << bits)), (1 << bits) - 1
+
+
+def _clipped(s: Intervals, n: Node) -> Found:
+    found = s.of(n.input(0))
+    for i, pick in ((1, max), (2, min)):
+        bound = n.input(i)
+        if bound is not None and found is not None:
+            limit = s.of(bound)
+            found = None if limit is None else (pick(found[0], limit[0]), pick(found[1], limit[1]))
+    return found
+
+
+def _extremes(pick: Callable[..., int]) -> Rule:
+    def apply(s: Intervals, n: Node) -> Found:
+        found = [s.of(v) for v in n.inputs]
+        known = [f for f in found if f is not None]
+        return (pick(f[0] for f in known), pick(f[1] for f in known)) if known and None not in found else None
+
+    return apply
+
+
+def _summed(s: Intervals, n: Node) -> Found:
+    """As many elements as there are along the axes. Of nothing the sum is 0."""
+    x, dims = s.of(n.input(0)), s.sizes.shape(n.input(0))
+    if x is None:
+        return None
+    count = s.count(n, reduced(s.sizes, n, len(dims)) if dims is not None and n.op != "CumSum" else None)
+    return None if count is None else (min(x[0] * count, 0), max(x[1] * count, 0))
+
+
+def _running(s: Intervals, n: Node) -> Found:
+    """A CumSum: at most as many elements as the tensor has."""
+    x, count = s.of(n.input(0)), s.count(n)
+    axes = s.sizes.content(n.input(1))
+    dims = s.dims(n.input(0))
+    if axes is not None and axes.size == 1 and isinstance(axes.item(), int) and dims:
+        count = dims[axis_of(axes.item(), len(dims))]
+    return None if x is None or count is None else (min(x[0] * count, 0), max(x[1] * count, 0))
+
+
+def _extreme_of_axes(s: Intervals, n: Node) -> Found:
+    """Where no reduced dim can be 0: of nothing the result is the least, or largest, number of the type."""
+    dims = s.sizes.shape(n.input(0))
+    axes = reduced(s.sizes, n, len(dims)) if dims is not None else None
+    if dims is None or axes is None or any(not (lowest(dims[a], s.sizes.least) or 0) for a in axes):
+        return None
+    return s.of(n.input(0))
+
+
+def _place(s: Intervals, n: Node) -> Found:
+    dims = s.dims(n.input(0))
+    axis = axis_of(n.attr("axis", 0), len(dims or ()))
+    return (0, max((dims[axis] if dims and 0 <= axis < len(dims) else MOST) - 1, 0))
+
+
+def _top(s: Intervals, n: Node) -> list[Found]:
+    dims = s.dims(n.input(0))
+    return [s.of(n.input(0)), (0, max((dims[n.attr("axis", -1)] if dims else MOST) - 1, 0))]
+
+
+def _coordinates(s: Intervals, n: Node) -> Found:
+    return 0, max(max(s.dims(n.input(0)) or [MOST]) - 1, 0)
+
+
+def _boxes(s: Intervals, n: Node) -> Found:
+    return 0, max(max([*(s.dims(n.input(0)) or [MOST]), *(s.dims(n.input(1)) or [MOST])]) - 1, 0)
+
+
+def _pooled(s: Intervals, n: Node) -> list[Found]:
+    return [s.of(n.input(0)), (0, MOST - 1)]
+
+
+def _unique(s: Intervals, n: Node) -> list[Found]:
+    return [s.of(n.input(0)), (0, MOST - 1), (0, MOST - 1), (0, MOST)]
+
+
+def _chosen(s: Intervals, n: Node) -> Found:
+    return s.hull(n.inputs[1:3])
+
+
+def _joined(s: Intervals, n: Node) -> Found:
+    return s.hull(n.inputs)
+
+
+def _padded(s: Intervals, n: Node) -> Found:
+    x, value = s.of(n.input(0)), s.of(n.input(3)) if n.input(3) is not None else (0, 0)
+    if n.attr("mode", "constant") != "constant":
+        return x
+    return None if x is None or value is None else _ends([*x, *value])
+
+
+def _or_zero(x: Interval) -> Interval:
+    return min(x[0], 0), max(x[1], 0)
+
+
+def _updated(s: Intervals, n: Node) -> Found:
+    return s.hull((n.input(0), n.input(2))) if n.attr("reduction", "none") in ("none", "max", "min") else None
+
+
+def _one_hot(s: Intervals, n: Node) -> Found:
+    return s.of(n.input(2))
+
+
+def _ranged(s: Intervals, n: Node) -> Found:
+    return s.hull(n.inputs[:2])
+
+
+def _cast(s: Intervals, n: Node) -> Found:
+    return s.of(n.input(0))
+
+
+def _filled(s: Intervals, n: Node) -> Found:
+    value = n.attr("value")
+    return (int(value.min()), int(value.max())) if value is not None and value.dtype.kind in "iu" else None
+
+
+def _branches(s: Intervals, n: Node) -> list[Found]:
+    return [s.hull([b.outputs[i] for b in n.bodies.values()]) for i in range(len(n.outputs))]
+
+
+_RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(of_form("same", "order", "permute", "pick"), _first),
+    "Abs": _one(_magnitude),
+    "Add": _pair(lambda a, b: (a[0] + b[0], a[1] + b[1])),
+    "ArgMax": _place,
+    "ArgMin": _place,
+    "BitwiseAnd": _pair(_bits),
+    "BitwiseNot": _one(lambda x: (-x[1] - 1, -x[0] - 1)),
+    "BitwiseOr": _pair(_bits),
+    "BitwiseXor": _pair(_bits),
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Clip": _clipped,
+    "Concat": _joined,
+    "ConstantOfShape": _filled,
+    "CumSum": _running,
+    "Div": _pair(_divided),
+    "If": _branches,
+    "Max": _extremes(max),
+    "MaxPool": _pooled,
+    "Min": _extremes(min),
+    "Mod": _rest,
+    "Mul": _pair(lambda a, b: _ends([x * y for x in a for y in b])),
+    "Neg": _one(lambda x: (-x[1], -x[0])),
+    "NonMaxSuppression": _boxes,
+    "NonZero": _coordinates,
+    "OneHot": _one_hot,
+    "Pad": _padded,
+    "Range": _ranged,
+    "ReduceMax": _extreme_of_axes,
+    "ReduceMin": _extreme_of_axes,
+    "ReduceSum": _summed,
+    "Relu": _one(lambda x: (max(x[0], 0), max(x[1], 0))),
+    "ScatterElements": _updated,
+    "ScatterND": _updated,
+    "Sign": lambda s, n: (-1, 1),
+    "Size": lambda s, n: (0, MOST),
+    "Shape": lambda s, n: (0, MOST),
+    "Sub": _pair(lambda a, b: (a[0] - b[1], a[1] - b[0])),
+    "TopK": _top,
+    "Trilu": _one(_or_zero),
+    "Unique": _unique,
+    "Where": _chosen,
+}

@@ -1,0 +1,214 @@
+"""64-bit integers become 32-bit ones where every number is proved to fit: few int64 values stay, with few Casts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from onnxopt.analysis import types
+from onnxopt.analysis.int64 import INT32, INT64, RESULT_TYPE, Group, Groups, int64_values, is_int64, open_scopes
+from onnxopt.analysis.mincut import ALWAYS, Network
+from onnxopt.graph import Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.graph.structure import interface_of
+from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
+from onnxopt.protos import make_node, tensor_bytes
+from onnxopt.record import record
+
+_VALUE: Final = 1 << 20  # what an int64 value costs, in Casts, and a constant from so many bytes on;
+_LARGE: Final = 1 << 14
+_CONSTANT: Final = 1  # what any other constant costs
+_WIDE, _NARROW = 0, 1
+
+
+@register
+@record(frozen=True)
+class ConvertInt32(ModelPass):
+    """Int64 values become int32, with Casts where an operator takes or gives only int64.
+
+    Applies when: the operator's schema has both types there, and interval analysis proves that every number fits.
+    Keeps: values that may need 64 bits, inputs and outputs of the model (unless `keep_io` is off) and of bodies,
+    functions, operators of other domains. Of all such models the result has the fewest int64 values, then Casts.
+    """
+
+    info = PassInfo("convert-int32", opt_level=2)
+    keep_io: bool = option(True, "the model's inputs and outputs stay int64")
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        types.update(model)
+        if not any(True for _ in int64_values(model)):
+            return
+        plan = Int64Plan(model, keep_io=self.keep_io)
+        for group in (g for found in plan.groups.of.values() for g in found if g.why):
+            ctx.decline("narrow", group.why, repr(group.node))
+        chosen = {g for g in plan.narrow() if ctx.spend("narrow", at=g.node)}
+        if chosen or plan.given or plan.given_out:
+            _Conversion(plan, chosen).apply()
+
+
+class Int64Plan:
+    """Which groups of a model become int32. `given`, `given_out`: inputs and outputs of the model that do."""
+
+    def __init__(self, model: Model, *, keep_io: bool) -> None:
+        self.model = model
+        graph = model.graph
+        free = not keep_io and not graph.skipped
+        self.given = {v for v in graph.inputs if free and is_int64(v) and v.name not in graph.initializers}
+        self.groups = Groups(model, self.given)
+        outputs = [v for v in graph.outputs if free and is_int64(v) and v not in model.repeated]
+        self.given_out = {v for v in outputs if v not in self.given and _is_made(v) and self.groups.fits(v)}
+        self.given = {v for v in self.given if not v.is_output}
+
+    def values(self) -> Iterator[Value]:
+        """Int64 values in scopes that may change."""
+        for scope in open_scopes(self.model):
+            yield from (v for v in (*scope.inputs, *scope.initializers.values()) if is_int64(v))
+            yield from (v for node in scope for v in node.outputs if v is not None and is_int64(v))
+
+    def narrow(self) -> list[Group]:
+        """The groups that become int32: a smallest cut."""
+        free = [g for found in self.groups.of.values() for g in found if not g.why]
+        vertex = {g: i + 2 for i, g in enumerate(free)}
+        network = Network(len(vertex) + 2)
+
+        def of(group: Group | None) -> int:
+            return _WIDE if group is None else vertex.get(group, _WIDE)
+
+        for value in dict.fromkeys(self.values()):
+            readers = {of(self.groups.reader(n, i)) for n in value.users for i in n.places(value)}
+            if value.is_output:
+                readers.add(_NARROW if value in self.given_out else _WIDE)
+            cost = _VALUE
+            if value.is_stored:
+                sides = readers
+                cost = _VALUE if tensor_bytes(*value.constant_type()) >= _LARGE else _CONSTANT
+            else:
+                maker = _NARROW if value in self.given else of(self.groups.makers.get(value))
+                sides = {maker, *readers}
+                network.add_star(maker, readers - {maker})
+            if _WIDE not in sides and sides != {_NARROW}:
+                wide = network.add_vertex()
+                network.add_edge(wide, _NARROW, cost)
+                for side in sides - {_NARROW}:
+                    network.add_edge(side, wide, ALWAYS)
+        stays = network.source_side(_WIDE, _NARROW)
+        return [g for g, i in vertex.items() if i not in stays]
+
+
+class _Conversion:
+    """Has groups make and read int32, and puts a Cast between a value and readers of the other type."""
+
+    def __init__(self, plan: Int64Plan, narrow: set[Group]) -> None:
+        self.plan = plan
+        self.model = plan.model
+        self.narrow = narrow
+        self.constants: dict[Value, Value] = {}
+
+    def apply(self) -> None:
+        plan = self.plan
+        values = list(dict.fromkeys(plan.values()))
+        for group in self.narrow:
+            if group.outputs:
+                self._set_type(group.node)
+        for value in values:
+            readers = [(n, i) for n in value.users for i in n.places(value)]
+            narrow = [(n, i) for n, i in readers if plan.groups.reader(n, i) in self.narrow]
+            if value.is_stored:
+                for n, i in narrow:
+                    n.set_input(i, self._constant(value))
+            elif value in plan.given or value in plan.given_out:
+                self._change(value, [r for r in readers if r not in narrow])
+            elif plan.groups.makers.get(value) in self.narrow:
+                self._make_narrow(value, narrow, len(narrow) < len(readers) or value.is_output)
+            elif narrow:
+                cast = self._cast(value, INT32, behind=value.producer)
+                for n, i in narrow:
+                    n.set_input(i, cast)
+        self._declare()
+
+    def _new(self, value: Value, data_type: int) -> Value:
+        made = Value(self.model.names.fresh(value.name, "_int32" if data_type == INT32 else "_int64"), value.graph)
+        made.dtype, made.shape = data_type, value.shape
+        return made
+
+    def _cast(self, value: Value, data_type: int, behind: Node | None) -> Value:
+        """The value in another type, made in its own scope."""
+        made = self._new(value, data_type)
+        self._insert_cast(value, made, behind)
+        return made
+
+    def _insert_cast(self, value: Value, made: Value, behind: Node | None) -> Node:
+        graph = value.graph
+        node = Node(make_node("Cast", "", "", {"to": made.dtype}), [value], [made])
+        return graph.insert(node, behind.next if behind is not None else graph.first)
+
+    def _make_narrow(self, value: Value, narrow: list[tuple[Node, int]], is_wide_read: bool) -> None:
+        """The node makes int32, which narrow readers read; the others what a Cast makes of it, by the name it had."""
+        node, index, graph = value.producer, value.index, value.graph
+        assert node is not None
+        made = self._new(value, INT32)
+        self._put(node, index, made)
+        for n, i in narrow:
+            n.set_input(i, made)
+        if is_wide_read:
+            cast = Node(make_node("Cast", "", "", {"to": INT64}), [made], [])
+            graph.insert(cast, node.next)
+            graph.take_over(value, cast)
+
+    def _put(self, node: Node, index: int, made: Value) -> None:
+        """The node makes `made` there."""
+        node.outputs[index] = made
+        made.producer, made.index = node, index
+        node.stale = True
+        made.graph.touch(node)
+
+    def _change(self, value: Value, wide: list[tuple[Node, int]]) -> None:
+        """An input or output of the model, by its name, is int32."""
+        node, index, graph = value.producer, value.index, value.graph
+        is_narrow = value in self.plan.given or self.plan.groups.makers.get(value) in self.narrow
+        value.dtype = INT32
+        if is_narrow:
+            if wide:
+                made = self._cast(value, INT64, behind=node)
+                for n, i in wide:
+                    n.set_input(i, made)
+            return
+        assert node is not None
+        made = self._new(value, INT64)
+        self._put(node, index, made)
+        for n, i in wide:
+            n.set_input(i, made)
+        cast = Node(make_node("Cast", "", "", {"to": INT32}), [made], [])
+        graph.insert(cast, node.next)
+        graph.take_over(value, cast)
+
+    def _constant(self, value: Value) -> Value:
+        if value not in self.constants:
+            array = self.plan.groups.narrowed(value)
+            self.constants[value] = value.graph.constant(array, f"{value.name}_int32", value.producer)
+        return self.constants[value]
+
+    def _set_type(self, node: Node) -> None:
+        """Of an operator whose result has the type that an attribute says."""
+        attribute = RESULT_TYPE.get(node.op)
+        if attribute == "value":
+            node.set_attr("value", node.attr("value").astype("int32"))
+        elif attribute is not None:
+            node.set_attr(attribute, INT32)
+
+    def _declare(self) -> None:
+        """What the file says of inputs and outputs."""
+        model, proto = self.model, self.model.proto.graph
+        changed = {v.name for v in (*self.plan.given, *self.plan.given_out)}
+        for info in (*proto.value_info, *proto.input, *proto.output):
+            if info.name in changed and info.type.tensor_type.elem_type == INT64:
+                info.type.tensor_type.elem_type = INT32
+        if changed:
+            model.interface = interface_of(model.proto)
+        model.analyses.clear()
+        model.version += 1
+
+
+def _is_made(value: Value) -> bool:
+    """Does a node of the main graph make an output, which is no constant?"""
+    return value.producer is not None and not value.is_stored and not value.is_input
