@@ -208,7 +208,7 @@ class WithoutOnes(View):
         return tuple((left.index(i),) if i in left else () for i in range(rank)), len(left)
 
 
-# -- what the axes of a node are -----------------------------------------------------------------------------------
+# -- axes of a node ------------------------------------------------------------------------------------------------
 
 
 def rank_of(node: Node) -> int | None:

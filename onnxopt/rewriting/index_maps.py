@@ -515,7 +515,7 @@ class IndexMap:
                 m.require(not real(axes[i]), "elements along an axis of their own are repeated")
                 axes[i] = [Part(dim)]
 
-    # -- before it is written ------------------------------------------------------------------------------------
+    # -- before writing ------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Normalize the map before writing.

@@ -43,7 +43,7 @@ def downwards(node: Node, factor: Array) -> list[Edit] | None:
     return _of_all_readers(node.output, numbers) if axis is None else _of_channels(node, axis, numbers)
 
 
-# -- one number: into all that reads it -----------------------------------------------------------------------
+# -- a scalar: into all readers -------------------------------------------------------------------------------
 
 
 def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
@@ -119,7 +119,7 @@ def _is_near_one(reader: Node, number: Array) -> bool:
     return wide and _MIN_FACTOR <= abs(number.item()) <= _MAX_FACTOR
 
 
-# -- a number for each channel: to one reader -----------------------------------------------------------------
+# -- a factor per channel: into one reader --------------------------------------------------------------------
 
 
 def _of_channels(node: Node, axis: int, numbers: Array) -> list[Edit] | None:

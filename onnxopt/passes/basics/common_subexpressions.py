@@ -81,8 +81,7 @@ class _Merging:
             self._replace(node, first)
 
     def _is_pure(self, graph: Graph, op: str) -> bool:
-        """Whether an operator is deterministic, or a deterministic function. Nodes in training mode are checked one by
-        one."""
+        """Whether an operator or function is deterministic outside of training; nodes are checked for training mode."""
         if op in self.functions:
             return not any(node.proto.overload for node in graph.by_op[op])
         return graph.knows(op) and is_deterministic(op)

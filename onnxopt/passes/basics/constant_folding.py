@@ -23,7 +23,7 @@ from onnxopt.rewriting.hold import cannot_hold, hold
 # Small operands may give a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
-_AT_ONCE = 2 << 30  # bytes of results held at once; the rest waits until these are stored
+_AT_ONCE = 2 << 30  # bytes of results in memory before they are stored in the graph
 _NARROW = 1 << 16  # bytes by which a weight may exceed its stored size
 _MADE = 1 << 34  # bytes made by all folds of a run, beyond freed ones
 _KEPT = 1 << 30  # bytes by which all folds may enlarge the model
@@ -83,7 +83,7 @@ class _Cone:
         self.options = options
         self.ctx = ctx
         self.nodes: dict[Node, None] = {}  # in topological order
-        self.arrays: dict[Value, Array] = {}  # computed so far
+        self.arrays: dict[Value, Array] = {}  # results computed and not yet stored
         self.once = Once()
         self.freed: dict[Node, int] = {}  # bytes freed when only this node's outputs remain
         self.failed: dict[Node, list[Node | None]] = ctx.memo.setdefault("constant-folding: failed", {})
@@ -95,7 +95,7 @@ class _Cone:
         self.written_out: set[Value] = set()  # repeated elements materialized for a runtime
         self.waiting = False  # whether a node waits for more knowledge
         self.patient = False  # whether a node waits for nothing else
-        self.measured = False  # whether a result of unknown size was too large, so that its operands are wanted
+        self.measured = False  # whether a result of unknown size was too large: its operands are stored instead
 
     def collect(self) -> None:
         for node in self.graph:

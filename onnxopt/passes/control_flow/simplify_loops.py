@@ -85,7 +85,7 @@ class _Loop(Recurrence):
         if said is not None and i < len(said):
             self.node.set_attr(attribute, said[:i] + said[i + 1 :] or None)
 
-    # -- what never changes --------------------------------------------------------------------------------
+    # -- unchanged states ----------------------------------------------------------------------------------
 
     def read_unchanged(self, ctx: PassContext) -> None:
         """Replace a state that is passed on unchanged by its initial value, inside and behind the loop."""
@@ -154,7 +154,7 @@ class _Loop(Recurrence):
         if zero.constant and zero.array.size == 1 and zero.array.item() == 0 and ctx.spend("begun", at=self.node):
             self.node.set_input(1, None)
 
-    # -- what is collected -------------------------------------------------------------------------------
+    # -- collected results -------------------------------------------------------------------------------
 
     def give_last(self, ctx: PassContext) -> None:
         """Replace the last element of a collected state by the final state."""
@@ -172,7 +172,7 @@ class _Loop(Recurrence):
                     left = pick.output.replace_all_uses_with(left)
                     remove_dead(pick)
 
-    # -- what nothing reads ----------------------------------------------------------------------------------
+    # -- states without readers ------------------------------------------------------------------------------
 
     def drop_unread(self, ctx: PassContext) -> None:
         """Remove states and scan outputs not needed for any used result."""

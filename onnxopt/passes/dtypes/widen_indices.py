@@ -56,8 +56,10 @@ def _run_graph(graph: Graph, data: ShapeData, ctx: PassContext) -> None:
 
 
 def _between(cast: Node, data: ShapeData) -> list[Node]:
-    """Return the nodes between Casts from 64 bits and this and other Casts, in order; empty if no Cast would be
-    removed."""
+    """Return the nodes between Casts from 64 bits and the final Casts (one is `cast`), in topological order.
+
+    Empty if no Cast would be removed.
+    """
     found: dict[Node, None] = {}
     first: set[Node] = set()
     last: set[Node] = set()

@@ -54,7 +54,7 @@ def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Val
     sizes = _sizes(m, q, turned, v)
     keys = _straight(m, turned)
     terms, causal = _without_causal(m, s.terms, sizes)
-    needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # if all masks keep the same key, so does their sum
+    needed = Kept.SOME if len(s.terms) == 1 else Kept.FIRST  # a key kept by all masks is kept by the sum
     mask = _mask(m, terms, Kept.UNKNOWN if guarded is not None else needed)
     if mask is not None:
         mask = _as_large(m, mask, q, keys, v, sizes)
@@ -75,9 +75,9 @@ def _unscaled(x: Value) -> tuple[Value, float]:
 
 
 def _without_causal(m: Match, terms: Sequence[Value | Filled], sizes: Shape) -> tuple[list[Value | Filled], bool]:
-    """Return (terms without causal masks, whether there was a causal mask).
+    """Return (terms without causal masks, whether a causal mask was found).
 
-    Next to other masks, which may hide earlier keys, a mask with finite numbers does not count as causal.
+    Next to further masks, which may hide earlier keys, a mask with finite numbers does not count as causal.
     """
     least = -np.inf if len(terms) > 1 else -_HUGE
     others = [t for t in terms if not _is_causal(m, t, sizes, least)]
@@ -124,7 +124,7 @@ def some_keys(columns: Dim, rows: Dim) -> bool:
 
 
 def _straight(m: Match, turned: Value) -> Value:
-    """Return the keys with the last axes swapped back, without a Transpose that swapped them."""
+    """Return the keys with the last axes swapped back: the operand of the Transpose, if possible."""
     node = turned.producer
     perm = list(node.attr("perm") or ()) if node is not None and node.op == "Transpose" else []
     if node is None or node.inputs[0] is None or len(perm) != 4:

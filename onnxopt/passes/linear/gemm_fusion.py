@@ -95,7 +95,7 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     )
 )
 def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value | None, target: Value) -> Value:
-    """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b; so for Flatten(x).
+    """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b; likewise Flatten(x).
 
     Saves a node, as onnxruntime merges leading dims by itself; if x is not wide enough yet, saves computing a target.
     For several products in a chain nodes would be added: see `flatten-rows`.
@@ -136,7 +136,7 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
 @register
 class GemmFusion(RewritePass):
     """x W + b = Gemm(x, W, b), Gemm(x, W, b) + Gemm(y, V, c) = Gemm(x, W, Gemm(y, V, b + c)); a Transpose of a matrix
-    before a Gemm becomes its attribute. A product of rows that are made for it alone is one of all leading dims.
+    before a Gemm becomes its attribute. A Gemm between a Reshape to rows and a Reshape back becomes MatMul and Add.
 
     Applies when: both operands are matrices, and b broadcasts to the product; two added products have the same shape.
     Not done: integers, quantized products, products with other readers. `flatten-rows` makes matrices of higher ranks.

@@ -123,8 +123,7 @@ def _beside(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array
 
 
 def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
-    """Whether a reader's result keeps its shape with an operand of shape `dims`. Such readers are rewritten, too, and
-    share the steps."""
+    """Whether a reader's result keeps its shape with an operand of shape `dims`, so the reader is rewritten as well."""
     if user.op not in MULTIDIRECTIONAL or user.graph is not m.node.graph:
         return False
     made = m.shape(user.output)

@@ -1,7 +1,7 @@
-"""Work on [batch · heads, …], done on [batch, heads, …] without the Reshapes in between.
+"""Computes nodes on [batch · heads, …] with [batch, heads, …] instead, without the Reshapes in between.
 
-PyTorch's `bmm` has a single batch axis: attention written with `bmm` merges batch and heads for its products, splits
-them for the mask, merges them for Softmax and the second product, and splits them again.
+PyTorch's `bmm` has a single batch axis: attention written with `bmm` merges batch and heads for the first product,
+splits both for the mask, merges for Softmax and the second product, and splits again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class UnmergeBatches(GraphPass):
 
 
 def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
-    """Return the plans that reshape no single one of several sibling parts or products differently.
+    """Return the plans without those that would reshape one of several sibling parts or products differently.
 
     The pass merge-parallel transposes equal heads together, and saves more.
     """
@@ -85,7 +85,7 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
 
 
 def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Shape | None:
-    """Return the first dim of a node's result, as a tuple, if there are ways to split it; else None."""
+    """Return the first dim of a node's result as a tuple, or None if `ways` has no split of the dim."""
     dims = types.shape(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
     return dims[:1] if dims is not None and len(dims) > 1 and dims[:1] in ways else None
 
