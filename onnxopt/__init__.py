@@ -98,7 +98,6 @@ if TYPE_CHECKING:
         register,
     )
     from onnxopt.pipeline.split import Part, split
-    from onnxopt.references import declare_reference
     from onnxopt.rewriting import (
         Match,
         Replaced,
@@ -113,6 +112,7 @@ if TYPE_CHECKING:
         rewrite,
         var,
     )
+    from onnxopt.verification.references import declare_reference
 
 __version__ = "0.1.0"
 
@@ -139,7 +139,7 @@ _HOMES: Final = {
         "pattern_partitions register"
     ),
     "onnxopt.pipeline.split": "Part split",
-    "onnxopt.references": "declare_reference",
+    "onnxopt.verification.references": "declare_reference",
     "onnxopt.rewriting": (
         "Match Replaced SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite var"
     ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from onnxopt.cli.options import limit_option
+from onnxopt.cli.options import library_option, limit_option, load_plugins, plugin_option
 from onnxopt.cli.say import say, say_lines
 from onnxopt.cli.values import NewFile
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, any_of, few, unwritable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.split import Outline, Part
     from onnxopt.verification.composition import Step
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.options import VerifyOptions
 
 
 _INDEX: Final = "partition.json"
@@ -67,9 +68,18 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     metavar="OUT.onnx",
     help="Write and verify the model with each supported part as a function call.",
 )
+@plugin_option
+@library_option
 @limit_option
 def partition(
-    source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None, memory: int
+    source: Path,
+    ops: tuple[str, ...],
+    out_dir: Path | None,
+    allow_single_node: bool,
+    fused: Path | None,
+    plugins: tuple[str, ...],
+    custom_op_libraries: tuple[str, ...],
+    memory: int,
 ) -> None:
     """Split a model into parts supported by a backend, and the rest.
 
@@ -83,7 +93,13 @@ def partition(
     from onnxopt.pipeline.split import outline, split
     from onnxopt.pipeline.support import OperatorSupport
     from onnxopt.verification.inputs.planning import make_plan
+    from onnxopt.verification.options import VerifyOptions
 
+    is_run = out_dir is not None or fused is not None
+    if custom_op_libraries and not is_run:
+        raise UsageError("--custom-op-library is for --out-dir and --fuse", "nothing is run without these")
+    load_plugins(plugins)
+    options = VerifyOptions(limit=memory, custom_op_libraries=custom_op_libraries)
     with blaming(source):
         model = load(source, stored=True)
         _refuse_unknown(ops, model)
@@ -92,12 +108,12 @@ def partition(
         partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
         proposed = partitioner.propose()
         _print(outline(model, proposed))
-        if out_dir is not None or fused is not None:
+        if is_run:
             plan = make_plan(model.proto, model.data_of)
             if out_dir is not None:
-                _write_parts(source, plan, split(model, proposed), out_dir, memory)
+                _write_parts(source, plan, split(model, proposed), out_dir, options)
             if fused is not None:
-                _write_fused(source, plan, model, proposed, fused, memory)
+                _write_fused(source, plan, model, proposed, fused, options)
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
@@ -182,7 +198,7 @@ def _few(names: Sequence[str]) -> list[str]:
     return [*names[:_MAX_NAMES], *([f"  and {more} more"] if more > 0 else [])]
 
 
-def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, memory: int) -> None:
+def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
     """Write and check the parts beside `folder`; they go into it when they are right."""
     from onnxopt.io import refuse_overwriting_input
     from onnxopt.io.placing import refuse_special
@@ -212,7 +228,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
             )
         index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
-        _check(source, plan, steps, "the parts, run in order,", memory)
+        _check(source, plan, steps, "the parts, run in order,", options)
         folder.mkdir(exist_ok=True)
         old = _listed(folder / _INDEX) - {s.file.name for s in steps}
         for file in [*(s.file for s in steps), index]:
@@ -242,7 +258,7 @@ def _encoded(proto: ModelProto, name: str) -> bytes:
 
 
 def _write_fused(
-    source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, memory: int
+    source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, options: VerifyOptions
 ) -> None:
     from onnxopt.io import Staged
     from onnxopt.pipeline.fuse import fuse_partition
@@ -260,22 +276,25 @@ def _write_fused(
         required = tuple(i.name for i in plan.inputs)
         outputs = tuple(v.name for v in model.graph.outputs)
         step = Step(staged.path, required, outputs, tuple(plan.overridable))
-        _check(source, plan, [step], "the fused model", memory)
+        _check(source, plan, [step], "the fused model", options)
         staged.commit()
     say(f"wrote {destination}: {counted(count, 'function call')}, {counted(len(model.graph), 'node')}")
 
 
-def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, memory: int) -> None:
-    from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
+def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, options: VerifyOptions) -> None:
+    from onnxopt.verification import DIFFERENT, UNVERIFIED
     from onnxopt.verification.composition import verify_composition
+    from onnxopt.verification.missing import UNREGISTERED, UNREGISTERED_HINT
 
-    verdict = verify_composition(source, plan, steps, VerifyOptions(limit=memory))
+    verdict = verify_composition(source, plan, steps, options)
     if verdict.status == DIFFERENT:
         raise VerificationError(
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",
             "nothing was written; please report it",
         )
     say(f"{'not ' if verdict.status == UNVERIFIED else ''}checked: {verdict.message}")
+    if UNREGISTERED in verdict.message:
+        say(f"  {UNREGISTERED_HINT}")
 
 
 @contextmanager

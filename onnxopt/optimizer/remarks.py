@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import OnnxOptError, UsageError, few
@@ -71,12 +72,16 @@ def _unknown(options: OptimizeOptions, report: Report) -> Iterator[str]:
 
 
 def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
-    """Plugins that are loaded, and of which nothing runs: a pass has to be asked for, and to be registered."""
+    """Plugins that are loaded, and of which nothing runs: a pass has to be asked for, and to be registered. A plugin
+    may also just declare references."""
     if not plugins:
         return
     from onnxopt.pipeline.registry import registered_by
+    from onnxopt.verification.references import DECLARED
 
     names = registered_by(plugins)
+    if not names and {reference.by for reference in DECLARED.values()} & {Path(plugin).name for plugin in plugins}:
+        return
     asked = " ".join((*options.extra, options.pipeline or "")).replace("_", "-")
     if not names:
         yield f"warning: --plugin {few(plugins)}: no pass is registered there; @register above it does that"

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, nearest, nearest_file, told
 from onnxopt.lazy_onnx import import_all_of_onnx
@@ -257,7 +257,10 @@ def origin(cls: type[Pass]) -> str:
 
 def _execute(name: str, file: str) -> None:
     """Import `file` as the module `name`; a failed import leaves nothing behind, and can be retried."""
-    before, declared = set(_PASSES), set(config.DECLARED)
+    from onnxopt.verification.references import DECLARED
+
+    tables: tuple[dict[Any, Any], ...] = (_PASSES, config.DECLARED, DECLARED)
+    before = [set(table) for table in tables]
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -265,10 +268,9 @@ def _execute(name: str, file: str) -> None:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
-        for made in set(_PASSES) - before:
-            del _PASSES[made]
-        for key in set(config.DECLARED) - declared:
-            del config.DECLARED[key]
+        for table, known in zip(tables, before):
+            for made in table.keys() - known:
+                del table[made]
         raise
 
 
@@ -277,7 +279,9 @@ def load_module(source: str) -> None:
 
     Raises UsageError if the import fails, or if rules belong to no pass.
     """
-    before = set(_PASSES)
+    from onnxopt.verification.references import DECLARED, name_plugin
+
+    before, referred = set(_PASSES), set(DECLARED)
     if source.endswith(".py") and not os.path.isfile(source):
         if os.path.exists(source):
             raise UsageError(f"{source} is {'a directory' if os.path.isdir(source) else 'no plain file'}", _PLUGIN)
@@ -308,6 +312,7 @@ def load_module(source: str) -> None:
     _MODULES.append(os.path.abspath(source) if source.endswith(".py") else source)
     made = [name for name in _PASSES if name not in before]
     _ORIGINS.update(dict.fromkeys(made, source))
+    name_plugin(DECLARED.keys() - referred, source)
     _warn_of_order(made)
 
 
@@ -343,11 +348,13 @@ def load_plugins() -> None:
         return
     from importlib.metadata import entry_points
 
+    from onnxopt.verification.references import DECLARED, name_plugin
+
     _LOADED.append(GROUP)
     failed: dict[str, BaseException] = {}
     for point in entry_points(group=GROUP):
         import_all_of_onnx()
-        before = set(_PASSES)
+        before, referred = set(_PASSES), set(DECLARED)
         label = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
         try:
             found = point.load()
@@ -358,5 +365,6 @@ def load_plugins() -> None:
                 raise
             failed[f"the plugin {point.name} ({label}) cannot be loaded: {told(e)}"] = e
         _ORIGINS.update({name: label for name in _PASSES if name not in before})
+        name_plugin(DECLARED.keys() - referred, label)
     if failed:
         raise UsageError("; ".join(failed), "update or uninstall it") from next(iter(failed.values()))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from onnxopt.errors import UsageError
 from onnxopt.verification.inputs.cases import OWN, missing
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import Plan
@@ -18,7 +19,9 @@ from onnxopt.verification.judge import Judge
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.options import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import CaseRecord, Verification
-from onnxopt.verification.run import OnnxRuntime, Reference, is_starved, reason
+from onnxopt.verification.references import DECLARED, Reference
+from onnxopt.verification.run import Reference as Evaluator
+from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.verdict import conclude, word
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Service
@@ -47,7 +50,8 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
     with Service(_START, options.timeout, limit) as service:
         service.deadline = time.monotonic() + options.timeout
         try:
-            found: Verification = service.call("verify", original.absolute(), plan, steps, options.share(limit))
+            ask = (original.absolute(), plan, steps, options.share(limit), tuple(DECLARED.values()))
+            found: Verification = service.call("verify", *ask)
         except Died as e:
             is_wrong = e.state == _STEPS and not e.late
             return Verification(DIFFERENT if is_wrong else UNVERIFIED, str(e))
@@ -64,12 +68,20 @@ class _Worker:
         self.verify = functools.partial(_verify, tell)
 
 
-def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
+def _verify(
+    tell: Tell,
+    original: Path,
+    plan: Plan,
+    steps: Sequence[Step],
+    options: VerifyOptions,
+    references: Sequence[Reference],
+) -> Verification:
     judge = Judge(tell, whole=True)
     try:
         judge.open(str(original), options, ("the original", "the result"))
         if plan.stateful:  # onnxruntime would write into weights copied to several parts
-            judge.engine = Reference(str(original))
+            judge.engine = Evaluator(str(original))
+        judge.refer(references)
         judge.plan(plan)
         answers = [judge.original(Request(r, Data({}))).case for r in OWN if not r.single and not missing(r, plan)]
     except Refused as e:
@@ -79,7 +91,9 @@ def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], optio
         return Verification(UNVERIFIED, f"the original fails on every input tried: {answers[0].note}")
     tell(_STEPS)
     try:
-        found = _run(steps, [case for case, _ in kept], isinstance(judge.engine, OnnxRuntime))
+        found = _run(judge, steps, [case for case, _ in kept])
+    except UsageError:
+        raise
     except Exception as e:
         if is_starved(e):
             return Verification(UNVERIFIED, f"the parts take more memory than they may (--memory): {reason(e)}")
@@ -93,15 +107,16 @@ def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], optio
     verdict = Verification(EQUAL, "", engine=judge.engine.name, cases=list(records))
     conclude(verdict, records)
     word(verdict, sizes=False)
+    verdict.message += judge.with_references((str(original), *(str(step.file) for step in steps)))
     return verdict
 
 
-def _run(steps: Sequence[Step], cases: Sequence[Case], runtime: bool) -> list[dict[str, Any]]:
+def _run(judge: Judge, steps: Sequence[Step], cases: Sequence[Case]) -> list[dict[str, Any]]:
     """Return, for each case, all values by name. One step is loaded at a time, as all together are as large as the
     model."""
     values = [dict(case.feeds) for case in cases]
     for step in steps:
-        engine: Any = OnnxRuntime(str(step.file)) if runtime else Reference(str(step.file))
+        engine = judge.opened(str(step.file))
         for known in values:
             feeds = {name: known[name] for name in step.inputs}
             feeds |= {name: known[name] for name in step.optional if name in known}

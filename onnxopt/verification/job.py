@@ -7,9 +7,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.record import record
-from onnxopt.references import Reference
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
+from onnxopt.verification.references import Reference
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe

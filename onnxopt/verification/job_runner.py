@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.errors import OnnxOptError, few
+from onnxopt.errors import OnnxOptError
 from onnxopt.verification.batches import NAME as BATCHES
 from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
 from onnxopt.verification.inputs.datasets import Data
@@ -273,8 +273,7 @@ class JobRunner:
         if self.opened.around and not self.opening.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, opened=self.opened, declared=self._submission.declared)
-        if referred := self.judge.referred():
-            verdict.message += f", with the reference of {few([str(r) for r in referred])}"
+        verdict.message += self.judge.with_references((self.opening.original, self._submission.path))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)

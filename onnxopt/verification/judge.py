@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from onnxopt.errors import UsageError
 from onnxopt.protos import tensor_type
 from onnxopt.verification.batches import ALIKE, compared, freed, other_feeds
 from onnxopt.verification.model.views import views
@@ -57,6 +58,7 @@ class Judge(Original):
         self._ahead: tuple[Program, Side] | None = None  # the original, common to all results
         self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._roundings: dict[str, float] | None = None  # see `Look.roundings`
+        self._is_computed = False  # whether the result calls references in Python
         self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
 
     # -- result ---------------------------------------------------------------------------------------------
@@ -67,7 +69,6 @@ class Judge(Original):
         options: those of the current result; tolerances may differ from the last.
         """
         self.options = options
-        self.paths[1] = path
         self.b = self._look = self._unrun = None
         self.planned, self._alone = self._alone or self.planned, None
         self._uneven.clear()
@@ -76,7 +77,9 @@ class Judge(Original):
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
-            self.b = self._with_room(partial(self._open_result, path))
+            self.b = self._with_room(partial(self.opened, path))
+        except UsageError:  # of what the user brings: a library, a reference
+            raise
         except Exception as e:
             blame_system(e)
             self._blame_room(e, self._wake_original)
@@ -118,16 +121,18 @@ class Judge(Original):
         if isinstance(self.engine, OnnxRuntime):
             self.engine.wake()
 
-    def _open_result(self, path: str) -> Any:
+    def opened(self, path: str) -> Any:
+        """Return the engine of a result. Raises UsageError, Refused and the runtime's errors."""
+        self.paths[1], self._is_computed = path, self.runtime.computes(path)
         is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
         if self.unknown:
             return type(self.engine)(self._open_narrow(path) if is_narrow else self._stream(1), self.engine.unseen)
         if is_narrow:
             return self._open_narrow(path)
-        if self.streamed:
-            return self._stream(1)
         if isinstance(self.engine, Reference):
-            return Reference(path, self.options.original_names)
+            return Reference(path, self.options.original_names, self.runtime.kernels)
+        if self.streamed or self._is_computed:
+            return self._stream(1)
         return self._loaded(path)
 
     def _open_narrow(self, path: str) -> Any:
@@ -149,8 +154,9 @@ class Judge(Original):
 
     @property
     def _is_loadable(self) -> bool:
-        """Return whether the runtime could load the result: no kernels exist for bfloat16."""
-        return self.options.dtype != "bfloat16"
+        """Return whether the runtime could load the result: no kernels exist for bfloat16, nor for references in
+        Python."""
+        return self.options.dtype != "bfloat16" and not self._is_computed
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
         """Run the result on a known case and compare outputs, with `expected` outputs too (by name)."""
@@ -321,6 +327,8 @@ class Judge(Original):
 
     def _refusal(self, path: str, label: str, optimize: bool) -> Exception | None:
         self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
+        if self.runtime.computes(path):
+            return None
         try:
             OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
         except Exception as e:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.references import Reference
+from onnxopt.errors import few
 from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import fitted
 from onnxopt.verification.inputs.feeding import Search, feed
@@ -25,6 +25,7 @@ from onnxopt.verification.numbers.compare import differ, evidence, is_dull
 from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import JudgedCase
+from onnxopt.verification.references import Reference
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
 from onnxopt.verification.runtime import PLAIN, find_runtime
 from onnxopt.wire import stands_alone
@@ -98,13 +99,11 @@ class Original:
             self.runtime = replace(self.runtime, references=tuple(missing))
             self._read_early = None
 
-    def referred(self) -> list[Reference]:
-        """Return the functions in use in either file."""
-        if not self.runtime.references:
-            return []
-        defined = [found for path in self.paths if path and (found := self.runtime.defines(path)) is not None]
-        called = {(f.domain, f.name) for found in defined for f in found.functions}
-        return [r for r in self.runtime.references if (r.domain, r.name) in called]
+    def with_references(self, files: Iterable[str]) -> str:
+        """Return the references called by these files, in words; empty if none."""
+        found = [r for path in files for r in self.runtime.refers(path)]
+        names = [str(r) for r in self.runtime.references if r in found]
+        return f", with the reference of {few(names)}" if names else ""
 
     def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
@@ -117,7 +116,8 @@ class Original:
     def plan(self, plan: Plan) -> Opened:
         """Take the plan of the original, and open the final engine. Raises Refused."""
         self.planned = plan
-        self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
+        is_large = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
+        self.streamed = is_large or self.runtime.computes(self.paths[0])
         if self.streamed:
             self.engine = self._stream(0)
             if not self.whole:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,11 +181,15 @@ class Reference:
 
     name = "reference"
 
-    def __init__(self, model: str | bytes, names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, model: str | bytes, names: Mapping[str, str] | None = None, kernels: Sequence[type] = ()
+    ) -> None:
+        """`kernels`: of operators that onnx does not know. Evaluators of functions have them, too."""
         from onnx.reference import ReferenceEvaluator
 
-        source: Any = model if isinstance(model, bytes) else str(Path(model))
-        self._evaluator = ReferenceEvaluator(source)
+        init = partialmethod(ReferenceEvaluator.__init__, new_ops=list(kernels))
+        evaluator: Any = type("Evaluator", (ReferenceEvaluator,), {"__init__": init})
+        self._evaluator = evaluator(model if isinstance(model, bytes) else str(Path(model)))
         self._names = Called(names or {})
 
     @property

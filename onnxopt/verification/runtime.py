@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.errors import UsageError
 from onnxopt.ort import onnxruntime, path_for
 from onnxopt.record import record
-from onnxopt.references import Reference, definitions
+from onnxopt.verification.references import Name, Reference, called, definitions
 from onnxopt.wire import map_file, skim
 
 if TYPE_CHECKING:
@@ -37,10 +37,29 @@ class Runtime:
         """
         if not self.references:
             return None
-        from onnx import ModelProto as Proto
-
-        found = definitions(Proto.FromString(skim(map_file(path), _SMALL, sys.maxsize)[0]), self.references)
+        found = definitions(_skimmed(path), self.references)
         return found if found.functions else None
+
+    def refers(self, path: str) -> list[Reference]:
+        """Return the references called by the model at `path`. Raises the same errors as `defines`."""
+        return [reference for reference, _ in called(_skimmed(path), self.references)] if self.references else []
+
+    def computes(self, path: str) -> bool:
+        """Return whether the model at `path` calls a reference in Python: onnxruntime does not load such a model.
+
+        Raises UsageError for a function that cannot be loaded.
+        """
+        return bool(self.computed) and any(reference.code and self.kernels for reference in self.refers(path))
+
+    @cached_property
+    def computed(self) -> frozenset[Name]:
+        """Operators with a reference in Python. Pieces with such an operator run in onnx's reference evaluator."""
+        return frozenset((r.domain, r.name) for r in self.references if r.code)
+
+    @cached_property
+    def kernels(self) -> list[type]:
+        """The same operators as classes of the reference evaluator. Raises UsageError for a function that cannot be loaded."""
+        return [reference.kernel() for reference in self.references if reference.code]
 
     @property
     def providers(self) -> list[str]:
@@ -60,11 +79,11 @@ class Runtime:
         return options
 
     def knows(self, domain: str, name: str) -> bool:
-        """Return whether onnxruntime or a library has the operator.
+        """Return whether onnxruntime, a library or a reference in Python has the operator.
 
         Libraries do not list operators: a model with a single node is loaded, and the error read.
         """
-        if (domain, name) in self._listed:
+        if (domain, name) in self._listed | self.computed:
             return True
         if not self.libraries:
             return False
@@ -98,6 +117,13 @@ class Runtime:
 
 
 PLAIN: Final = Runtime()
+
+
+def _skimmed(path: str) -> ModelProto:
+    """Return the model at `path` without large weights."""
+    from onnx import ModelProto as Proto
+
+    return Proto.FromString(skim(map_file(path), _SMALL, sys.maxsize)[0])
 
 
 def _domain(domain: str) -> str:

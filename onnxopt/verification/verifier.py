@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, file_path, unreadable
-from onnxopt.references import declared_references
 from onnxopt.verification.job import (
     JUST_LOAD,
     LOAD,
@@ -31,6 +30,7 @@ from onnxopt.verification.job import (
 )
 from onnxopt.verification.options import UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import Verification
+from onnxopt.verification.references import DECLARED
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Service, Spare
 from onnxopt.worker.serving import Died
@@ -135,7 +135,7 @@ class Verifier:
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """Send a plan, and the cases with readers of their data, to the worker."""
         self.start()
-        self._preparation = Preparation(plan, list(requests), references=declared_references())
+        self._preparation = Preparation(plan, list(requests), references=tuple(DECLARED.values()))
         if self._waits and plan.bytes > _SMALL:  # external data besides the model
             self._open()
         elif self._service is not None:

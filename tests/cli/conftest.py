@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from runpy import run_path
 
 import onnx
 import psutil
@@ -18,11 +19,13 @@ import pytest
 from onnx import parser
 
 from tests.cli.fork_server import ForkServer
-from tests.samples import build
+from tests.samples import ROOT, build
 
 SCRIPT = Path(sys.executable).with_name("onnxopt")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 NAMES = ("repvgg_blocks", "residual_block", "qdq_conv")
+LITE = ROOT / "examples" / "lite"  # a pass that fuses to an operator of its own
+FUSING = ("--plugin", str(LITE / "lite_fc.py"), "--with", "lite-fc-fuse", "--allow-domain", "lite")
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -57,6 +60,25 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
     build.build_all(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A library with the operator of the example, built once."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler (cc) here that the library could be built with")
+    made = tmp_path_factory.mktemp("library") / "fc.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(LITE / "fc.c")], check=True)
+    return str(made)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of the example, in which its pass fuses twice."""
+    made = tmp_path_factory.mktemp("model") / "model.onnx"
+    run_path(str(LITE / "mlp.py"))["write"](made)
+    return made
 
 
 @pytest.fixture

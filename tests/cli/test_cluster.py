@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SCRIPT, Run
+from tests.cli.conftest import FUSING, SCRIPT, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = '''
@@ -47,7 +47,10 @@ def cluster() -> Iterator[tuple[str, list[int]]]:
     process.stdout.close()
 
 
-def test_a_killed_worker_loses_nothing(samples: Path, run: Run, tmp_path: Path, cluster: tuple[str, list[int]]) -> None:
+def test_a_killed_worker_loses_nothing(
+    samples: Path, run: Run, tmp_path: Path, cluster: tuple[str, list[int]], model: Path, library: str
+) -> None:
+    """Nor does the next run: its workers load the library of operators that it names, in its folder."""
     address, workers = cluster
     (tmp_path / "slow.py").write_text(SLOW)
     models = []
@@ -77,6 +80,12 @@ def test_a_killed_worker_loses_nothing(samples: Path, run: Run, tmp_path: Path, 
     made = sorted((tmp_path / "out").rglob("*"))
     assert [p.name for p in made] == [f"{i}.onnx" for i in range(6)], "whole results, and nothing else"
     assert {p.read_bytes() for p in made} == {(tmp_path / "alone.onnx").read_bytes()}
+    shutil.copy(library, tmp_path / "fc.so")
+    more = [*FUSING, "--custom-op-library", "fc.so", "--format", "json"]
+    done = run("optimize", model, "--out-dir", "fused", "--executor", f"dask:{address}", *more)
+    (outcome,) = json.loads(done.stdout)["models"]
+    said = outcome["report"]["verification"]["message"]
+    assert done.returncode == 0 and "largest difference" in said and "with the reference" not in said, done
 
 
 def test_results_go_to_urls(samples: Path, run: Run, tmp_path: Path) -> None:

@@ -98,10 +98,10 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     ready = threading.Event()
     load = Runner._load
 
-    def waiting(self: Runner, model: Any, weights: Any) -> Any:
+    def waiting(self: Runner, model: Any, *how: Any) -> Any:
         if self.label == "A" and model.graph.node[0].output[0] == "v2":
             assert ready.wait(60)
-        return load(self, model, weights)
+        return load(self, model, *how)
 
     monkeypatch.setattr(Runner, "_load", waiting)
     return ready
@@ -141,10 +141,10 @@ def test_a_segment_that_cannot_be_loaded_fails_when_its_turn_comes(
     runner = open_runner(saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }"), "A")
     load = Runner._load
 
-    def refusing(self: Runner, model: Any, weights: Any) -> Any:
+    def refusing(self: Runner, model: Any, *how: Any) -> Any:
         if model.graph.node[0].output[0] == "v2":
             raise RuntimeError("no such kernel")
-        return load(self, model, weights)
+        return load(self, model, *how)
 
     monkeypatch.setattr(Runner, "_load", refusing)
     values = Stream(runner, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})

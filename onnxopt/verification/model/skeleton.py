@@ -20,12 +20,12 @@ import numpy as np
 
 from onnxopt.element_types import TYPES
 from onnxopt.errors import ModelError
-from onnxopt.references import Reference, definitions
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws, is_random_model
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.leave_out import leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.model.operators import WITH_BODIES
+from onnxopt.verification.references import Reference, definitions
 from onnxopt.wire import Stored, call_of, map_file, skim
 
 if TYPE_CHECKING:

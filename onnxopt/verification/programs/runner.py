@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.element_types import FLOATS
+from onnxopt.verification.model.functions import holds, operator_of
 from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.programs.steps import shake_dequantized
 from onnxopt.verification.run import OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]
@@ -51,6 +56,20 @@ class Runner:
         how = {"reference": self.reference or reference, "stateful": self.stateful, "runtime": self.runtime}
         return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
 
+    @cached_property
+    def computed(self) -> frozenset[int]:
+        """Nodes that call a reference in Python, directly, in a body or in a function."""
+        functions = self.program.skeleton.functions
+        operators = self.runtime.computed - functions.names
+        if not operators:
+            return frozenset()
+
+        def is_one(node: NodeProto) -> bool:
+            return operator_of(node) in operators
+
+        holding = functions.holding(is_one)
+        return frozenset(i for i, node in enumerate(self.program.nodes) if holds(node, is_one, holding))
+
     def telling(self, word: Callable[[str], str]) -> Runner:
         """Return a runner that announces activities through `word`."""
         found = self.inside(self.program)
@@ -81,8 +100,6 @@ class Runner:
             self.tell_loading(nodes)
         wanted = dict.fromkeys(observed, "")
         opened = self._open(nodes, fed, wanted, change, prepare)
-        if self.reference:
-            return opened
         wide = {name: kind for name, kind in opened.types.items() if carrier(kind)}
         return self._open(nodes, fed, wanted | wide, change, prepare) if wide else opened
 
@@ -110,22 +127,23 @@ class Runner:
         # onnxruntime requires ranks of a Scan's inputs at run time.
         if any(n.op_type == "Scan" for n in model.graph.node):
             self._give_shapes(model, inputs)
+        in_reference = self.reference or not self.computed.isdisjoint(nodes)
         try:
             try:
-                engine = self._load(model, weights)
+                engine = self._load(model, weights, in_reference)
             except Exception as e:
                 if not any(sign in str(e) for sign in _GUESSED) or not self._give_shapes(model, inputs):
                     raise
-                engine = self._load(model, weights)
+                engine = self._load(model, weights, in_reference)
         except Exception as e:  # any exception of a runtime
             raise Failed(reason(e)) from e
         return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
 
-    def _load(self, model: Any, weights: Mapping[str, Any]) -> Any:
+    def _load(self, model: Any, weights: Mapping[str, Any], in_reference: bool) -> Any:
         """Return the engine of a model. Raises the runtime's errors."""
-        if self.reference:
+        if in_reference:
             _inline(model, weights)
-            return Reference(model.SerializeToString())
+            return Reference(model.SerializeToString(), kernels=self.runtime.kernels)
         return OnnxRuntime(
             model.SerializeToString(),
             stateful=self.stateful,
@@ -163,7 +181,8 @@ class Opened:
         self._engine = engine
         self._inputs = inputs
         self._names = names
-        kinds = {} if runner.reference else engine.output_types
+        self._in_reference = isinstance(engine, Reference)
+        kinds = {} if self._in_reference else engine.output_types
         # Of the observed values, as written by onnxruntime.
         self.types = {name: declared[name] or kinds.get(given, "") for name, given in names.items()}
 
@@ -178,7 +197,7 @@ class Opened:
         except Exception as e:  # any exception of a runtime
             raise Failed(reason(e)) from e
         results = {name: found[given] for name, given in self._names.items()}
-        if self._runner.reference:
+        if self._in_reference:
             self.types = {name: type_of(value) for name, value in results.items()}
         return results
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.programs.program import Program, narrowed, type_of
+from onnxopt.verification.programs.program import narrowed, type_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
 
 if TYPE_CHECKING:
@@ -21,19 +21,20 @@ _GROWTH: Final = 4  # times the nodes of the last segment: an image may follow c
 VALUES: Final = 16 << 20  # bytes made by a segment, unless it has few nodes
 
 
-def segments(program: Program, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
+def segments(runner: Runner, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
     """Yield consecutive nodes in bounded numbers, with at most `weights` bytes of weights unless a single node exceeds
-    them.
+    them. A node for the reference evaluator is a segment.
 
     most: returns the maximum of nodes, called at the start of each segment.
     """
+    program, computed = runner.program, runner.computed
     run: list[int] = []
     size = 0
     for i in range(len(program.nodes)):
         own = program.weights[i]
         if not run:
             nodes = most()
-        elif len(run) >= nodes or size + own > weights:
+        elif len(run) >= nodes or size + own > weights or not computed.isdisjoint((i, run[-1])):
             yield run
             run, size, nodes = [], 0, most()
         run.append(i)
@@ -61,7 +62,7 @@ class Stream:
         The next segment loads in the background, in C without the interpreter lock. weights: bytes per segment; wanted:
         returns the values to observe of given nodes. Raises Failed.
         """
-        parts = segments(self.runner.program, weights, lambda: self.most)
+        parts = segments(self.runner, weights, lambda: self.most)
         nodes, opened = next(parts, None), None
         pool: ThreadPoolExecutor | None = None
         with contextlib.ExitStack() as stack:
@@ -177,7 +178,7 @@ class Streamed:
         program = self._runner.program
         stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
         last = program.last_readers
-        for nodes in segments(program, self._memory // 2):
+        for nodes in segments(self._runner, self._memory // 2):
             end = nodes[-1]
             opened = self._open.get(end)
             if opened is None:
