@@ -21,9 +21,10 @@ from onnxopt.protos import make_node
 
 
 def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.partition") -> Node:
-    """Replace the partition's nodes by a call of a new function, and return the call.
+    """Replace the partition's nodes by a call of a function, and return the call.
 
-    The function is called `name`, or `name_1`, … if taken. Values read by the nodes, constants included, become inputs;
+    A function of that name with the same nodes is called again. Otherwise the function is new, and is called `name`, or
+    `name_1`, … if taken. Values read by the nodes, constants included, become inputs;
     values read by others keep object, name and users. Raises UsageError, with nothing changed, for a partition that is
     empty, no longer in the graph or not convex, for bodies with reads of outer values, and inside a function for
     attributes set by the caller. The function's metadata names the running pass: a GraphPass skips its own functions.
@@ -37,11 +38,14 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     inputs, constants, outputs = boundary(nodes)
     if not outputs:
         raise UsageError(f"nothing reads the results of {partition!r}", "remove what is dead first")
-    proto = _function(graph, nodes, [*inputs, *constants], outputs, name, domain)
-    if maker := PassContext.current().running:
-        proto.metadata_props.add(key=MADE_BY, value=maker)
-    graph.model.add_function(proto)
-    call = Node(make_node(proto.name, domain, proto.name, {}), [*inputs, *constants], [])
+    inputs = [*inputs, *constants]
+    called, is_new = _name(graph, nodes, inputs, outputs, name, domain)
+    if is_new:
+        proto = _function(graph, nodes, inputs, outputs, called, domain)
+        if maker := PassContext.current().running:
+            proto.metadata_props.add(key=MADE_BY, value=maker)
+        graph.model.add_function(proto)
+    call = Node(make_node(called, domain, called, {}), [*inputs], [])
     graph.insert(call, last.next)
     place = call
     for node in behind:
@@ -95,17 +99,48 @@ def _behind(nodes: Sequence[Node]) -> tuple[list[Node], Node]:
     return list(behind), last
 
 
+def _name(
+    graph: Graph, nodes: Sequence[Node], inputs: list[Value], outputs: list[Value], name: str, domain: str
+) -> tuple[str, bool]:
+    """Return the name of the function of these nodes, and whether the function is new. No function calls itself."""
+    found, count = name, 0
+    while (known := graph.model.functions.get(function_label(domain, found))) is not None:
+        if known is not graph.root and _is_same(known, _opsets(graph), nodes, inputs, outputs):
+            return found, False
+        count += 1
+        found = f"{name}_{count}"
+    return found, True
+
+
+def _is_same(
+    function: Graph, opsets: dict[str, int], nodes: Sequence[Node], inputs: list[Value], outputs: list[Value]
+) -> bool:
+    """Whether a function has the same nodes in the same order, on other values. False for nodes with bodies."""
+    if (len(function), len(function.inputs)) != (len(nodes), len(inputs)):
+        return False
+    there: dict[Value | None, Value | None] = {None: None, **dict(zip(inputs, function.inputs))}
+    for node, other in zip(nodes, function):
+        if node.op != other.op or node.bodies or node.attributes != other.attributes:
+            return False
+        if (function.opsets or {}).get(node.domain) != opsets.get(node.domain):
+            return False
+        if [there[v] for v in node.inputs] != other.inputs or len(node.outputs) != len(other.outputs):
+            return False
+        there.update(zip(node.outputs, other.outputs))
+    return [there[v] for v in outputs] == function.outputs
+
+
+def _opsets(graph: Graph) -> dict[str, int]:
+    return graph.root.opsets or graph.model.opsets
+
+
 def _function(
     graph: Graph, nodes: Sequence[Node], inputs: list[Value], outputs: list[Value], name: str, domain: str
 ) -> FunctionProto:
-    free, count = name, 0
-    while function_label(domain, free) in graph.model.functions:
-        count += 1
-        free = f"{name}_{count}"
-    proto = FunctionProto(name=free, domain=domain)
+    proto = FunctionProto(name=name, domain=domain)
     proto.input.extend(v.name for v in inputs)
     proto.output.extend(v.name for v in outputs)
-    for imported, version in (graph.root.opsets or graph.model.opsets).items():
+    for imported, version in _opsets(graph).items():
         proto.opset_import.add(domain=imported, version=version)
     proto.node.extend(node_protos(graph, nodes))
     return proto

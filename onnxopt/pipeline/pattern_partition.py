@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.analyses import analysis
 from onnxopt.pipeline.boundary import check_graph
@@ -15,6 +16,7 @@ from onnxopt.rewriting.example import Source, example
 from onnxopt.rewriting.matcher import Bindings, match, match_roots
 from onnxopt.rewriting.pattern import Call, Either
 from onnxopt.rewriting.rule import Rule
+from onnxopt.rewriting.unknown import refuse_unknown
 
 
 def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool | None = None) -> list[Partition]:
@@ -23,13 +25,14 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
     A pattern is any argument of SubgraphMatcher. Omitted attributes may have any value in text, as for `onnxopt find`;
     in other examples they have their defaults; `exact` decides for both. Rules, and patterns over `op`, treat
     attributes as rules do. Of matches competing for a node, the earlier pattern wins, then the earlier position.
-    Matches whose fusion would create a cycle are left out. Raises UsageError for invalid patterns.
+    Matches whose fusion would create a cycle are left out. Raises UsageError for invalid patterns, and for
+    operators unknown to the standard and the model.
     """
     check_graph(graph, "pattern_partitions")
     taken: dict[Node, list[Node]] = {}
     found: list[list[Node]] = []
     cycles = _Cycles(graph, taken)
-    for variants in [_variants(p, exact) for p in patterns]:
+    for variants in [_variants(p, exact, graph.model) for p in patterns]:
         anchors = {o for roots in variants for o in roots[0].ops}
         for anchor in graph:
             if anchor.op in anchors and anchor not in taken:
@@ -81,11 +84,15 @@ class _PatternSupport:
         return {n for p in pattern_partitions(graph, self.patterns, exact=self.exact) for n in p.nodes}
 
 
-def _variants(pattern: Source, exact: bool | None) -> list[tuple[Call, ...]]:
-    """Return plain patterns, a call for each result."""
+def _variants(pattern: Source, exact: bool | None, model: Model) -> list[tuple[Call, ...]]:
+    """Return plain patterns, a call for each result. Raises UsageError for unknown operators; of a rule, `register`
+    warned of them."""
     if exact is None:
         exact = not isinstance(pattern, str)
-    return example(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either))).variants()
+    found = example(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either)))
+    if not isinstance(pattern, Rule):
+        refuse_unknown(found.results, model)
+    return found.variants()
 
 
 def _matches(variants: list[tuple[Call, ...]], anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:

@@ -79,8 +79,13 @@ def register(p: type[P] | P) -> type[P] | P:
     if origin(cls) != "onnxopt":  # for onnxopt's own passes a test checks this
         from onnxopt.rewriting.unknown import warn_of_unknown
 
-        for rule in rules:
+        for i, rule in enumerate(rules):
             warn_of_unknown(rule)
+            if any(other is not rule and other.name == rule.name for other in rules[:i]):
+                text = f"pass {name}: two rules are called {rule.name}, so --disable, reports and why take them for one"
+                code = rule.apply.__code__
+                hint = "a function that makes rules sets the __name__ of each"
+                warnings.warn_explicit(f"{text}; {hint}", UserWarning, code.co_filename, code.co_firstlineno)
     return p
 
 

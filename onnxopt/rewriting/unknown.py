@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import onnx
 
@@ -25,8 +26,9 @@ def refuse_unknown(patterns: Iterable[Pattern], model: Model) -> None:
 
     Only domains with schemas are checked.
     """
-    standard = _standard()
-    for call in (c for p in patterns for c in _calls(p)):
+    calls = [c for p in patterns for c in _calls(p) if not _is_current(c)]
+    standard = _standard() if calls else {}
+    for call in calls:
         for what, hint in _unknown(call, standard, model):
             raise UsageError(what, hint)
 
@@ -44,6 +46,7 @@ def warn_of_unknown(rule: Rule) -> None:
         warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno)
 
 
+@cache
 def _standard() -> _Schemas:
     """Return every version of every operator schema."""
     standard: dict[str, list[onnx.defs.OpSchema]] = {}

@@ -58,7 +58,7 @@ class Runtime:
 
     @cached_property
     def kernels(self) -> list[type]:
-        """The same operators as classes of the reference evaluator. Raises UsageError for a function that cannot be loaded."""
+        """These operators, as classes of the reference evaluator. Raises UsageError if a function cannot be loaded."""
         return [reference.kernel() for reference in self.references if reference.code]
 
     @property

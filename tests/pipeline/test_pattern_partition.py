@@ -43,6 +43,16 @@ def test_text_matches_as_find_does() -> None:
     assert [pattern_partitions(m.graph, [example]), pattern_partitions(m.graph, [text], exact=True)] == [[], []]
 
 
+def test_an_unknown_operator_is_named() -> None:
+    m = model("a = Neg(x) y = Relu(a)")
+    for pattern in ("Rellu(Neg(x))", "(x) => (y) { n = Neg (x) y = Rellu (n) }", op.Rellu(var("x"))):
+        with pytest.raises(UsageError, match="neither the standard nor the model has an operator 'Rellu'") as e:
+            generate_pattern_op_partitions(m.graph, ["Relu(x)", pattern])
+        assert e.value.hint == "did you mean Relu, PRelu or Selu?"
+    for known in ("acme.Unseen(x)", "Upsample(x, s)", "com.microsoft.QuickGelu(x)"):
+        assert pattern_partitions(m.graph, [known]) == [], "of another domain, of an older opset"
+
+
 def test_a_match_that_would_close_a_cycle_is_left_out() -> None:
     pattern = op.Add(op.Relu(var("x"), shared=True), var("z"))
     m = model("a = Relu(x) b = Sigmoid(a) y = Add(a, b)")

@@ -142,6 +142,26 @@ class Ordered(GraphPass):
 """
 
 
+def test_two_rules_of_one_name_in_a_pass_are_told(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text("""
+from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
+
+def odd(kind):
+    @rewrite(op.Neg(op[kind](var("x"))))
+    def negated(m, x):
+        \"\"\"-f(x) = f(-x).\"\"\"
+    return negated
+
+@register
+class Odd(RewritePass):
+    info = PassInfo("made-odd")
+    rules = (odd("Sin"), odd("Tanh"))
+""")
+    with pytest.warns(UserWarning, match="pass made-odd: two rules are called negated, so --disable, reports") as found:
+        load_module(str(tmp_path / "made.py"))
+    assert [w.lineno for w in found] == [5]
+
+
 def test_a_place_among_passes_that_nobody_knows_is_told(tmp_path: Path) -> None:
     file = tmp_path / "ordered.py"
     file.write_text(

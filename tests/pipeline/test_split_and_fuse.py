@@ -115,19 +115,40 @@ def test_fusing_moves_what_depends_on_the_partition() -> None:
         fuse_partition(Partition(0, (relu, relu2)), "two")
 
 
-def test_functions_get_names_of_their_own() -> None:
-    m = model("a = Relu(x) b = Exp(a) c = Relu(b) y = Identity(c)", ir=7)
-    for p in propose(m, "Relu"):
-        fuse_partition(p, "relu", "my.domain")
-    assert [n.op for n in m.graph] == ["my.domain::relu", "Exp", "my.domain::relu_1", "Identity"]
-    assert list(m.functions) == ["function my.domain::relu", "function my.domain::relu_1"]
+def test_equal_parts_call_one_function_and_others_get_names_of_their_own() -> None:
+    body = "a = Mul(x, w) b = Exp(a) c = Mul(b, v) d = Exp(c) e = Mul(d, d) y = Identity(e)"
+    m = model(body, weights="<float[1] w = {0.25}, float[1] v = {0.5}>", ir=7)
+    expected = outputs(write_model(m), {"x": X})["y"]
+    for p in propose(m, "Mul"):
+        fuse_partition(p, "mul", "my.domain")
+    called = ["my.domain::mul", "Exp", "my.domain::mul", "Exp", "my.domain::mul_1"]
+    assert [n.op for n in m.graph] == [*called, "Identity"]
+    assert list(m.functions) == ["function my.domain::mul", "function my.domain::mul_1"]
     assert m.opsets["my.domain"] == 1
     proto = write_model(m)
     assert proto.ir_version == 8, "the first that has functions"
-    fuse_partition(propose(m, "my.domain::relu", "Exp", "my.domain::relu_1")[0], "outer")
+    fuse_partition(propose(m, *called)[0], "outer")
     assert [n.op for n in m.graph] == ["onnxopt.partition::outer", "Identity"], "functions may call functions"
     check_model(m)
-    np.testing.assert_allclose(outputs(write_model(m), {"x": X})["y"], np.exp(np.maximum(X, 0)), rtol=1e-6)
+    np.testing.assert_array_equal(outputs(write_model(m), {"x": X})["y"], expected)
+
+
+def test_a_function_never_calls_itself() -> None:
+    """Nor is a function called again that has other attributes, or another version of the operator."""
+    m = read_model(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[2, 4] x) => (float[2, 4] y)
+        { a = own.same (x) b = own.other (a) c = own.old (b) y = LeakyRelu <alpha = 0.5> (c) }
+        <domain: "own", opset_import: ["" : 17]> same (x) => (y) { y = LeakyRelu <alpha = 0.5> (x) }
+        <domain: "own", opset_import: ["" : 17]> other (x) => (y) { y = LeakyRelu <alpha = 0.25> (x) }
+        <domain: "own", opset_import: ["" : 15]> old (x) => (y) { y = LeakyRelu <alpha = 0.5> (x) }
+    """)
+    )
+    expected = outputs(write_model(m), {"x": X})["y"]
+    calls = [fuse_partition(Partition(0, (list(g)[-1],)), "same", "own").op for g in (*m.functions.values(), m.graph)]
+    assert calls == ["own::same_1", "own::same_2", "own::same_3", "own::same_1"]
+    check_model(m)
+    np.testing.assert_array_equal(outputs(write_model(m), {"x": X})["y"], expected)
 
 
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
