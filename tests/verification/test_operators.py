@@ -121,3 +121,19 @@ def test_what_is_moved_was_there(results: list[Any]) -> None:
             assert kind not in having("whole") or len(found) == next(iter(given.values())).size, kind
             seen.add(kind)
     assert len(seen) > 12
+
+
+def test_results_within_the_first_operand() -> None:
+    """Traits `within` and `signed` hold for the results of a runtime."""
+    checked = set()
+    for op, fed, made in _results():
+        reads = [*fed.values()]
+        if not all(isinstance(x, np.ndarray) and x.dtype.kind in "fiu" and x.size for x in (*reads[:1], made[0])):
+            continue
+        if op in having("within"):
+            ends = reads[0].min() - 1e-5, reads[0].max() + 1e-5
+            assert ends[0] <= made[0].min() <= made[0].max() <= ends[1], op
+            checked.add(op)
+        if op in having("signed") and all(x.min(initial=0) >= 0 for x in reads):
+            assert made[0].min() >= 0, op
+    assert checked >= having("within") - {"Upsample"}

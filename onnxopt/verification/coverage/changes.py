@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 # Operators that move numbers, or compute from sizes: no step hides a fault in these.
-_PLACES: Final = (having("moves", "measures") - {"Cast", "CastLike", "Where"}) | {
-    "ConstantOfShape", "DepthToSpace", "SpaceToDepth", "Constant", "Range",
-}  # fmt: skip
+_PLACES: Final = having("moves", "measures", "picks", "fills") - having("retypes", "drops") | {"Constant"}
 _WHOLE: Final = having("whole")
 
 

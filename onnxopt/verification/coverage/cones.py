@@ -14,6 +14,7 @@ import numpy as np
 from onnxopt.element_types import element_kind
 from onnxopt.verification.model.breakpoints import breakpoints
 from onnxopt.verification.model.constants import constants, numbers
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.model.ranges import ANY, Range
 
@@ -28,7 +29,7 @@ EPSILON: Final = 1e-3  # addends up to this size are epsilons
 _NEAR: Final = 1e-3  # relative; of a breakpoint propagated through different constants
 _MAX_POINTS: Final = 8
 _LARGEST: Final = 1e30
-_NORMALIZATIONS: Final = ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization")
+_NORMALIZATIONS: Final = having("normalizes")
 # Ends of 8- and 16-bit integers, by TensorProto.DataType.
 _ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
 

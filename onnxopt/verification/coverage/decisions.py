@@ -36,7 +36,8 @@ _MAX_ROWS: Final = 1 << 12  # of a table
 _ELSEWHERE: Final = 8  # samples
 _BEST: Final = ("ArgMax", "ArgMin")
 # Operators that move a decision, or map its elements one to one.
-HANDS_ON: Final = (having("moves") - having("joined")) | {"Not", "Neg", "ArrayFeatureExtractor"}
+_TURNS: Final = having("turns")
+HANDS_ON: Final = (having("moves") - having("joined")) | _TURNS | {"ArrayFeatureExtractor"}
 _LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # operators with a possible table as the first operand
 
 
@@ -132,7 +133,7 @@ class _Decision:
         for node in (a.nodes[i] for i in cone.nodes):
             if node.op_type in _LISTS and node.input[1] in handed and a.is_constant(node.input[0]):
                 counts.append(_rows_of(a, node))
-            elif node.op_type in HANDS_ON and node.input[0] in handed and node.op_type not in ("Not", "Neg"):
+            elif node.op_type in HANDS_ON and node.input[0] in handed and node.op_type not in _TURNS:
                 handed.update(node.output)
         count = min(counts, default=0)
         return np.linspace(0, max(count - 1, 0), min(count, _MAX_ROWS), dtype=np.int64)

@@ -29,7 +29,7 @@ from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import Verdict, differs, explains, grossly, probe
 from onnxopt.verification.coverage.samplers import Beyond, changing_values
 from onnxopt.verification.inputs.muted import are_few, least_rows
-from onnxopt.verification.model.operators import DROPPING, SINKS
+from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.noise import is_discrete
@@ -49,14 +49,13 @@ _ODD: Final = 8  # booleans different from the majority
 # Types of decisions; quantizers have further types.
 _DECISIONS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")
 _INTEGERS: Final = _DECISIONS[1:]
-_PICKING: Final = ("ArgMax", "ArgMin", "TopK")
+_PICKING: Final = having("ranks")
 _DEPTH: Final = 4  # consecutive cutpoints through which a difference is followed
 _FOLLOWED: Final = 12  # cutpoints in total
 # Operators on arbitrary integers that make no sizes or indices.
-_ARITHMETIC: Final = frozenset((
-    "Constant", "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max",
-    "Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where",
-))  # fmt: skip
+_ARITHMETIC: Final = (
+    having("whole", "affine", "joined", "bends", "forgets") - having("measures", "ranks", "open") - {"Div"}
+) | {"Constant"}
 
 
 @dataclass(frozen=True)

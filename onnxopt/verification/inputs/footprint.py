@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.protos import tensor_bytes
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker.limits import spare
 
@@ -48,7 +49,7 @@ def _products_of(node: NodeProto, shapes: dict[str, list[int]]) -> int:
     return math.prod(result) * terms if result and weight else 0
 
 
-_PRODUCTS: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+_PRODUCTS: Final = having("product")
 
 
 def _sizes(info: ValueInfoProto) -> list[int]:

@@ -33,8 +33,8 @@ _FEW: Final = 16  # elements
 _GLOBAL: Final = having("global")
 _CHANGING: Final = having("resizes")
 _CONVOLUTIONS: Final = WINDOWS & WEIGHTS.keys()
-_WINDOWED: Final = _CONVOLUTIONS | {"MaxPool", "AveragePool", "LpPool"}
-_FIRST_ONLY: Final = _CONVOLUTIONS | {"LSTM", "GRU", "RNN"}  # further operands have independent lengths
+_WINDOWED: Final = WINDOWS - having("global") - {"SpaceToDepth", "STFT"}
+_FIRST_ONLY: Final = _CONVOLUTIONS | having("recurrent")  # further operands have independent lengths
 
 
 @record(frozen=True)

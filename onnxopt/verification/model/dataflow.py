@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from onnxopt.verification.model.constants import constants, held
 from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.order import bodies_of, ordered
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact", bound=Hashable)
 
-STANDARD_BODIES: Final = ("If", "Loop", "Scan", "SequenceMap")  # the inputs of bodies of further operators are unknown
+STANDARD_BODIES: Final = having("control")  # the inputs of bodies of further operators are unknown
 _DEEPEST: Final = 20  # depth of function calls
 
 

@@ -22,22 +22,27 @@ BOUND: Final = "bound"  # a breakpoint for the data
 # operators | operands | traits | range of the results
 #
 # Elements:  moves (the result's elements are some of the data's), whole (all elements of the first operand, each once),
-#            joined (from several operands), bends (moves, except beyond a bound or between integers), affine (adds,
-#            scales), computes (takes any integers), steady (large floats test as much as small ones), forgets (the
-#            result is independent of magnitudes).
+#            joined (from several operands), picks (elements of the first operand, by blocks or windows), bends (moves,
+#            except beyond a bound or between integers), within (no result lies beyond the elements of the first
+#            operand), affine (adds, scales), product (sums of products with a weight), commutes (bit for bit), signed
+#            (nonnegative operands give nonnegative results), exact (never rounds; implied by moves, bends, forgets and
+#            measures), computes (takes any integers), steady (large floats test as much as small ones), forgets (the
+#            result is independent of magnitudes), retypes, fills (computed from sizes).
 # Shapes:    like (shape of the first operand), broadcast (of all operands), measures (numbers of a shape), open
 #            (elements of the data decide sizes), target (an operand is a shape), window (slides over axes), global
-#            (over all of them), resizes (axes).
+#            (over all of them), resizes (axes), sized (float operands after the first decide sizes, or fill).
 # Decisions: compares, rounds, jumps (at a threshold, or at ties), others (non-floats from floats), steps (stepped
-#            floats), mutual (operands are each other's bounds), words (compares strings).
+#            floats), mutual (operands are each other's bounds), ranks (positions of extreme elements), turns (negates),
+#            words (compares strings).
 # Hiding:    mutes (negative numbers vanish), flat (numbers beyond a bound become equal), levels (numbers on one side of
 #            a bound become equal), cuts (only large numbers change), drops (some numbers have no effect), pools (to a
-#            single position), matrix.
-# Running:   bodies, draws (random numbers), drawing (depending on elements of operands, not only on shapes).
+#            single position), matrix, recurrent, normalizes.
+# Running:   bodies, control (bodies with inputs defined by the standard), draws (random numbers), drawing (depending on
+#            elements of operands, not only on shapes).
 _TABLE: Final = """
 Identity | | moves whole like
-Cast | | moves whole like steps
-CastLike | | moves whole
+Cast | | moves whole like steps retypes
+CastLike | | moves whole retypes
 Flatten Transpose | | moves whole
 Dropout | data setting setting | moves whole like draws drawing
 Reshape | data size | moves whole target
@@ -45,7 +50,7 @@ Squeeze Unsqueeze | data size | moves whole
 Slice | data end end size size | moves resizes
 Split Tile | data size | moves
 Expand | data size | moves target
-Pad | data size data size | moves resizes
+Pad | data size data size | moves resizes sized
 Gather GatherElements GatherND | data index | moves
 Concat | | moves joined
 Where | | moves joined broadcast drops
@@ -56,87 +61,89 @@ Relu | | bends like mutes flat levels | 0..
 Abs | | bends like | 0..
 Round Floor Ceil | | bends like rounds jumps steps | integer
 
-Add Sub Mul Div | | affine broadcast
-Neg | | affine like
+Add Mul | | affine broadcast commutes
+Sub Div | | affine broadcast
+Neg | | affine like exact turns
 Sum Mean | | computes steady broadcast
 Mod | | computes broadcast mutual jumps steps
 Pow BitwiseAnd BitwiseOr BitwiseXor | | computes broadcast
-BitShift | data setting | computes broadcast
-Sign | | computes like jumps steps levels | -1..1 integer
+BitShift | data setting | computes broadcast exact
+Sign | | computes like jumps steps levels exact | -1..1 integer
 Sqrt | | computes like | 0.. nan
 BitwiseNot | | computes like
-MatMul | | computes steady matrix
-Gemm | | computes steady matrix
+MatMul Gemm | | computes steady matrix product signed
 Einsum | | computes
-OneHot | index size | computes
-ScatterElements ScatterND Scatter | data index | computes like
-TopK | data size | computes jumps
-CumSum | data setting | computes like
-Trilu | data setting | computes like
-Unique | | computes jumps open
-Compress | | computes open
-ReverseSequence | data length | computes like
-DepthToSpace | | computes resizes
-SpaceToDepth | | computes resizes window
+OneHot | index size | computes exact sized
+ScatterElements ScatterND Scatter | data index | computes like exact
+TopK | data size | computes jumps exact within ranks
+CumSum | data setting | computes like signed
+Trilu | data setting | computes like exact
+Unique | | computes jumps open exact within
+Compress | | computes open exact within
+ReverseSequence | data length | computes like exact within
+DepthToSpace | | computes resizes exact within picks
+SpaceToDepth | | computes resizes window exact within picks
 TfIdfVectorizer | | computes words | 0..
-ReduceSum | data size | computes steady
-ReduceMean | data size | computes steady pools
-ReduceMax | data size | computes drops pools
-ReduceMin | data size | computes drops
-ReduceProd | data size | computes
+ReduceSum | data size | computes steady signed
+ReduceMean | data size | computes steady pools within
+ReduceMax | data size | computes drops pools exact within
+ReduceMin | data size | computes drops exact within
+ReduceProd | data size | computes signed
 ReduceL1 ReduceL2 ReduceSumSquare | data size | computes | 0..
 ReduceLogSum ReduceLogSumExp | data size | computes
 
 Shape Size | | forgets measures | 0.. integer
 SequenceLength | | measures open | 0.. integer
-Equal | | forgets broadcast mutual compares jumps others levels words | 0..1 integer
+Equal | | forgets broadcast commutes mutual compares jumps others levels words | 0..1 integer
 Less LessOrEqual Greater GreaterOrEqual | | forgets broadcast mutual compares jumps others levels | 0..1 integer
-ArgMax ArgMin | | forgets jumps others | 0.. integer
+ArgMax ArgMin | | forgets jumps others ranks | 0.. integer
 NonZero | | forgets jumps others open | 0.. integer
 IsNaN IsInf | | forgets others like | 0..1 integer
-Not | | forgets like | 0..1 integer
-And Or Xor | | forgets broadcast | 0..1 integer
-NonMaxSuppression | data data setting setting bound | computes jumps others open | 0.. integer
+Not | | forgets like turns | 0..1 integer
+And Or Xor | | forgets broadcast commutes | 0..1 integer
+NonMaxSuppression | data data setting setting bound | computes jumps others open exact | 0.. integer
 
-ConstantOfShape | size | computes
-Range | size size size | computes
+ConstantOfShape | size | computes exact fills
+Range | size size size | computes fills sized
 HannWindow HammingWindow BlackmanWindow | size | computes
 MelWeightMatrix | size size size setting setting | computes
-Resize | data size size size | resizes
-Upsample | data size | resizes
+Resize | data size size size | resizes sized
+Upsample | data size | resizes sized within
 AffineGrid CenterCropPad | data size | computes
 MaxUnpool | data setting size | computes
 Col2Im DFT | data size size | computes
 STFT | data size size size | window resizes computes
 RoiAlign | data data index | computes
-SplitToSequence SequenceErase | data setting | computes open
-SequenceInsert | data data setting | computes open
-SequenceAt | data setting | computes
-SequenceConstruct ConcatFromSequence | |
+SplitToSequence SequenceErase | data setting | computes open exact
+SequenceInsert | data data setting | computes open exact
+SequenceAt | data setting | computes exact
+SequenceConstruct ConcatFromSequence | | exact
+Optional OptionalGetElement OptionalHasElement | | open exact | nan
 StringNormalizer StringSplit | | words open
 StringConcat RegexFullMatch | |
 
-Conv ConvInteger QLinearConv ConvTranspose | | window resizes
+Conv ConvTranspose | | window resizes product
+ConvInteger QLinearConv | | window resizes
 FusedConv | | window resizes open
 DeformConv CausalConvWithState | |
-MaxPool | | window resizes drops
+MaxPool | | window resizes drops exact within picks
 AveragePool LpPool | | window resizes
-GlobalAveragePool | | global window resizes pools
-GlobalMaxPool | | global window resizes pools drops
+GlobalAveragePool | | global window resizes pools within
+GlobalMaxPool | | global window resizes pools drops exact within
 GlobalLpPool | | global window resizes
 MaxRoiPool GridSample | |
 MatMulInteger QLinearMatMul | |
-LSTM GRU RNN | data data data data length |
+LSTM GRU RNN | data data data data length | recurrent
 BatchNormalization | | like
-InstanceNormalization LayerNormalization GroupNormalization RMSNormalization | | like
+InstanceNormalization LayerNormalization GroupNormalization RMSNormalization | | like normalizes
 LRN LpNormalization MeanVarianceNormalization | | like
 Attention LinearAttention RotaryEmbedding TensorScatter | |
 Det | |
-QuantizeLinear | | like jumps steps cuts | integer
+QuantizeLinear | | like jumps steps cuts exact | integer
 DynamicQuantizeLinear | | like jumps steps | 0..255 integer
 DequantizeLinear | | like
 Softmax | | like | 0..1
-Hardmax | | like jumps steps | 0..1 integer
+Hardmax | | like jumps steps exact | 0..1 integer
 LogSoftmax | | like | ..0
 NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss | data index |
 
@@ -155,12 +162,13 @@ Log Reciprocal Tan Asin Acos Acosh Atanh | | like | nan
 Atan Asinh Sinh | | like
 BitCast | |
 CumProd | data setting | like
-EyeLike | | | 0..1 integer
+EyeLike | | exact | 0..1 integer
 
 Bernoulli | | draws drawing | 0..1 integer
 Multinomial | | draws drawing open | 0.. integer
 RandomNormal RandomNormalLike RandomUniform RandomUniformLike | | draws open
-If Loop Scan SequenceMap BeamSearch GreedySearch Sampling WhisperBeamSearch | | bodies open
+If Loop Scan SequenceMap | | bodies open control
+BeamSearch GreedySearch Sampling WhisperBeamSearch | | bodies open
 TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble LinearClassifier SVMClassifier | | jumps open
 """
 
@@ -255,6 +263,8 @@ GIVE_OTHERS: Final = having("others")
 STEPPED: Final = having("steps")
 MEASURING: Final = having("measures")
 WINDOWS: Final = having("window")
+EXACT: Final = HANDED_ON | FORGETTING | MEASURING | having("exact")
+SIZED: Final = having("sized")
 # By operator, the operands with elements that decide sizes of the result.
 OPENING: Final = operands(END, SIZE)
 # Kinds of uses of integers: see `inputs.uses`.

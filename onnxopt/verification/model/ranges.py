@@ -36,12 +36,9 @@ _RISING: Final[dict[str, Callable[[float], float]]] = {
     "Sqrt": lambda x: math.sqrt(max(x, 0.0)),
     "Softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
 }
-_KEEPING: Final = frozenset((
-    "MaxPool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMax", "ReduceMin", "ReduceMean", "TopK", "DepthToSpace",
-    "SpaceToDepth", "ReverseSequence", "Compress", "Unique", "Upsample",
-))  # fmt: skip
+_KEEPING: Final = having("within")
 # Non-negative operands give a non-negative result.
-_SIGNED: Final = {"MatMul", "Gemm", "ReduceSum", "CumSum", "ReduceProd"}
+_SIGNED: Final = having("signed")
 _ROUNDING: Final = 1e-5  # relative to a bound; computed numbers may exceed it by as much
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from onnxopt.element_types import TYPES, element_kind
 from onnxopt.record import record
+from onnxopt.verification.model.operators import EXACT
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -32,25 +33,13 @@ _DEEPEST_WHOLE: Final = 64.0  # for a whole model, whose paths are longer
 NOISE: Final = 4.0  # times the effect of changed last bits, as the largest of a few samples is no bound
 
 
-# Operators that only move numbers or decide.
-_MOVES: Final = frozenset((
-    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
-    "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where",
-    "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Shape", "Size", "Cast", "Constant", "ConstantOfShape",
-    "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements", "Sign", "Floor", "Ceil", "Round", "Not", "And",
-    "Or", "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater",
-    "GreaterOrEqual", "NonZero", "QuantizeLinear", "Hardmax", "Unique", "CastLike", "Xor", "IsNaN", "IsInf",
-    "OneHot", "Trilu", "EyeLike", "Compress", "ReverseSequence", "SequenceAt", "SequenceConstruct",
-    "SplitToSequence", "ConcatFromSequence", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength",
-    "Optional", "OptionalGetElement", "OptionalHasElement", "Dropout", "BitShift",
-))  # fmt: skip
 _MANY: Final = 256  # terms of a sum of unknown length
 
 
 def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     """Return the estimated number of roundings between the inputs and results of `node`. `weights`: by name."""
     op = node.op_type
-    if op in _MOVES:
+    if op in EXACT or not node.input:
         return 0.0
     dims = [tuple(weights[n].dims[:]) if n in weights else () for n in node.input[:]]
     terms: float = 1

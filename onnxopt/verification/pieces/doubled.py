@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.model.operators import MATRICES, SIZED
 from onnxopt.verification.pieces.convolutions import as_products
 from onnxopt.verification.programs.runner import Failed, Prepare
 
@@ -19,9 +20,8 @@ _DOUBLE: Final = 11
 _EIGHTS: Final = frozenset(range(17, 21))  # codes of 8-bit floats
 _NARROWER: Final = {"float32": _EIGHTS | {10, 16}, "float16": _EIGHTS}
 _TYPES: Final = ("to", "dtype", "output_datatype")  # attributes with the type of a result
-_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators with constants that decide shapes
-_OF_ALL: Final = ("MatMul", "Gemm", "Einsum")  # sums over all operands
-_SUMS: Final = (*_OF_ALL, "CumSum", "GlobalAveragePool")  # sums over the first operand
+_OF_ALL: Final = MATRICES | {"Einsum"}  # sums over all operands
+_SUMS: Final = _OF_ALL | {"CumSum", "GlobalAveragePool"}  # sums over the first operand
 _WIDE: Final = "\N{RIGHTWARDS ARROW}sum"
 Change = Callable[[Any], Any]  # maps a constant to float64
 
@@ -35,7 +35,7 @@ def widening(dtype: str, change: Change) -> Prepare:
     def prepare(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         code = NARROW[dtype]
         graph = model.graph
-        exact = {name for n in graph.node if n.op_type in _SIZES for name in n.input[1:]}
+        exact = {name for n in graph.node if n.op_type in SIZED for name in n.input[1:]}
         if graph.sparse_initializer:
             raise Failed("it has sparse weights")
         for t in graph.initializer:

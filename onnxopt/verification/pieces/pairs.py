@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxopt.verification.model.dependence import draws, draws_of
 from onnxopt.verification.model.functions import domain_of, operator_of
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.numbers.narrow import int32_values
 from onnxopt.verification.pieces.value_numbers import same_bytes, since
@@ -19,7 +20,7 @@ from onnxopt.verification.programs.rounded import name_in_file
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_WHOLE: Final = ("Concat", "Transpose", "Reshape", "Flatten", "Identity", "Cast")
+_WHOLE: Final = having("whole") | {"Concat"}
 
 
 class Pairs:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.element_types import element_kind
+from onnxopt.verification.model.operators import WINDOWS, having
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import (
     EPSILON,
@@ -50,7 +51,7 @@ _LOST: Final = 2.0**-8  # relative to the range: loss of a kernel in sums
 _ROUNDERS: Final = (2.0**22, 2.0**24)  # range of constants that round a float32 to an integer when added
 _BESIDE: Final = 2.0**-4  # relative distance of numbers nearby, with independent rounding
 _FEW_JUMPS: Final = 2.0**-6  # share of elements that A's rounding may decide
-_SLOW: Final = ("Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool", "LSTM", "GRU", "RNN", "Col2Im")
+_SLOW: Final = (WINDOWS - having("global")) | having("recurrent") | {"Col2Im"}
 _WORK: Final = 1 << 29  # multiplications by slow operators in the reference evaluator
 _LIGHT: Final = 1 << 22  # elements in the reference evaluator
 _NODES: Final = 100  # nodes in the reference evaluator

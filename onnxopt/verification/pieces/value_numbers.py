@@ -19,6 +19,7 @@ from onnxopt.element_types import element_kind
 from onnxopt.protos import tensor_to_array
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = MutableMapping[str, int]
 _MOST: Final = 100_000  # nodes of functions, counted in each call
-_COMMUTING: Final = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal"))  # bitwise
+_COMMUTING: Final = having("commutes")  # bitwise
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 

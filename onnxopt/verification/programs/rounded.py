@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.numbers.narrow import CODES
 from onnxopt.verification.programs.typed import tensor_types
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _RAW: Final = "\N{RIGHTWARDS ARROW}raw"  # suffix of an operator's result before rounding
 _WIDE: Final = "\N{RIGHTWARDS ARROW}wide"
 _FLOAT: Final = 1
-_AS_IT_IS: Final = ("Cast", "CastLike", "Constant", "If", "Loop", "Scan")
+_AS_IT_IS: Final = having("retypes", "control") | {"Constant"}
 
 
 def round_results(model: ModelProto, held: Collection[str], code: int) -> None:

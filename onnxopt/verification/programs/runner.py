@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxopt.element_types import FLOATS
 from onnxopt.verification.model.functions import holds, operator_of
+from onnxopt.verification.model.operators import SIZED, WEIGHTS
 from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.programs.steps import shake_dequantized
@@ -213,8 +214,7 @@ def _inline(model: Any, weights: Mapping[str, Any]) -> None:
             tensor.raw_data = np.ascontiguousarray(weights[tensor.name]).tobytes()
 
 
-_WEIGHTED: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Mul", "Add")
-_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators with constants that decide shapes
+_WEIGHTED: Final = {*WEIGHTS, "Mul", "Add"}
 
 
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
@@ -227,7 +227,7 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
 
     from onnxopt.protos import array_to_tensor, tensor_to_array
 
-    exact = {name for n in model.graph.node if n.op_type in _SIZES for name in n.input[1:]}.union(kept)
+    exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
     tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
     constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
     tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.operators import STANDARD, having
+from onnxopt.verification.model.operators import AFFINE, CUTTING, STANDARD, having
 from onnxopt.verification.programs.program import Program
 
 if TYPE_CHECKING:
@@ -19,12 +19,10 @@ _FLOATS: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
 _ROUNDED: Final = 4 / 3  # a number with all mantissa bits in use
 _EXACT: Final = "\N{RIGHTWARDS ARROW}exact"
 # Operators that move numbers of the first operand, or select some.
-_KEEPS: Final = (having("moves") - having("joined") - {"Pad", "Cast", "CastLike"}) | {
-    "MaxPool", "Relu", "DepthToSpace", "SpaceToDepth",
-}  # fmt: skip
-_SCALES: Final = ("Mul", "Div", "Clip", "Neg", "Min", "Max")  # by constants, for all elements alike
-_SHIFTS: Final = ("Add", "Sub")  # of integers: scaling afterwards would round them
-_MAKES: Final = ("DequantizeLinear", "Round", "Floor", "Ceil", "Sign")
+_KEEPS: Final = (having("moves") - having("joined", "retypes") - {"Pad"}) | having("picks") | {"Relu"}
+_SHIFTS: Final = frozenset(("Add", "Sub"))  # of integers: scaling afterwards would round them
+_SCALES: Final = (AFFINE - _SHIFTS) | (CUTTING & having("bends"))  # by constants, for all elements alike
+_MAKES: Final = having("rounds") | {"DequantizeLinear", "Sign"}
 
 
 def is_stepped(program: Program, value: str) -> bool:
@@ -52,7 +50,7 @@ def _handed_on(program: Program, node: NodeProto, *, are_integers: bool) -> str:
     """Return the operand whose numbers a node moves, scales or shifts alike; "" for none."""
     if node.op_type in _KEEPS:
         return str(node.input[0])
-    if node.op_type not in (*_SCALES, *_SHIFTS) or (are_integers and node.op_type in ("Mul", "Div")):
+    if node.op_type not in _SCALES | _SHIFTS or (are_integers and node.op_type in ("Mul", "Div")):
         return ""
     reads = [r for r in node.input if _varies(program, r)]
     return reads[0] if len(reads) == 1 else ""
