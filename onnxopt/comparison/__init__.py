@@ -1,4 +1,4 @@
-"""One model, or two side by side: which node became which, what vanished, and what a run says. Plain records."""
+"""Records of one model, or of two compared: counterparts of nodes, removed nodes, and what a run did."""
 
 from typing import TYPE_CHECKING
 

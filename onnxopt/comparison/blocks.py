@@ -1,6 +1,6 @@
-"""Nodes in blocks that can be folded away: by the modules in their names, by repetition, and else by position.
+"""Grouping of nodes into collapsible blocks: by modules in their names, by repetition, else by position.
 
-No level has more than a screenful: a list that is longer becomes a list of repeated units, or of sections.
+A level has at most a screenful of items: a longer list becomes repeated units, or sections.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 
 from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord
 
-MOST: Final = 48  # items of one level
-_SECTION: Final = 24  # items of a section, where nothing repeats
-_MIN_BLOCK_NODES: Final = 3  # nodes of a block that names make
-_SHORTEST: Final = 3  # nodes of a unit that repeats
+MOST: Final = 48  # items of a level
+_SECTION: Final = 24  # items of a section without repetition
+_MIN_BLOCK_NODES: Final = 3  # nodes of a block made from names
+_SHORTEST: Final = 3  # nodes of a repeated unit
 _MAX_PERIOD: Final = 1024
-_MAX_NESTING: Final = 16  # modules inside each other
+_MAX_NESTING: Final = 16  # nested modules
 
 
 @dataclass
 class Block:
-    """`items` are indices of nodes, and blocks. `kind`: root, module, repeat, section, body or function."""
+    """A collapsible group of nodes."""
 
     label: str
-    kind: str
-    items: list[Item] = field(default_factory=list)
+    kind: str  # root, module, repeat, section, body or function
+    items: list[Item] = field(default_factory=list)  # indices of nodes, and blocks
 
     def nodes(self) -> Iterator[int]:
         for item in self.items:
@@ -43,10 +43,10 @@ Item = int | Block
 
 
 def blocks(graph: GraphRecord) -> Block:
-    """The whole model as one block of blocks: bodies beside their owners, functions at the end.
+    """Return a model as nested blocks: bodies follow their owners, functions come last.
 
-    Constant nodes are where they are read first: they make no structure. A node that reads constants alone
-    (DequantizeLinear of a weight) stands before its first reader, and in the reader's block where no name says another.
+    A Constant node is placed at its first reader. A node that reads only constants (DequantizeLinear of a weight) is
+    placed before its first reader, and in the reader's block unless its own name gives a block.
     """
     readers = _readers(graph)
     scopes: dict[int, list[int]] = defaultdict(list)
@@ -56,7 +56,7 @@ def blocks(graph: GraphRecord) -> Block:
             scopes[graph.nodes[i].scope].append(i)
     bodies: dict[int, list[Block]] = defaultdict(list)
     functions: list[Block] = []
-    for number, scope in reversed([*enumerate(graph.scopes)][1:]):  # bodies come after their owners
+    for number, scope in reversed([*enumerate(graph.scopes)][1:]):  # bodies follow their owners
         items = _scope(graph, scopes[number], bodies, followed)
         if scope.owner is None:
             functions.insert(0, Block(scope.label, "function", items))
@@ -72,7 +72,7 @@ def blocks(graph: GraphRecord) -> Block:
 
 
 def _readers(graph: GraphRecord) -> dict[int, int]:
-    """For each Constant node the first node that reads it; those that nobody reads are left out."""
+    """Return {Constant node: first node that reads its value}, without unread constants."""
     made = {v: i for i, n in enumerate(graph.nodes) if n.op == "Constant" for v in n.outputs if v != ABSENT}
     found: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
@@ -83,11 +83,10 @@ def _readers(graph: GraphRecord) -> dict[int, int]:
 
 
 def _followed(graph: GraphRecord) -> dict[int, int]:
-    """For each node that reads constants alone, the node of its scope that is the first to read the result, or the
-    result of further such nodes."""
+    """Return {node that reads only constants: first reader of its result in the same scope, through similar nodes}."""
     makers = {v: i for i, n in enumerate(graph.nodes) for v in n.outputs if v != ABSENT}
     owners = {scope.owner for scope in graph.scopes}
-    still: set[int] = set()  # nodes without an input that changes
+    still: set[int] = set()  # nodes without a changing input
     for i, node in enumerate(graph.nodes):
         read = [v for v in node.inputs if v != ABSENT]
         if i not in owners and all(makers.get(v) in still or graph.values[v].constant for v in read):
@@ -126,11 +125,11 @@ def _scope(
     return _folded(_simplified(top).items, graph)
 
 
-# -- by name -------------------------------------------------------------------------------------------------
+# -- by name ---------------------------------------------------------------------------------------------
 
 
 def _modules(graph: GraphRecord, node: NodeRecord) -> tuple[str, ...]:
-    """The modules around a node: `/encoder/layer.3/MatMul` is in encoder, layer.3."""
+    """Return the modules around a node: `/encoder/layer.3/MatMul` is in encoder, layer.3."""
     if node.namespace:
         parts = [part.split(":")[0].strip() for part in node.namespace.split("/") if ": aten." not in part]
         return tuple(_relative(parts))[:_MAX_NESTING]
@@ -139,7 +138,7 @@ def _modules(graph: GraphRecord, node: NodeRecord) -> tuple[str, ...]:
 
 
 def _relative(names: list[str]) -> Iterator[str]:
-    """`model`, `model.encoder`, `model.encoder.layer.3` without what each repeats."""
+    """Yield nested module paths without the parent's prefix: `model`, `model.encoder` give `model`, `encoder`."""
     around = ""
     for name in names:
         if name:
@@ -148,7 +147,7 @@ def _relative(names: list[str]) -> Iterator[str]:
 
 
 def _simplified(block: Block) -> Block:
-    """Without blocks of next to nothing, and without a block that is all of another."""
+    """Return a block without tiny modules, and with a sole inner module merged into its parent."""
     items: list[Item] = []
     for item in block.items:
         if not isinstance(item, Block) or item.kind != "module":
@@ -166,11 +165,11 @@ def _simplified(block: Block) -> Block:
     return Block(block.label, block.kind, items)
 
 
-# -- by repetition and position --------------------------------------------------------------------------------
+# -- by repetition and position --------------------------------------------------------------------------
 
 
 def _folded(items: list[Item], graph: GraphRecord) -> list[Item]:
-    """The same items, at most `MOST` on each level."""
+    """Return the items grouped so that no level has more than `MOST`."""
     for item in items:
         if isinstance(item, Block):
             item.items = _folded(item.items, graph)
@@ -184,9 +183,9 @@ def _token(item: Item, graph: GraphRecord) -> str:
 
 
 def _repeats(items: list[Item], tokens: list[str]) -> list[Item]:
-    """Consecutive repetitions of a unit become blocks, the run that covers most first."""
+    """Replace consecutive repetitions of a unit by blocks, the longest repetition first."""
     codes = np.unique(tokens, return_inverse=True)[1] if tokens else np.array([], int)
-    found: list[tuple[int, int, int]] = []  # start, period, units
+    found: list[tuple[int, int, int]] = []  # (start, period, units)
     ranges = [(0, len(items))]
     while ranges:
         start, stop = ranges.pop()
@@ -213,7 +212,7 @@ def _unit(label: str, items: list[Item], tokens: list[str]) -> Block:
 
 
 def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int, int, int] | None:
-    """(start, period, units) of the consecutive repetition that covers most; the shortest period of those."""
+    """Return (start, period, units) of the longest consecutive repetition, with the shortest period; else None."""
     best: tuple[int, int, int] | None = None
     covered = _SECTION
     for period in range(_SHORTEST, min(len(codes) // 2, _MAX_PERIOD) + 1):
@@ -230,7 +229,7 @@ def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int,
 
 
 def sections(nodes: Sequence[int]) -> list[Item]:
-    """Nodes in sections, and those in sections, until no level has more than `MOST`."""
+    """Return nodes in nested sections of at most `MOST` items."""
     return _named(Block("", "root", _sectioned([*nodes]))).items
 
 
@@ -241,7 +240,7 @@ def _sectioned(items: list[Item]) -> list[Item]:
 
 
 def _sections(items: list[Item]) -> list[Item]:
-    """Consecutive items in sections: nodes between blocks if that is enough, else all."""
+    """Return items in sections: only runs of nodes between blocks if sufficient, else all items."""
     runs: list[list[Item]] = []
     for item in items:
         if runs and isinstance(item, Block) == isinstance(runs[-1][0], Block):
@@ -253,7 +252,7 @@ def _sections(items: list[Item]) -> list[Item]:
 
 
 def _parts(items: list[Item]) -> list[Item]:
-    """Sections of equal length, if there is more than one."""
+    """Return sections of equal length, or the items of a short list."""
     if len(items) <= _SECTION // 3:
         return items
     number = -(-len(items) // _SECTION)
@@ -262,7 +261,7 @@ def _parts(items: list[Item]) -> list[Item]:
 
 
 def _named(root: Block) -> Block:
-    """Give sections their label: the first and last of what they hold."""
+    """Set the labels of sections: first and last item."""
     for block in _all(root):
         if block.kind == "section":
             first, last = block.items[0], block.items[-1]

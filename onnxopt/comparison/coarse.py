@@ -1,4 +1,4 @@
-"""Graphs that are too large to draw node by node: a box for each block that stays closed, as if it were a node."""
+"""Graphs too large to draw by node: a box for each closed block, drawn like a node."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from onnxopt.protos import tensor_type, type_name
 
 _BOXES: Final = 1_000
 _LENGTH: Final = 120  # characters of a name
-_OPERATORS: Final = 12  # that a box lists
+_OPERATORS: Final = 12  # listed in a box
 NOTE: Final = "The graphs are large: a box stands for a block of nodes, without their details."
 
-Box = tuple[str, int]  # "node" and its index, or "block" and its place
+Box = tuple[str, int]  # ("node", index) or ("block", index)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the graphs: what became of each node, the block that it is in, and the rewrites that are known."""
+    """A graph with the fate of each node, its block, and known rewrites by node."""
 
     graph: GraphRecord
     fates: list[Fate]
@@ -35,7 +35,7 @@ class Side:
 
 
 def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | None) -> dict[str, Any]:
-    """`data` of `Comparison.to_dict()` with boxes for nodes; what refers to a node refers to its box."""
+    """Return `data` of `Comparison.to_dict()` with boxes in place of nodes, and all node indices replaced."""
     around = [b["parent"] for b in data["blocks"]]
     closed = _closed(around, sides)
     boxes = [_boxes(side, closed) for side in sides]
@@ -74,7 +74,7 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
 def _between(
     boxes: list[dict[Box, list[int]]], of: list[list[int]], found: Counterparts
 ) -> tuple[list[tuple[int, int]], list[tuple[int, list[int]]]]:
-    """Which boxes of both graphs are counterparts, and which became part of others."""
+    """Return (pairs of corresponding boxes, boxes merged into others)."""
     keys = [list(drawn) for drawn in boxes]
     other = {key: k for k, key in enumerate(keys[1]) if key[0] == "block"}
     pairs = {(k, other[key]) for k, key in enumerate(keys[0]) if key in other}
@@ -85,8 +85,10 @@ def _between(
 
 
 def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
-    """For each block the outermost closed one that holds it, None where all are open. They open from the outside in,
-    as long as there are few boxes; blocks come after those around them."""
+    """Return, by block, the outermost closed block that contains it; None if all are open.
+
+    Blocks open from the outside in, as long as the number of boxes is bounded. Parents precede children.
+    """
     inner: list[list[int]] = [[] for _ in around]
     for at, parent in enumerate(around):
         if parent >= 0:
@@ -107,7 +109,7 @@ def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
 
 
 def _boxes(side: Side, closed: list[int | None]) -> dict[Box, list[int]]:
-    """The nodes of each box: those of a closed block, or one alone."""
+    """Return the nodes of each box: of a closed block, or a single node."""
     found: dict[Box, list[int]] = {}
     for i, at in enumerate(side.inside):
         block = closed[at]
@@ -116,7 +118,7 @@ def _boxes(side: Side, closed: list[int | None]) -> dict[Box, list[int]]:
 
 
 def _numbers(side: Side, boxes: dict[Box, list[int]]) -> list[int]:
-    """The box of each node."""
+    """Return the box of each node."""
     found = [0] * len(side.inside)
     for k, members in enumerate(boxes.values()):
         for i in members:
@@ -158,7 +160,7 @@ def _graph(
 
 
 def _typed(values: list[Value]) -> list[tuple[str, str]]:
-    """Their names, and types as far as the file says them: nothing is inferred of a graph so large."""
+    """Return names and types of values. Only declared types are used, as inference takes too long."""
     names = {v.name for v in values}
     proto = values[0].graph.model.proto.graph if values else GraphProto()
     said = {i.name: tensor_type(i.type) for i in (*proto.input, *proto.value_info, *proto.output) if i.name in names}
@@ -169,8 +171,10 @@ def _typed(values: list[Value]) -> list[tuple[str, str]]:
 def _values(
     graph: GraphRecord, inside: list[int], count: int
 ) -> tuple[dict[int, int], list[list[int]], list[list[int]]]:
-    """The values between boxes with their new indices, and what each box reads and makes. Of those that go the same
-    way one is shown."""
+    """Return ({value: new index}, values read by box, values made by box) for values between boxes.
+
+    Of values with equal maker and readers, only the first is kept.
+    """
     main = graph.scopes[0]
     ends = {v: "input" for v in main.inputs if not graph.values[v].constant} | dict.fromkeys(main.outputs, "output")
     makers: list[int | None] = [None] * len(graph.values)

@@ -1,4 +1,4 @@
-"""Everything a report of two models shows, as one plain record."""
+"""Comparison of two models as a plain record for the report."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from onnxopt.io import load
 
 @dataclass
 class Comparison:
-    """Two models, what became of each node, and the run that led from one to the other, where there was one."""
+    """Two models, the fate of each node, and the run that made the second, if known."""
 
     before: GraphRecord
     after: GraphRecord
     stats: tuple[ModelStats, ModelStats]
     counterparts: Counterparts
     history: History | None
-    doubts: list[str]  # reasons to think that the run did not lead from one to the other
+    doubts: list[str]  # reasons to doubt that the run belongs to both files
 
     def to_dict(self, verdict: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """For the page: nodes by index, everything else by value. `verdict`: that of the page, as a record. What a run
-        did, or without one the weights that differ."""
+        """Return the page's data: nodes by index, everything else by value.
+
+        verdict: shown on the page. Contains the run's history, or without a run the differing weights.
+        """
         history, failures = self.history, Failures()
         data: dict[str, Any] = {
             "failures": failures,
@@ -75,7 +77,7 @@ class Comparison:
         return ["The report has no journal: what merged is known by names only."] if unknown else []
 
     def _examples(self, history: History) -> dict[str, tuple[int, int]]:
-        """Where the nodes are that reasons for declining name: in which graph, and its index there."""
+        """Return {text of a node in a decline reason: (graph, index of the node)}."""
         wanted = {
             declined["example"]
             for p in history.report["pipeline"]["passes"]
@@ -83,7 +85,8 @@ class Comparison:
             for declined in rule["declined"].values()
         }
         found: dict[str, tuple[int, int]] = {}
-        for side, graph in enumerate((self.after, self.before)) if wanted else ():  # where it is in both: in the result
+        # A node in both is shown in the result.
+        for side, graph in enumerate((self.after, self.before)) if wanted else ():
             for i, node in enumerate(graph.nodes):
                 if (text := node.text) in wanted:
                     found.setdefault(text, (1 - side, i))
@@ -91,7 +94,7 @@ class Comparison:
 
 
 def compare_files(before: str | Path, after: str | Path, history: History | None = None) -> Comparison:
-    """Compare two files, of a run or without one. Raises ModelError for what cannot be read."""
+    """Compare two files, with or without a run. Raises ModelError for an unreadable file."""
     original, result = load(before, stored=True), load(after, stored=True)
     stats = model_stats(original), model_stats(result)
     if max(s.nodes for s in stats) <= LARGE:
@@ -105,7 +108,7 @@ def compare_files(before: str | Path, after: str | Path, history: History | None
 def _doubts(
     history: History, after: GraphRecord, stats: tuple[ModelStats, ModelStats], source: Path, result: Path
 ) -> list[str]:
-    """Reasons to doubt that the run led from one file to the other."""
+    """Return reasons to doubt that the run belongs to both files."""
     if history.repeated:
         assert history.result is not None
         if history.result == after.signature():

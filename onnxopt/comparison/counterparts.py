@@ -1,7 +1,7 @@
-"""Which node of the original became which node of the result.
+"""Correspondence between nodes of the original and of the result.
 
-Nodes of the same operator are counterparts when they make the same value, else when they have the same name. The
-journal of a run then says what was replaced by what; and a value that another node makes now says so too.
+Nodes of equal operators correspond if they make the same value, else if they have the same name. Further
+correspondences come from the journal of a run, and from values now made by a different node.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from onnxopt.graph.value import Value
 from onnxopt.pipeline.instruments import Entry
 from onnxopt.protos import tensor_bytes
 
-_COMPARED: Final = 1 << 16  # bytes of two constants whose contents are compared
+_COMPARED: Final = 1 << 16  # bytes of constants compared by content
 
 
 class Fate(StrEnum):
-    """What became of a node: KEPT and CHANGED have a counterpart, MERGED is part of others, GONE and NEW are alone."""
+    """Fate of a node: KEPT and CHANGED have a counterpart, MERGED is part of different nodes, GONE and NEW have
+    none."""
 
     KEPT = "kept"
     CHANGED = "changed"
@@ -32,7 +33,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One entry of a journal: which rule of which pass."""
+    """A journal entry: the rule of a pass."""
 
     number: int
     pass_name: str
@@ -44,25 +45,27 @@ class Rewrite:
 
 @dataclass
 class Counterparts:
-    """`before[i]` and `after[j]` are fates. `pair` maps nodes of the original to nodes of the result, `merged` to those
-    they became part of; `rewrites` are those that took (original) or made (result) a node."""
+    """Correspondence between the nodes of two graphs, by index."""
 
-    before: list[Fate] = field(default_factory=list)
-    after: list[Fate] = field(default_factory=list)
-    pair: dict[int, int] = field(default_factory=dict)
+    before: list[Fate] = field(default_factory=list)  # fates of the original's nodes
+    after: list[Fate] = field(default_factory=list)  # fates of the result's nodes
+    pair: dict[int, int] = field(default_factory=dict)  # {node of the original: node of the result}
+    # {node of the original: nodes of the result it is part of}.
     merged: dict[int, list[int]] = field(default_factory=dict)
-    rewrites_before: dict[int, Rewrite] = field(default_factory=dict)
-    rewrites_after: dict[int, Rewrite] = field(default_factory=dict)
+    rewrites_before: dict[int, Rewrite] = field(default_factory=dict)  # rewrites that removed a node
+    rewrites_after: dict[int, Rewrite] = field(default_factory=dict)  # rewrites that made a node
 
     def counts(self) -> dict[str, int]:
-        """How many nodes had each fate; counterparts once."""
+        """Return the number of nodes by fate, counterparts once."""
         found = Counter([*self.before, *(f for f in self.after if f is Fate.NEW)])
         return {fate.value: found[fate] for fate in Fate}
 
 
 def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | None = ()) -> Counterparts:
-    """Find counterparts. `journal`: what led from one to the other; without, names alone decide. None: no run did, and
-    constants of one name may differ."""
+    """Return the counterparts.
+
+    journal: entries of the run; empty: match by names only; None: no run, so constants of equal name may differ.
+    """
     is_run, journal = journal is not None, journal or ()
     found = Counterparts()
     back: dict[int, int] = {}
@@ -94,16 +97,16 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | No
     return found
 
 
-# -- by name -------------------------------------------------------------------------------------------------
+# -- by name ---------------------------------------------------------------------------------------------
 
 Key = Callable[[GraphRecord, NodeRecord], Hashable]
 
 
 def _keys(before: GraphRecord) -> Iterator[tuple[Key, bool]]:
-    """What makes two nodes counterparts, the surest first, and whether it may be said of one node only."""
+    """Yield (matching key of a node, whether the key must be unique), most reliable first."""
     yield lambda g, n: (g.scopes[n.scope].path, n.op, g.output_name(n)), False
     yield lambda g, n: (g.scopes[n.scope].path, n.op, n.name) if n.name else None, True
-    if len(before.scopes) > 1:  # what was in a body may be outside now
+    if len(before.scopes) > 1:  # nodes may have moved out of a body
         yield lambda g, n: (n.op, g.output_name(n)), True
         yield lambda g, n: (n.op, n.name) if n.name else None, True
 
@@ -122,7 +125,7 @@ def _pair(
 
 
 def _by_values(before: GraphRecord, after: GraphRecord, found: Counterparts) -> None:
-    """A node without counterpart, the value of which another node makes now, is part of that one."""
+    """Merge each node without counterpart into the node that now makes its value."""
     makers = {
         (after.scopes[n.scope].path, after.values[v].name): j
         for j, n in enumerate(after.nodes)
@@ -137,11 +140,11 @@ def _by_values(before: GraphRecord, after: GraphRecord, found: Counterparts) -> 
                 found.merged[i] = targets
 
 
-# -- by journal ----------------------------------------------------------------------------------------------
+# -- by journal ------------------------------------------------------------------------------------------
 
 
 class _Origins:
-    """Follows the journal: which nodes of the original are in what the last rewrite made."""
+    """Tracks through the journal which original nodes each made node comes from."""
 
     def __init__(self, before: GraphRecord, journal: Sequence[Entry]) -> None:
         self.taken: dict[int, Rewrite] = {}
@@ -155,13 +158,13 @@ class _Origins:
     def _follow(self, scope: str, removed: Sequence[str], made: Sequence[str], rewrite: Rewrite) -> None:
         sources = [i for text in removed for i in self._live.pop((scope, text), ())]
         self.taken.update(dict.fromkeys(sources, rewrite))
-        one_to_one = rewrite.rule or len(made) == 1  # else an entry holds unrelated changes
+        one_to_one = rewrite.rule or len(made) == 1  # else an entry contains unrelated changes
         for text in made:
             self._live[scope, text] = list(dict.fromkeys(sources)) if one_to_one else []
             self._made[scope, text] = rewrite
 
     def of(self, after: GraphRecord, node: NodeRecord) -> tuple[list[int], Rewrite | None]:
-        """The original nodes in a node of the result, and the rewrite that made it (None: it is an original)."""
+        """Return (original nodes contained in a node of the result, rewrite that made it or None)."""
         if not self._made:
             return [], None
         key = after.scopes[node.scope].path, node.text
@@ -169,11 +172,11 @@ class _Origins:
         return (self._live.get(key, []), rewrite) if rewrite is not None else ([], None)
 
 
-# -- same or changed -----------------------------------------------------------------------------------------
+# -- same or changed -------------------------------------------------------------------------------------
 
 
 def _same_work(before: GraphRecord, a: NodeRecord, after: GraphRecord, b: NodeRecord, is_run: bool) -> bool:
-    """The same attributes and constants; other inputs may come from elsewhere."""
+    """Return whether two nodes have equal attributes and constants. Computed inputs may differ."""
     if len(a.inputs) != len(b.inputs) or sorted(a.attributes) != sorted(b.attributes):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Graphs as the page draws them: node by node, or a box for each block where that would open slowly."""
+"""Graphs as drawn by the page: node by node, or a box for each block if large."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onnxopt.comparison.records import LARGE, GraphRecord, elements
 from onnxopt.comparison.shared_blocks import SharedBlocks
 from onnxopt.graph.text import type_text
 
-_NAMES: Final = 2_000_000  # characters of all names, up to which each node is shown
+_NAMES: Final = 2_000_000  # characters of all names, up to which every node is drawn
 
 
 def drawing(
     data: dict[str, Any], shared: SharedBlocks, sides: Sequence[Side], found: Counterparts | None
 ) -> dict[str, Any]:
-    """`data` with the graphs of one model, or of two and what they share. Of large ones blocks are shown, no nodes."""
+    """Return `data` with the graph of a model, or two graphs and their correspondence."""
     blocks = [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in shared.blocks]
     data |= {"blocks": blocks}
     if _is_large([side.graph for side in sides]):
@@ -36,7 +36,7 @@ def _is_large(graphs: Sequence[GraphRecord]) -> bool:
 
 
 def _graph(side: Side) -> dict[str, Any]:
-    """Lists rather than objects: there may be many thousands."""
+    """Return the record of a graph, in lists rather than objects, as nodes may be many thousands."""
     graph = side.graph
     constants = [(v, elements(v)) for v in graph.values]
     return {

@@ -1,4 +1,4 @@
-"""Sections of a page that could not be made, each with the reason."""
+"""Failed sections of a page, with reasons."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Other = TypeVar("Other")
 
 
 class Failures(dict[str, str]):
-    """The reason for each section that failed. The other sections of the page are made."""
+    """{section: reason}. All further sections of the page are made."""
 
     def attempt(self, section: str, make: Callable[[], Made], otherwise: Other) -> Made | Other:
-        """Returns what `make` returns; where it raises, notes the reason and returns `otherwise`.
+        """Return the result of `make`; if it raises, record the reason and return `otherwise`.
 
-        What the system refuses (memory, space) is raised, and with ONNXOPT_DEBUG everything is.
+        Refusals by the system (memory, space) are raised, and with ONNXOPT_DEBUG all errors.
         """
         try:
             return make()
@@ -29,5 +29,5 @@ class Failures(dict[str, str]):
             return otherwise
 
     def lines(self) -> list[str]:
-        """A line for each section, as the page and the command say it."""
+        """Return a line for each failed section, for the page and the command."""
         return [f"section {section} could not be made: {reason}" for section, reason in self.items()]

@@ -1,4 +1,4 @@
-"""What a run did, as the JSON says that `optimize --report` writes: every field with its type."""
+"""History of a run, read from the JSON of `optimize --report`, with every field's type checked."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 
 @dataclass
 class History:
-    """`report` is `api.Report.to_dict()`, `timeline` and `journal` are lists of runs and rewrites, empty if unknown.
+    """History of a run."""
 
-    `repeated`: found by running again (`repetition.py`), not recorded. `result`: the signature of the graph that the
-    repetition made.
-    """
-
-    report: dict[str, Any]
-    timeline: list[dict[str, Any]] = field(default_factory=list)
-    journal: list[Entry] = field(default_factory=list)
-    repeated: bool = False
-    result: tuple[int, bytes] | None = None
+    report: dict[str, Any]  # `api.Report.to_dict()`
+    timeline: list[dict[str, Any]] = field(default_factory=list)  # runs of passes, [] if unknown
+    journal: list[Entry] = field(default_factory=list)  # rewrites, [] if unknown
+    repeated: bool = False  # found by repeating the run (`repetition.py`)
+    result: tuple[int, bytes] | None = None  # signature of the graph made by the repetition
 
 
 def read_history(path: str | Path) -> History:
-    """Read a report. Raises UsageError for a file that cannot be read, or is none."""
+    """Return the history in a report file. Raises UsageError for an unreadable or invalid file."""
     path = Path(path)
     try:
         data = json.loads(path.read_bytes())
@@ -46,7 +42,7 @@ def read_history(path: str | Path) -> History:
 
 
 def _history(data: Mapping[str, Any]) -> History:
-    """Every field that is shown, each with its type; others are left out."""
+    """Return the history with all fields shown, type-checked; further fields are ignored."""
     pipeline = data["pipeline"]
     report: dict[str, Any] = {
         "source": str(data["source"]),
@@ -152,5 +148,5 @@ def _side(side: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(n: Any) -> float:
-    """JSON has no infinity."""
+    """Return a float; null stands for infinity, unknown to JSON."""
     return float("inf") if n is None else float(n)

@@ -1,4 +1,4 @@
-"""The nodes that a verdict and a run name, found in both graphs: for links, and to mark them."""
+"""Nodes named by a verdict or a run, located in both graphs for links and marks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onnxopt.comparison.history import History
 from onnxopt.comparison.records import ABSENT, GraphRecord
 from onnxopt.pipeline.instruments import Entry
 
-Key = tuple[str, str]  # path of a scope, and a name in it
-Spot = tuple[int, int]  # in which graph (0 the original, 1 the result), and its index there
+Key = tuple[str, str]  # (path of a scope, name)
+Spot = tuple[int, int]  # (graph: 0 original, 1 result; index)
 
 
 class Marks:
-    """Looks nodes up by what they make and by their text, in the scope they are said to be in."""
+    """Lookup of nodes by output and by text, within a scope."""
 
     def __init__(self, before: GraphRecord, after: GraphRecord, history: History) -> None:
         self._graphs = before, after
@@ -35,8 +35,10 @@ class Marks:
         return {str(entry.number): entry for entry in self._history.journal}
 
     def places(self, verdict: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """For each place of a verdict (`Verification.to_dict()`): the nodes of both sides, None for what is not there,
-        and for each rewrite one node of what it made, else of what it took."""
+        """Return, for each place of a verdict (`Verification.to_dict()`), the located nodes and rewrites.
+
+        nodes: of both sides, None if not found. rewrites: a node made by each rewrite, else a removed node.
+        """
         return [
             {
                 "nodes": [[self._node(i, side, place["scope"]) for side in place["ab"[i]]] for i in (0, 1)],
@@ -46,11 +48,11 @@ class Marks:
         ]
 
     def left_out(self) -> list[Spot | None]:
-        """For each rewrite that was left out: the node it would have replaced."""
+        """Return, for each rewrite left out, the node it would have replaced."""
         return [self._maker(r.get("value", ""), r.get("scope", "")) for r in self._history.report["rolled_back"]]
 
     def _node(self, i: int, side: Mapping[str, Any], scope: str) -> int | None:
-        """By what it makes, in this scope; the body of a node that has another name is another scope."""
+        """Return the node with an output in a scope, else in any scope if unique: bodies may be renamed."""
         graph, made, name = self._graphs[i], self._made[i], next(iter(side["outputs"]), "")
         here = made.get((scope, name), [])
         there = here or [n for key, nodes in made.items() if key[1] == name for n in nodes]
@@ -58,7 +60,7 @@ class Marks:
         return same[0] if here and same else here[0] if here else same[0] if len(same) == 1 else None
 
     def _rewrite(self, line: str) -> Spot | None:
-        """Of a line as the journal writes them, if it is the journal of this run."""
+        """Return a node of a journal line, if the line belongs to this run's journal."""
         entry = self._entries.get(line.partition(" ")[0])
         if entry is None:
             return None
@@ -79,7 +81,7 @@ class Marks:
 
 
 def _by_key(graph: GraphRecord, names: list[list[str]]) -> dict[Key, list[int]]:
-    """`names`: of each node."""
+    """Return {(scope, name): nodes}. `names`: by node."""
     found: dict[Key, list[int]] = defaultdict(list)
     for n, node in enumerate(graph.nodes):
         for name in names[n]:

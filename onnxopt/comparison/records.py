@@ -1,5 +1,7 @@
-"""A model's graph by numbers: nodes, values and scopes, each called by its index. What is said of them is read off the
-model when it is asked for: of a large graph little is shown, and nothing is made for every node."""
+"""Records of a model's graph: nodes, values and scopes by index.
+
+Details are read from the model on demand: of a large graph, few are shown.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from onnxopt.graph.text import attribute_text, constant_text, shape_text
 from onnxopt.graph.value import Value
 from onnxopt.protos import attribute_value, is_external, type_name
 
-ABSENT: Final = -1  # an optional input or output that is left out
-LARGE: Final = 16_000  # nodes of a graph, up to which each of them is shown
-_NAMESPACE: Final = "namespace"  # metadata of PyTorch's exporter: the modules around a node
+ABSENT: Final = -1  # an omitted optional input or output
+LARGE: Final = 16_000  # nodes of a graph, up to which each is shown
+_NAMESPACE: Final = "namespace"  # metadata of PyTorch's exporter: modules around a node
 _BODIES: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 class NodeRecord:
-    """`scope`, `inputs`, `outputs` are indices; `text` is how journals and messages call the node."""
+    """A node. `scope`, `inputs`, `outputs` are indices; `text` identifies the node in journals and messages."""
 
     __slots__ = ("_node", "inputs", "op", "outputs", "scope")
 
@@ -51,11 +53,11 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class ScopeRecord:
-    """The main graph, which is the first, a function, or a body: `owner` is its node, `label` its attribute."""
+    """A graph: the main graph (first), a function, or a body."""
 
     path: str
-    label: str
-    owner: int | None
+    label: str  # attribute of a body
+    owner: int | None  # node of a body
     is_function: bool
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -63,18 +65,18 @@ class ScopeRecord:
 
 @dataclass
 class GraphRecord:
-    """Scope by scope, bodies after their owners; nodes in order."""
+    """Scopes, with bodies after their owners; nodes in order."""
 
     nodes: list[NodeRecord] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     scopes: list[ScopeRecord] = field(default_factory=list)
 
     def output_name(self, node: NodeRecord) -> str:
-        """The name of the first output there is."""
+        """Return the name of the first output present, or ""."""
         return next((self.values[i].name for i in node.outputs if i != ABSENT), "")
 
     def signature(self) -> tuple[int, bytes]:
-        """What makes two graphs the same, but for the contents of weights."""
+        """Return (number of nodes, digest), equal for equal graphs regardless of weights."""
         found = hashlib.sha256()
         for n in self.nodes:
             made, read = ([v if v == ABSENT else self.values[v].name for v in ends] for ends in (n.outputs, n.inputs))
@@ -83,7 +85,7 @@ class GraphRecord:
 
 
 def graph_record(model: Model) -> GraphRecord:
-    """Read off a model, with the types and shapes that are known."""
+    """Return the record of a model, with known types and shapes."""
     record = GraphRecord()
     indices: dict[Value | None, int] = {None: ABSENT}
 
@@ -109,19 +111,19 @@ def graph_record(model: Model) -> GraphRecord:
 
 
 def elements(value: Value) -> str | None:
-    """The few elements of a constant, empty where they are many or in another file; None for what is no constant."""
+    """Return the elements of a small constant as text; "" for many or external elements; None unless constant."""
     if not value.constant:
         return None
     return "" if is_elsewhere(value) else constant_text(value)
 
 
 def is_elsewhere(value: Value) -> bool:
-    """Are the elements of a constant in a data file?"""
+    """Return whether a constant's elements are in a data file."""
     return value.tensor is not None and bool(is_external(value.tensor))
 
 
 def same_constant(x: Value, y: Value) -> bool:
-    """The same type and elements; what is in data files is not read for that."""
+    """Return whether two constants have equal type and elements. External data is assumed to be equal."""
     if x.constant_type() != y.constant_type():
         return False
     if is_elsewhere(x) or is_elsewhere(y):
@@ -131,7 +133,7 @@ def same_constant(x: Value, y: Value) -> bool:
 
 
 def _attribute(a: AttributeProto) -> str:
-    """As text; a tensor by type and shape, without decoding it."""
+    """Return an attribute as text; for a tensor, type and shape without decoding."""
     if a.ref_attr_name:
         return f"@{a.ref_attr_name}"
     if a.type == AttributeProto.TENSOR:

@@ -1,4 +1,4 @@
-"""What a run did and what is to be said of its result, where nobody wrote it down: found out by running again."""
+"""Repetition of a run without record, to find its history and verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from onnxopt.verification import Verification, Verifier, VerifyOptions
 def repeat(
     source: str | Path, options: OptimizeOptions | None = None, progress: Callable[[str], None] = lambda name: None
 ) -> History:
-    """Optimize `source` in memory. Raises what `optimize_file` raises, except WriteError and VerificationError."""
+    """Return the history of optimizing `source` in memory. Raises as `optimize_file`, except WriteError and
+    VerificationError."""
     options = options or OptimizeOptions()
     progress("optimizing again")
     start = time.perf_counter()
@@ -38,7 +39,7 @@ def repeat(
     made = graph_record(model).signature()
     if made[0] > LARGE:
         del model
-        gc.collect()  # a graph is one big cycle, and two more are about to be read
+        gc.collect()  # a graph is a large reference cycle, and two further graphs are about to be read
     return History(report.to_dict(), timeline.to_list(), journal.entries, True, made)
 
 
@@ -50,9 +51,11 @@ def judge(
     tolerances: Mapping[str, float] | None = None,
     libraries: Sequence[str | os.PathLike[str]] = (),
 ) -> Verification:
-    """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
-    `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
-    passes said that they change outputs; `libraries`: of custom operators."""
+    """Return the verdict on a result made with `options`, for the fixed sizes and frozen initializers.
+
+    entries: journal of the run, to name rewrites at faults; tolerances: by pass, declared change of outputs; libraries:
+    of custom operators.
+    """
     options = options or OptimizeOptions()
     asked = VerifyOptions(
         limit=options.limits.memory,
@@ -69,6 +72,6 @@ def judge(
         verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         verifier.submit(result, tolerances)
         found = verifier.finish()
-    found.hint = ""  # what it says is for those who optimize
+    found.hint = ""  # the hint addresses users who optimize
     explain(found.places, entries)
     return found

@@ -1,4 +1,4 @@
-"""Blocks that two graphs share: made for the larger, and inherited by the nodes of the other."""
+"""Blocks shared by two graphs: made for the larger, and inherited by nodes of the smaller."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onnxopt.comparison.records import GraphRecord
 
 @dataclass
 class SharedBlocks:
-    """`blocks` with the index of the one around each (-1: none), parents first; `inside[side][node]` is a block."""
+    """Blocks of two graphs."""
 
-    blocks: list[tuple[Block, int]]
-    inside: tuple[list[int], list[int]]
+    blocks: list[tuple[Block, int]]  # (block, index of its parent or -1), parents first
+    inside: tuple[list[int], list[int]]  # by graph: block of each node
 
 
 def share_blocks(before: GraphRecord, after: GraphRecord, found: Counterparts) -> SharedBlocks:
-    """The block of each node of both graphs. Counterparts, and nodes with what merged into them, are in the same."""
+    """Return the blocks of both graphs. Counterparts and merged nodes share a block."""
     links: tuple[dict[int, int], dict[int, int]] = (dict(found.pair), {j: i for i, j in found.pair.items()})
     for i, targets in found.merged.items():
         links[0].setdefault(i, targets[0])
@@ -34,7 +34,7 @@ def share_blocks(before: GraphRecord, after: GraphRecord, found: Counterparts) -
 
 
 def own_blocks(graph: GraphRecord) -> tuple[list[tuple[Block, int]], list[int]]:
-    """The blocks of one graph, as `SharedBlocks` has them, and the block of each of its nodes."""
+    """Return (blocks as in `SharedBlocks`, block of each node) of a graph."""
     known: list[tuple[Block, int]] = [(blocks(graph), -1)]
     for at, (block, _) in enumerate(known):
         known.extend((item, at) for item in block.items if isinstance(item, Block))
@@ -43,7 +43,7 @@ def own_blocks(graph: GraphRecord) -> tuple[list[tuple[Block, int]], list[int]]:
 
 
 def _inherited(graph: GraphRecord, links: Mapping[int, int], inside: list[int]) -> list[int]:
-    """The counterpart's block; else that of what feeds the node; else its neighbour's."""
+    """Return the block of each node: the counterpart's, else of its last operand, else of the preceding node."""
     makers = {v: i for i, n in enumerate(graph.nodes) for v in n.outputs}
     found: list[int] = []
     for i, node in enumerate(graph.nodes):
@@ -56,7 +56,7 @@ def _inherited(graph: GraphRecord, links: Mapping[int, int], inside: list[int]) 
 
 
 def _spread(known: list[tuple[Block, int]], inherited: list[int]) -> list[int]:
-    """Where a block got too many, they are in sections of it."""
+    """Split blocks with too many inherited nodes into sections. Returns the new block of each node."""
     held: dict[int, list[int]] = defaultdict(list)
     for i, at in enumerate(inherited):
         held[at].append(i)

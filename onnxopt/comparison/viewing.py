@@ -1,4 +1,4 @@
-"""One model, as the page shows it that compares nothing."""
+"""A single model as shown by the page."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _LENGTH: Final = 300  # characters of a property
 
 @dataclass
 class View:
-    """A model's graph and counts, and what its file says of itself: producer, description, metadata."""
+    """A model's graph, counts and properties."""
 
     graph: GraphRecord
     stats: ModelStats
-    properties: list[tuple[str, str]]
+    properties: list[tuple[str, str]]  # producer, description, metadata
 
     def to_dict(self) -> dict[str, Any]:
-        """For the page, as `Comparison.to_dict()` of a single model, without a run."""
+        """Return the page's data, as `Comparison.to_dict()` for a single model without a run."""
         failures = Failures()
         data: dict[str, Any] = {
             "failures": failures,
@@ -55,7 +55,7 @@ class View:
 
 
 def view_file(path: str | Path) -> View:
-    """Read a file. Raises ModelError for one that cannot be read."""
+    """Return the view of a file. Raises ModelError for an unreadable file."""
     model = load(path, stored=True)
     stats = model_stats(model)
     if stats.nodes <= LARGE:

@@ -1,4 +1,4 @@
-"""The constants of one model, or those that differ between two."""
+"""Constants of a model, or the differing constants of two models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ _LISTED: Final = 300
 
 
 def weights(graphs: Sequence[GraphRecord]) -> dict[str, Any]:
-    """The largest first: of one model all, of two those that differ. `rows` have scope, name, and for each model
-    the type, the bytes and the few elements, or None. `left`: how many more there are; `same`: how many both have;
-    `unread`: how many of these are in data files, which are not compared."""
+    """Return the constants, largest first: all of a single model, or the differing constants of two.
+
+    rows: scope, name, and for each model (type, bytes, elements if few) or None; left: number not listed; same: number
+    of equal constants; unread: equal constants in data files, not compared.
+    """
     held = [{(v.graph.path, v.name): v for v in g.values if v.constant} for g in graphs]
     names = dict.fromkeys(key for side in held for key in side)
     same = unread = 0
