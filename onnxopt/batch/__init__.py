@@ -1,4 +1,4 @@
-"""Many models: jobs that can be sent to other processes and machines, what is known from before, and budgets."""
+"""Optimization of many models: jobs for processes and machines, cached results, budgets."""
 
 from onnxopt.batch.budget import Budget, parse_budget
 from onnxopt.batch.job import Job, Outcome, worst_code

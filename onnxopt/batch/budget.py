@@ -1,4 +1,4 @@
-"""Budgets: comparisons of figures that a build must keep, such as `nodes_after > 500`."""
+"""Budgets: conditions on figures of a run, such as `nodes_after > 500`, under which the run fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Budget:
     tree: ast.expr
 
     def exceeded(self, report: Mapping[str, Any]) -> str:
-        """What it says about a report (`api.Report.to_dict()`), with the figures; empty if the condition is false."""
+        """Return the condition with its figures for a report (`api.Report.to_dict()`); "" if false."""
         figures = figures_of(report)
         if not _value(self.tree, figures):
             return ""
@@ -51,14 +51,17 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """`nodes_after > 0.5 * nodes_before`, `bytes_after > 20 * MiB or rolled_back`: figures, numbers, + - * /,
-    comparisons, `and`, `or`, `not`. Raises UsageError with the column of what is not one of these."""
+    """Return the budget of a text such as `bytes_after > 20 * MiB or rolled_back`.
+
+    Allowed: figures, numbers, units, + - * /, comparisons, `and`, `or`, `not`. Raises UsageError with the column of a
+    fault.
+    """
     text = " ".join(text.split())
     if len(text) > _MAX_NOTE:
         raise UsageError(f"--fail-if '{text[:40]}…': longer than {_MAX_NOTE} characters", _hint())
     try:
         tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # too deep is one of the last two
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # deep nesting raises the last two
         column, said = (e.offset or len(text) or 1, e.msg) if isinstance(e, SyntaxError) else (1, "cannot be parsed")
         raise UsageError(f"--fail-if {text!r}: column {column}: {said}", _hint()) from None
     _check(tree, text)
@@ -122,8 +125,10 @@ def _value(node: ast.expr, figures: Mapping[str, float]) -> Any:
 
 
 def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a report. `verified` is 1 where it is equal, verified, or verified in pieces; `max_rel` the
-    largest difference, infinite where nothing could be compared. A model that was not changed computes what it did."""
+    """Return the figures of a report.
+
+    verified: 1 if proven or unchanged. max_rel: largest difference, infinite if nothing was compared, 0 if unchanged.
+    """
     pipeline: Mapping[str, Any] = report["pipeline"]
     verdict: Mapping[str, Any] = report.get("verification") or {}
     before, after, same = pipeline["nodes_before"], pipeline["nodes_after"], not report["changed"]

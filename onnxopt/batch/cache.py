@@ -1,4 +1,4 @@
-"""Results of earlier runs, found by the content of what they were made from."""
+"""Cache of results, by digests of all inputs."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from onnxopt.batch.placing import file_digest, files_of
 from onnxopt.batch.secret import cache_key, is_own
 from onnxopt.io.changes import Watch
 
-_ALONE: Final = "model.onnx"  # what a result without data files is called here: its own name is any
+_ALONE: Final = "model.onnx"  # name of a result without data files, whose own name is arbitrary
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a result depends on, as a digest. `named`: its data files are called after it, so its name is part of it."""
+    """Digest of everything a result depends on."""
 
     digest: str
-    named: bool
-    watch: Watch = field(default_factory=Watch, compare=False)  # of the files that it was made of
+    named: bool  # data files are named after the result, so its name is included
+    watch: Watch = field(default_factory=Watch, compare=False)  # of the files read
 
 
 @dataclass(frozen=True)
 class Known:
-    """A copy of a result: the file of the model, alone or with its data, the report and exit code of its run."""
+    """A cached result, copied."""
 
-    model: Path
+    model: Path  # model file, with its data beside
     report: dict[str, Any]
     code: int
 
 
 class _Refused(Exception):
-    """An entry that is not what its maker put there, or not made by the user."""
+    """An entry damaged, or not made by the user."""
 
 
 class Cache:
-    """A folder with an entry for each (model, options, versions). Many processes may use it at once.
+    """A folder with an entry for each (model, options, versions), shared by processes.
 
-    An entry is written beside its place and renamed into it, so that it is there whole or not at all. It bears the
-    user's key: what others put there, what was damaged or changed since, counts for nothing, and `notes` say so.
+    An entry is written beside its place, then renamed: it is complete or absent. Entries are authenticated with the
+    user's key: damaged or foreign entries are ignored, and reported in `notes`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,8 @@ class Cache:
             self.notes.append(f"the cache {folder} is not used: {e.strerror or e}")
 
     def key(self, source: Path, job: Job) -> Key:
-        """From the bytes of all files that are read, options and versions. Raises ModelError for a bad model."""
+        """Return the key of a job: bytes of all files read, options, versions. Raises ModelError for an invalid
+        model."""
         from onnxopt import __version__
         from onnxopt.io.external import ExternalData, data_files, external_tensors
         from onnxopt.io.load import read_proto
@@ -81,7 +82,7 @@ class Cache:
             "options": _plain(asdict(job.options)),
             "verify": _plain(asdict(verify)) if verify is not None else None,
             "strict": job.strict,
-            "stats": job.stats,  # of which the report is kept, too
+            "stats": job.stats,  # the report depends on `stats`
             "plugins": [[p, _module_digest(p)] for p in job.plugins] + list(_installed_plugins()),
             "model": file_digest(source),
             "data": [[name, file_digest(data.path("", name))] for name in beside],
@@ -91,7 +92,7 @@ class Cache:
         return Key(hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest(), bool(beside), watch)
 
     def get(self, key: Key, into: Path) -> Known | None:
-        """The entry, if it is there and whole, its files copied `into` a folder."""
+        """Return the entry with files copied `into` a folder; None if absent or invalid."""
         if self._secret is None:
             return None
         try:
@@ -100,7 +101,7 @@ class Cache:
                 stored, copy = self._inside(key, "files", name), into / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(stored, copy)
-                if file_digest(copy) != digest:  # of the copy, which nobody else can change
+                if file_digest(copy) != digest:  # the copy cannot be changed by others
                     raise _Refused
             if record["model"] not in record["files"]:
                 raise _Refused
@@ -112,10 +113,10 @@ class Cache:
             return None
 
     def put(self, key: Key, model: Path, report: dict[str, Any], code: int) -> None:
-        """Keep a result that has a folder to itself. A cache that cannot be written is no reason to fail."""
+        """Store a result in a folder of its own. Write errors are ignored."""
         entry, files = self._entry(key), list(files_of(model))
         if self._secret is None or (len(files) > 1 and not key.named):
-            return  # or it outgrew a single file: its data are called after it
+            return  # a result that outgrew a single file has data files named after it
         called = {file: file.relative_to(model.parent).as_posix() for file in files} if key.named else {model: _ALONE}
         if any(_leads_out(name) for name in called.values()):
             return
@@ -142,7 +143,7 @@ class Cache:
             return
 
     def _holds(self, key: Key) -> bool:
-        """Is the entry there, as it was made?"""
+        """Return whether a valid entry is present."""
         try:
             files = self._record(key)["files"]
             return all(file_digest(self._inside(key, "files", name)) == digest for name, digest in files.items())
@@ -150,14 +151,14 @@ class Cache:
             return False
 
     def _record(self, key: Key) -> dict[str, Any]:
-        """What the entry says of itself, in the user's own words. Raises FileNotFoundError where there is none."""
+        """Return the authenticated record of an entry. Raises FileNotFoundError if absent, _Refused if invalid."""
         mac, _, text = self._inside(key, "record").read_text(encoding="utf-8").partition("\n")
         if not hmac.compare_digest(mac.encode(), self._mac(key, text).encode()):
             raise _Refused
         return dict(json.loads(text))
 
     def _inside(self, key: Key, *names: str) -> Path:
-        """A plain file of the entry, that no link leads to: nothing in an entry names what lies elsewhere."""
+        """Return a regular file of an entry. Raises _Refused for links, and for paths outside the entry."""
         entry = self._entry(key)
         if not entry.exists():
             raise FileNotFoundError(entry)
@@ -181,7 +182,8 @@ class Cache:
 
 
 def _leads_out(name: str) -> bool:
-    """May it name what is not below its folder, on some system? There are models that are called so: `net:v2.onnx`."""
+    """Return whether a name may lead out of its folder on any system. Also true of `net:v2.onnx`, a valid name
+    elsewhere."""
     return any(part in ("", ".", "..") or "\\" in part or ":" in part for part in name.split("/"))
 
 
@@ -190,7 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def _code_digest(package: Path) -> str:
-    """A digest of a package's sources. Their bytes, not their times: each installation has other times."""
+    """Return a digest of a package's sources, by content, as times differ between installations."""
     found = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         data = file.read_bytes()
@@ -200,7 +202,7 @@ def _code_digest(package: Path) -> str:
 
 
 def _module_digest(source: str) -> str:
-    """A digest of a plugin's code: the file, or all of the package; empty for what has no source."""
+    """Return a digest of a plugin's file or package; "" without source."""
     from importlib.util import find_spec
 
     if source.endswith(".py"):

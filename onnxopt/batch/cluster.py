@@ -1,4 +1,4 @@
-"""Jobs on a Dask cluster: the same jobs, sent to its workers, models and results by path or URL."""
+"""Jobs on a Dask cluster: sent to workers, with models and results by path or URL."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from onnxopt.batch.run import run
 from onnxopt.batch.storage import is_url
 from onnxopt.errors import UsageError
 
-_RETRIES = 3  # of a job whose worker died
+_RETRIES = 3  # of a job after its worker died
 
 
 def run_on_dask(jobs: Sequence[Job], address: str, done: Callable[[Outcome], None]) -> list[Outcome]:
-    """The outcomes, in the order of the jobs. A job whose worker dies is given to another one.
+    """Return the outcomes in the order of the jobs. A job is retried after its worker died.
 
-    Raises UsageError if there is no cluster at `address` (a scheduler, such as `tcp://host:8786`) within the time that
-    Dask's own configuration gives it, or Dask is missing.
+    Raises UsageError without Dask, or if no scheduler answers at `address` (`tcp://host:8786`) within Dask's timeout.
     """
     try:
         from distributed import Client, as_completed
@@ -50,7 +49,7 @@ def run_on_dask(jobs: Sequence[Job], address: str, done: Callable[[Outcome], Non
 
 
 def portable(job: Job) -> Job:
-    """The job with whole paths: its workers have other current folders."""
+    """Return the job with absolute paths, as workers have different current folders."""
     verify = job.verify_options
     if verify is not None:
         verify = replace(verify, inputs={name: os.path.abspath(file) for name, file in verify.inputs.items()})
@@ -73,7 +72,7 @@ def _outcome(job: Job, future: Any) -> Outcome:
     if future.status == "finished":
         outcome = future.result()
         assert isinstance(outcome, Outcome)
-        outcome.source, outcome.destination = job.source, job.destination  # as the user calls them
+        outcome.source, outcome.destination = job.source, job.destination  # names as given by the user
         if outcome.report is not None:
             outcome.report["source"] = job.source
             outcome.report["destination"] = job.destination if outcome.report["destination"] else ""

@@ -1,4 +1,4 @@
-"""Jobs on this machine, in processes that each do one after another: a crash on one model is that model's outcome."""
+"""Jobs on this machine, in processes that each run jobs in sequence: a crash is the outcome of a single model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onnxopt.batch.staging import clear_staging
 from onnxopt.worker.process import ending, start
 
 _START = "from onnxopt.batch.worker import main; main()"
-_LOOK = 0.2 if sys.platform == "win32" else None  # seconds: who waits without an end there does not hear Ctrl-C
-_PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
+_LOOK = 0.2 if sys.platform == "win32" else None  # seconds; on Windows, an endless wait ignores Ctrl-C
+_PATIENCE = 3.0  # seconds for an interrupted process to clean up before it is killed
 
 
 def run_locally(
@@ -27,12 +27,16 @@ def run_locally(
     done: Callable[[Outcome], None],
     phase: Callable[[str, str], None] = lambda source, name: None,
 ) -> list[Outcome]:
-    """The outcomes, in the order of the jobs; `done` hears each as it comes, `phase` what happens to each source now
-    (in another thread). On an interruption every process is told to end, and nothing that is unfinished stays."""
+    """Return the outcomes in the order of the jobs.
+
+    done: called with each outcome; phase: called with (source, activity) in a second thread. On an interruption all
+    processes end, and unfinished files are removed.
+    """
     workers = _Workers(phase)
     pool = ThreadPoolExecutor(max(1, processes))
     try:
-        largest_first = sorted(range(len(jobs)), key=lambda i: -_size(jobs[i].source))  # none is left alone at the end
+        # The longest job should not start last.
+        largest_first = sorted(range(len(jobs)), key=lambda i: -_size(jobs[i].source))
         futures: dict[Future[Outcome], int] = {pool.submit(workers.run, jobs[i]): i for i in largest_first}
         outcomes: dict[int, Outcome] = {}
         left = set(futures)
@@ -52,7 +56,7 @@ def run_locally(
 
 
 class _Workers:
-    """The processes that there are, and what each does."""
+    """The running processes, idle and busy."""
 
     def __init__(self, phase: Callable[[str, str], None]) -> None:
         self._phase = phase
@@ -62,7 +66,7 @@ class _Workers:
         self._stopped = False
 
     def run(self, job: Job) -> Outcome:
-        """The outcome of a job, also of one whose process dies."""
+        """Return the outcome of a job, also if its process dies."""
         process = self._take()
         if process is None:
             return Outcome(job.source, job.destination, message=f"{job.source}: interrupted")
@@ -87,7 +91,7 @@ class _Workers:
         )
 
     def _take(self) -> subprocess.Popen[bytes] | None:
-        """One that is idle, or a new one; None where nothing is to be started any more."""
+        """Return an idle or new process; None after `stop`."""
         with self._lock:
             if self._stopped:
                 return None
@@ -99,7 +103,7 @@ class _Workers:
             return process
 
     def stop(self) -> None:
-        """End them all, and start nothing more."""
+        """End all processes, and start no more."""
         with self._lock:
             self._stopped = True
             idle, running = self._idle, [*self._busy, *self._idle]
@@ -107,13 +111,13 @@ class _Workers:
         for process in running:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
-                process.stdin.close()  # it hears that
+                process.stdin.close()  # interrupts the process
         deadline = time.monotonic() + _PATIENCE
         for process in running:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()  # and `run` removes what it staged
+                process.kill()  # `run` removes its staged files
         for process in idle:
             _end(process)
 
@@ -121,12 +125,12 @@ class _Workers:
 def _size(source: str) -> int:
     try:
         return os.path.getsize(source)
-    except OSError:  # a URL, or no file
+    except OSError:  # a URL, or a missing file
         return 0
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of one that ends; its exit code."""
+    """Wait for an ending process. Returns its exit code."""
     code = process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:

@@ -1,4 +1,4 @@
-"""Where the results of many models go."""
+"""Destinations of a batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from onnxopt.wire import stands_alone
 
 
 def destinations(sources: Sequence[str], folder: str) -> list[str]:
-    """A file in `folder` (a path or URL) for each source, with what distinguishes their folders kept.
+    """Return a file in `folder` (path or URL) for each source, keeping distinguishing parent folders.
 
-    `a/x.onnx b/x.onnx` become `folder/a/x.onnx folder/b/x.onnx`; models of one folder lie side by side. Raises
-    UsageError where a result would replace a source, its own or another, or two have the same place.
+    `a/x.onnx b/x.onnx` become `folder/a/x.onnx folder/b/x.onnx`; models of the same folder lie side by side. Raises
+    UsageError if a result would replace a source, or two results have the same place.
     """
     if not is_url(folder) and os.path.exists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is a file", "name a folder")
@@ -43,12 +43,14 @@ def destinations(sources: Sequence[str], folder: str) -> list[str]:
 
 
 def refuse_shared(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raises UsageError where the result of a model would replace another one of the models, or a data file that
-    another one reads. `pairs`: source and destination of each job."""
+    """Raise UsageError if a result would replace a further model of the batch, or a data file of a further model.
+
+    pairs: source and destination of each job.
+    """
     local = [(source, place) for source, place in pairs if not (is_url(source) or is_url(place))]
     if len(local) < 2:
         return
-    owners: dict[str, dict[str, str]] = {}  # by file: the models that read it, and what of them it is
+    owners: dict[str, dict[str, str]] = {}  # {file: {model that reads it: description}}
     for source, _ in local:
         owners.setdefault(os.path.realpath(source), {})[source] = "one of the models"
         for file in _data_of(Path(source)):
@@ -63,14 +65,14 @@ def refuse_shared(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def _replaced(place: str) -> Iterator[str]:
-    """The file of a model, and data of ours that a new one removes."""
+    """Yield the files replaced or removed with a model: itself and its own data files."""
     folder, name = os.path.split(place)
     yield place
     yield from (os.path.join(folder, other) for other in listed(Path(folder)) if is_data_of(name, other))
 
 
 def _data_of(model: Path) -> Iterator[Path]:
-    """The data files that a model names; none of a file that is no model, which is told when its turn comes."""
+    """Yield the data files of a model; none for an invalid model, reported when run."""
     if not model.is_file() or stands_alone(model):
         return
     with suppress(ModelError):

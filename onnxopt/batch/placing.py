@@ -1,4 +1,4 @@
-"""A finished result into its place: all of its files, the model last, nothing ever half there."""
+"""Moving a finished result into place: all of its files, the model last, never partially visible."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from onnxopt.io.staging import StagingFolder
 
 
 def files_of(model: Path) -> Iterator[Path]:
-    """The files of a result that has a folder to itself: its data, then the model."""
+    """Yield the files of a result in a folder of its own: data, then the model."""
     beside = (model.parent / name for name in listed(model.parent) if is_data_of(model.name, name))
     yield from (*sorted(beside), model)
 
 
 def same_files(model: Path, target: Path) -> bool:
-    """Is all of the result at its place already? The model says first that it is not."""
+    """Return whether all files of a result are already in place. The model is compared first."""
     return all(
         place.is_file() and file_digest(place) == file_digest(file)
         for file in reversed([*files_of(model)])
@@ -31,24 +31,22 @@ def same_files(model: Path, target: Path) -> bool:
 
 
 def move_files(model: Path, target: Path, folder: StagingFolder, backup: Path | None = None) -> None:
-    """Rename the result's files, which lie in `folder`, into place; the data that `backup` reads stays. Raises OSError
-    and WriteError."""
+    """Rename a result's files from `folder` into place. Data read by `backup` stays. Raises OSError and WriteError."""
     real = Path(os.path.realpath(target))
     put_in_place(model, [file for file in files_of(model) if file != model], real, folder.intend, backup)
 
 
 def keep_original(original: Path, backup: Path) -> None:
-    """Keep a file under another name, unless that is taken: a second run would replace the first original by what the
-    first run made. Raises OSError."""
+    """Copy a file to a backup, unless the name is taken: a second run must not replace the original. Raises OSError."""
     if backup.exists():
         return
     with tempfile.TemporaryDirectory(prefix=".onnxopt.", suffix=".tmp", dir=backup.parent) as folder:
         copy = Path(folder) / backup.name
         shutil.copy2(original, copy)
-        os.replace(copy, backup)  # an interrupted copy must not pass for the original
+        os.replace(copy, backup)  # an interrupted copy must not be mistaken for the original
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal. Raises OSError."""
+    """Return the SHA-256 digest of a file, hexadecimal. Raises OSError."""
     with open(path, "rb", opener=plain) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()

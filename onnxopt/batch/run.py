@@ -1,4 +1,4 @@
-"""Do one job, here and now."""
+"""Execution of a single job in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def run(
     instruments: Sequence[Instrument] = (),
     judge: Spare | None = None,
 ) -> Outcome:
-    """Do it. Never raises for what happens to one model: the outcome says it. `judge` verifies job after job."""
+    """Run a job and return its outcome; errors of a model are outcomes.
+
+    judge: pool of workers, reused between jobs.
+    """
     start = time.perf_counter()
     outcome = Outcome(job.source, job.destination)
     try:
@@ -50,7 +53,7 @@ def run(
         outcome.message = f"{job.source}: internal error: {type(e).__name__}: {in_a_line(e)}"
         if what := refused(e):
             outcome.code, outcome.message, outcome.hint = 2, f"{job.source}: the system refuses: {what}", MAKE_ROOM
-        elif isinstance(e, OSError) and e.filename:  # that was there, and was a file
+        elif isinstance(e, OSError) and e.filename:  # a file present before
             found = unreadable(e.filename, e)
             outcome.code, outcome.message, outcome.hint = found.exit_code, found.message, found.hint
     outcome.seconds = time.perf_counter() - start
@@ -75,11 +78,12 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         elif not (job.check or is_url(job.destination)):
             refuse_special(Path(os.path.realpath(job.destination)))
             refuse_overwriting_input(source, Path(job.destination))
-        cached = bool(job.cache) and job.options.external != "reuse"  # what refers to other files is nothing to keep
+        # Results that refer to further files are not cached.
+        cached = bool(job.cache) and job.options.external != "reuse"
         cache = Cache(Path(job.cache)) if cached else None
         key = cache.key(source, job) if cache is not None else None
         if cache is not None:
-            outcome.notes = cache.notes  # also those to come
+            outcome.notes = cache.notes  # includes later notes
         if cache is not None and key is not None:
             shelf = stack.enter_context(staging(job))
             known = cache.get(key, shelf.path)
@@ -93,7 +97,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
         try:
             report = _optimized(job, source, made, progress, instruments, judge)
-        except OnnxOptError as e:  # nobody knows it by the name that it has for now
+        except OnnxOptError as e:  # replaces the temporary name in the message
             e.message = e.message.replace(str(made), job.destination or job.source)
             raise
         report.source, report.destination = job.source, "" if job.check else job.destination
@@ -101,13 +105,14 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         if cache is not None and key is not None and _lasts(report) and key.watch.changed is None:
             cache.put(key, made, outcome.report, outcome.code)
         if job.in_place:
-            watch.refuse()  # somebody's newer model is not replaced by one that was made of the older
+            watch.refuse()  # a newer model is not replaced by a result of the older
         _place(job, source, made, outcome, folder, cached=False)
 
 
 def _optimized(
     job: Job, source: Path, made: Path, progress: Phase, instruments: Sequence[Instrument], judge: Spare | None
 ) -> Report:
+    """Optimize into `made` and return the report."""
     from onnxopt.rollback import optimize_or_roll_back
 
     counts = _counts() if job.stats else None
@@ -142,20 +147,23 @@ def _counts() -> Counts:
 
 
 def _home(job: Job, source: Path) -> Path | None:
-    """The folder where the result will be read; of one that is only compared that of the source."""
+    """Return the folder where the result will be read (with `check`, the source's); None for a URL."""
     if is_url(job.destination):
         return None
     return source.absolute().parent if job.check else Path(os.path.realpath(job.destination)).parent
 
 
 def _lasts(report: Report) -> bool:
-    """What could not be verified, for want of time or memory, may be another time."""
+    """Return whether the report is worth caching: a verification without result may succeed with more time or
+    memory."""
     return report.verification is None or report.verification.status != UNVERIFIED
 
 
 def _refuse_parted(source: Path) -> None:
-    """Raises ModelError for a model that, replaced in place, would be parted from its data: by whoever reads it by a
-    link elsewhere, or as it is that data itself."""
+    """Raise ModelError for a model that in-place replacement would separate from its data.
+
+    Either the model is a link to a different folder, or the model file is its own data file.
+    """
     from onnxopt.io.external import data_files, external_tensors
     from onnxopt.io.load import read_proto
 
@@ -170,17 +178,17 @@ def _refuse_parted(source: Path) -> None:
 
 
 def _is_same(made: Path, source: Path, job: Job) -> bool:
-    """Are they the same bytes? Raises ModelError where nobody can tell any more, and that matters."""
+    """Return whether two files have equal bytes. Raises ModelError if unreadable, where relevant."""
     try:
         return file_digest(made) == file_digest(source)
     except OSError as e:
         if job.check or job.in_place or not isinstance(e, FileNotFoundError):
             raise unreadable(source, e) from None
-        return False  # what was made of it lasts
+        return False  # the result outlives its source
 
 
 def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: StagingFolder, cached: bool) -> None:
-    """Bring the result, which is in `folder`, to its destination, if it is not there already. Raises WriteError."""
+    """Move a result from `folder` to its destination, unless already there, and set the status. Raises WriteError."""
     if _is_same(made, source, job):
         outcome.status = "unchanged"
         if job.check or job.in_place:

@@ -1,4 +1,4 @@
-"""The key that tells a user's own cache entries from those of others: in a file of the user's, made on first use."""
+"""The user's key that authenticates cache entries, in a file made on first use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-VARIABLE: Final = "ONNXOPT_CACHE_KEY"  # a secret of a build, whose machines have no home that lasts
+VARIABLE: Final = "ONNXOPT_CACHE_KEY"  # a secret of a build system, whose machines have no permanent home
 _BYTES: Final = 32
 
 
 def cache_key() -> bytes:
-    """Raises OSError where none can be kept, or the one that is there is not the user's alone."""
+    """Return the key. Raises OSError if no key can be stored, or the file is readable by others."""
     given = os.environ.get(VARIABLE, "")
     if given:
         return hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
@@ -28,18 +28,18 @@ def cache_key() -> bytes:
         _make(file)
         return _read(file)
     except OSError as e:
-        if e.strerror is None:  # it says itself what is wrong
+        if e.strerror is None:  # the message is complete
             raise
         raise OSError(f"its key cannot be kept at {file}: {e.strerror}; {VARIABLE} gives one") from None
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Does the file or folder belong to who runs this? Elsewhere than on POSIX that is not asked."""
+    """Return whether a file or folder belongs to the current user; always True on systems without POSIX ids."""
     return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
 
 
 def _folder() -> Path:
-    """Where programs keep what is the user's: not in the cache, which may be carried from machine to machine."""
+    """Return the user's configuration folder, not the cache, which may be copied between machines."""
     base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME", "")
     try:
         return Path(base) / "onnxopt" if os.path.isabs(base) else Path.home() / ".config" / "onnxopt"
@@ -59,9 +59,9 @@ def _read(file: Path) -> bytes:
 
 
 def _make(file: Path) -> None:
-    """Of several that make it at once, the first wins. It is never there without its content."""
+    """Create the key file with its content at once. If several processes create it, the first wins."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, new = tempfile.mkstemp(dir=file.parent, prefix=".cache.key.")  # readable for the user only
+    handle, new = tempfile.mkstemp(dir=file.parent, prefix=".cache.key.")  # readable by the user only
     try:
         with open(handle, "wb") as f:
             f.write(secrets.token_bytes(_BYTES))

@@ -1,4 +1,4 @@
-"""Folders for what is not finished, which whoever comes next takes away if their process was killed."""
+"""Folders for unfinished files, removed by the next process if their process was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxopt.io.staging import MANY, StagingFolder, clear
 
 @contextmanager
 def staging(job: Job) -> Iterator[StagingFolder]:
-    """A folder for the result, on the file system where it goes. Raises WriteError."""
+    """Yield a folder for the result on the destination's file system. Raises WriteError."""
     place = _place(job)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def staging(job: Job) -> Iterator[StagingFolder]:
 
 @contextmanager
 def fetching() -> Iterator[Path]:
-    """A folder for a model that is not a file here."""
+    """Yield a folder for a downloaded model."""
     folder = StagingFolder(Path(tempfile.gettempdir()), MANY)
     try:
         yield folder.path
@@ -41,14 +41,14 @@ def fetching() -> Iterator[Path]:
 
 
 def clear_staging(job: Job) -> None:
-    """Remove what a process that was killed had staged for this job."""
+    """Remove files staged for a job by a killed process."""
     for place in {_place(job), Path(tempfile.gettempdir())}:
         with alone_in(place):
             clear(place, MANY)
 
 
 def _place(job: Job) -> Path:
-    """Beside the destination; anywhere if nothing goes there, or over a network."""
+    """Return the destination's folder; a temporary folder for URLs and checks."""
     if job.check or is_url(job.destination):
         return Path(tempfile.gettempdir())
     return Path(os.path.realpath(job.destination)).parent

@@ -1,4 +1,4 @@
-"""Models by URL: what fsspec can open, a job can read and write."""
+"""Models by URL, read and written through fsspec."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onnxopt.errors import ModelError, UsageError, WriteError
 
 
 def is_url(place: str) -> bool:
-    """`s3://bucket/model.onnx`, `file:///models/model.onnx`; not a path."""
+    """Return whether a place is a URL: `s3://bucket/model.onnx`, `file:///models/model.onnx`."""
     return "://" in place
 
 
 def fetch(place: str, folder: Path) -> Path:
-    """The model at the URL `place`, copied into `folder` with the data files that lie beside it. Raises ModelError."""
+    """Copy the model at a URL with its data files into `folder`, and return its path. Raises ModelError."""
     from onnxopt.io.external import ExternalData, data_files, external_tensors
     from onnxopt.io.load import read_proto
 
@@ -38,14 +38,14 @@ def fetch(place: str, folder: Path) -> Path:
 
 
 def store(model: Path, files: Sequence[Path], place: str) -> None:
-    """Bring `files`, of which `model` is the last, to the URL `place` and beside it. Raises WriteError."""
+    """Copy `files`, with `model` last, to the URL `place` and beside it. Raises WriteError."""
     try:
         system, path = _open(place)
         folder = path.rsplit("/", 1)[0]
         for file in files:
             target = path if file == model else f"{folder}/{file.relative_to(model.parent).as_posix()}"
             system.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
-            part = f"{target}.part"  # what is half there is never under its name
+            part = f"{target}.part"  # partial files have a different name
             system.put_file(str(file), part)
             system.mv(part, target)
     except (OSError, ValueError) as e:
@@ -59,6 +59,6 @@ def _open(place: str) -> tuple[Any, str]:
         raise UsageError(f"{place}: URLs need fsspec", "pip install 'onnxopt[dask]'") from None
     try:
         system, path = url_to_fs(place)
-    except (ImportError, ValueError) as e:  # a protocol of another package, or of none
+    except (ImportError, ValueError) as e:  # a protocol of a missing package, or an unknown protocol
         raise UsageError(f"{place}: {' '.join(str(e).split())}", "install what fsspec asks for") from None
     return system, str(path)

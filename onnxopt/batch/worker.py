@@ -1,8 +1,8 @@
-"""A process that does one job after another: pickled Jobs on stdin; on stdout, of each, pickled names of phases, then
-a pickled Done.
+"""Worker process for jobs: pickled Jobs on stdin; on stdout, for each job, pickled names of phases, then a pickled
+Done.
 
-What it has imported for one job serves the next. Stdin stays open as long as somebody wants it: when it ends, the job
-in hand is interrupted, and takes away what it had staged. So no worker outlives its parent, however that ends.
+Imported modules serve all jobs. When stdin ends, the current job is interrupted and removes its staged files: no worker
+outlives its parent.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from onnxopt.batch.run import run
 from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.service import LARGE, Spare
 
-_MOST_JOBS: Final = 1000  # what leaks, in us or in a runtime, ends with the process
+_MOST_JOBS: Final = 1000  # a restart bounds leaks
 _LEGIBLE: Final = 0.05  # seconds
 
 
 def main() -> None:
-    """Serve jobs. An interruption leaves nothing behind, and says nothing: the parent does."""
+    """Serve jobs. An interruption leaves no files behind, and is reported by the parent."""
     gc.disable()  # as in the command: a graph lives as long as its job
     jobs, judge = _Jobs(), Spare()
     with os.fdopen(os.dup(1), "wb") as target:
-        os.dup2(2, 1)  # whatever a plugin prints must not enter the answer
+        os.dup2(2, 1)  # output of plugins must not enter the answers
         tell = _Telling(target)
         try:
             last = False
             while not last and (job := jobs.next()) is not None:
                 outcome = run(job, tell.phase, judge=judge)
-                jobs.is_busy = False  # before anybody hears of it, and ends stdin
+                jobs.is_busy = False  # before the parent receives the outcome and may close stdin
                 last = jobs.taken >= _MOST_JOBS or peak_memory() > LARGE
                 tell.done(Done(outcome, last))
                 if not last:
                     gc.collect()
-                    gc.freeze()  # what is alive now stays, and need not be looked at again
+                    gc.freeze()  # permanent objects need not be scanned again
         except (KeyboardInterrupt, BrokenPipeError):
             os._exit(130)
     sys.stderr.flush()
-    os._exit(0)  # without taking the graph apart object by object
+    os._exit(0)  # skips freeing the graph object by object
 
 
 class _Telling:
-    """Messages to the parent. Of the phases, which are forty in as many milliseconds, those that somebody can read."""
+    """Messages to the parent. Phases change within milliseconds, and only legible ones are sent."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self._target = target
@@ -68,7 +68,7 @@ class _Telling:
             self._send(message)
 
     def _tell(self) -> None:
-        with contextlib.suppress(OSError):  # the main thread hears that the parent is gone, too
+        with contextlib.suppress(OSError):  # the main thread also notices the end of the parent
             while True:
                 time.sleep(_LEGIBLE)
                 with self._lock:
@@ -82,7 +82,7 @@ class _Telling:
 
 
 class _Jobs:
-    """Reads stdin in a thread of its own, so that its end is seen while a job runs."""
+    """Reads jobs from stdin in a thread, to notice its end while a job runs."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -91,7 +91,7 @@ class _Jobs:
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> Job | None:
-        """The next job, None after the last."""
+        """Return the next job, None after the last."""
         job = self._queue.get()
         self.is_busy = job is not None
         self.taken += 1
@@ -109,7 +109,7 @@ class _Jobs:
 
 
 def _interrupt() -> None:
-    """Raise KeyboardInterrupt in the main thread, also where that waits in a system call."""
+    """Raise KeyboardInterrupt in the main thread, also during a system call."""
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     if sys.platform == "win32":

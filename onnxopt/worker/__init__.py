@@ -1,1 +1,1 @@
-"""Processes of our own, for what a model can make crash, hang or explode: started, limited, called, ended."""
+"""Worker processes, isolated from models that crash, hang or explode: started, limited, called, ended."""

@@ -1,4 +1,4 @@
-"""Functions of a model that call each other: how much they stand for, counted before anything is put in place."""
+"""Bounds on calls between model functions, counted without inlining."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from onnxopt.protos import body_graphs
 
 Key = tuple[str, str, str]
 
-_NODES: Final = 1_000_000  # with all calls put in place
-_DEEP: Final = 100  # calls within calls; onnx itself takes no more
+_NODES: Final = 1_000_000  # after inlining
+_DEEP: Final = 100  # nested calls; onnx accepts no more
 
 
 def refuse_explosion(proto: ModelProto, name: object) -> None:
-    """Raise ModelError, naming the function, where calls go round in circles, or stand for too many nodes.
+    """Raise ModelError for recursive functions, and for too many nodes after inlining, naming the function.
 
-    Thirty functions that call the one before them twice are a thousand million nodes: whoever follows calls one by one
-    (shape inference, an inliner, a runtime) does not come to an end. Linear in what is written.
+    Thirty functions that each call the previous twice expand to a thousand million nodes, so following calls (shape
+    inference, an inliner, a runtime) does not terminate. The count takes linear time.
     """
     if not proto.functions:
         return
@@ -69,7 +69,7 @@ def _label(key: Key) -> str:
 
 
 def _count(nodes: Iterable[NodeProto]) -> tuple[int, Counter[Key]]:
-    """(how many there are, with those in bodies; how often each operator is called)."""
+    """Return (number of nodes including bodies, calls by operator)."""
     count, called = 0, Counter[Key]()
     scopes = [nodes]
     while scopes:

@@ -1,4 +1,4 @@
-"""Messages between the parent and its worker: 8 bytes of length, then a pickle."""
+"""Message format between parent and worker: 8 bytes of length, then a pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def send(stream: IO[bytes], message: Any) -> None:
 
 
 def receive(stream: IO[bytes]) -> Any:
-    """The next message; raises EOFError when the other side is gone."""
+    """Return the next message. Raises EOFError if the peer is gone."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         raise EOFError

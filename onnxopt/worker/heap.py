@@ -1,4 +1,4 @@
-"""How a worker keeps memory that it may need again: glibc's heap, by mallopt(3). Elsewhere nothing is changed."""
+"""Heap settings of a worker, by glibc's mallopt(3); no effect on further C libraries."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from contextlib import contextmanager
 from typing import Final
 
 _ARENAS, _ALONE, _TRIMMED = -8, -3, -1  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-# From how many bytes on a block is mapped alone, and the system's again once it is free. That costs a page fault for
-# every page: little for weights, which are loaded once, much for values, which each run makes anew.
+# Blocks of at least as many bytes are mapped separately, and returned to the system when freed, at the cost of a page
+# fault per page: little for weights, loaded once, but much for values, allocated in each run.
 _WEIGHTS: Final = 1 << 17
 _VALUES: Final = 1 << 25
 
-_mallopt: Callable[[int, int], int] | None = None  # where it is asked to keep little
+_mallopt: Callable[[int, int], int] | None = None  # after `keep_little`
 
 
 def keep_little() -> None:
-    """From now on threads share one heap, else what one lets go of is for no other; and see `weights_apart`. Whoever
-    measures time leaves it."""
+    """Make threads share a single heap for reuse of freed memory, and enable `weights_apart`.
+
+    Not for processes that measure time.
+    """
     global _mallopt
     if sys.platform == "linux":
         import ctypes
 
-        with contextlib.suppress(AttributeError):  # another C library
+        with contextlib.suppress(AttributeError):  # a different C library
             _mallopt = ctypes.CDLL(None).mallopt
             for parameter, value in ((_ARENAS, 1), (_ALONE, _VALUES), (_TRIMMED, 2 * _VALUES)):
                 _mallopt(parameter, value)
@@ -32,8 +34,10 @@ def keep_little() -> None:
 
 @contextmanager
 def weights_apart() -> Iterator[None]:
-    """Large blocks that are made inside, which last, do not lie between values that come and go: they leave no holes
-    where they were. In a process that keeps little."""
+    """Allocate large permanent blocks inside the context separately from temporary values, which avoids fragmentation.
+
+    Only after `keep_little`.
+    """
     if _mallopt is None:
         yield
         return

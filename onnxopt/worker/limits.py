@@ -1,8 +1,8 @@
-"""What a worker may take, and that it ends with its parent.
+"""Memory limit of a worker, and its end with the parent.
 
-Linux holds the limit itself, at each allocation, and ends the worker with the parent's main thread. Elsewhere, and for
-a parent that starts workers from other threads, a thread of the worker looks once in a while. Where even that is not
-to be had (Windows) a worker ends when it next reads from its parent.
+Linux enforces the limit at each allocation, and ends the worker with the parent's main thread. Elsewhere, and for
+workers started from further threads, a thread of the worker polls. On Windows a worker ends at its next read from the
+parent.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from onnxopt.errors import UsageError
 from onnxopt.record import record
 
 _MIN_BYTES: Final = 128 << 20  # bytes
-_EVERY: Final = 0.25  # seconds between two looks
+_EVERY: Final = 0.25  # seconds between polls
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @record(frozen=True)
 class Limits:
-    """`memory`: bytes that one worker may take; 0: half of the machine. `work`: seconds that workers may take
-    altogether, but for those that verify, which have a limit of their own."""
+    """Resource limits of workers."""
 
-    memory: int = 0
-    work: float = 10.0
+    memory: int = 0  # bytes per worker; 0: half of the machine
+    work: float = 10.0  # seconds for all workers together, except for verification, with its own timeout
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what is of another type, and for memory in which nothing runs."""
+        """Raise UsageError for invalid types, and for memory too small for a runtime."""
         check_whole("memory", self.memory)
         check_number("work", self.work)
         if 0 < self.memory < _MIN_BYTES:
@@ -45,12 +44,12 @@ class Limits:
 
     @property
     def bytes(self) -> int:
-        """0 where nothing is known of the machine."""
+        """The memory limit; 0 if the machine's memory is unknown."""
         return self.memory or machine_memory() // 2
 
 
 def machine_memory() -> int:
-    """Bytes that this process may see: of the machine, or of its container; 0 if unknown."""
+    """Return the bytes of memory of the machine or container; 0 if unknown."""
     found: list[int] = []
     if sys.platform != "win32":
         with contextlib.suppress(ValueError, OSError):
@@ -63,8 +62,10 @@ def machine_memory() -> int:
 
 @contextmanager
 def spare(memory: int) -> Iterator[None]:
-    """Native code that runs inside gets `memory` bytes more than this process has now, and MemoryError beyond: no
-    process is needed, and nothing is lost where it keeps within. Only Linux can; elsewhere nothing is limited."""
+    """Limit native code in the context to `memory` further bytes; beyond, it raises MemoryError.
+
+    Needs no process. Linux only; no limit elsewhere.
+    """
     if sys.platform != "linux":
         yield
         return
@@ -84,7 +85,7 @@ def spare(memory: int) -> Iterator[None]:
 
 
 def unused() -> int:
-    """Bytes that this process may still take; 0 where the system sets no limit."""
+    """Return the bytes this process may still allocate; 0 without limit."""
     if sys.platform != "linux":
         return 0
     import resource
@@ -94,7 +95,7 @@ def unused() -> int:
 
 
 def _data() -> int:
-    """Bytes that count against RLIMIT_DATA; 0 if unknown."""
+    """Return the bytes counted by RLIMIT_DATA; 0 if unknown."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", "rb") as f:
             return int(f.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
@@ -102,13 +103,13 @@ def _data() -> int:
 
 
 def confinement(memory: int) -> str:
-    """The program text by which a worker confines itself, to be called where it is started."""
+    """Return program text by which a new worker limits itself. Call in the starting thread."""
     at_once = sys.platform == "linux" and threading.current_thread() is threading.main_thread()
     return f"from onnxopt.worker.limits import confine; confine({os.getpid()}, {memory}, {at_once})"
 
 
 def confine(parent: int, memory: int, at_once: bool) -> None:
-    """Take no more than `memory` bytes (0: whatever there is), and end when `parent` does."""
+    """Limit this process to `memory` bytes (0: no limit), and end it with `parent`."""
     if sys.platform == "linux":
         import ctypes
 
@@ -118,22 +119,22 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
         if memory:
             import resource
 
-            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)  # who set one keeps it
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)  # a given limit is kept
             if soft == resource.RLIM_INFINITY or memory < soft:
                 resource.setrlimit(resource.RLIMIT_DATA, (memory, hard))
         memory = 0
     if sys.platform != "win32":
-        if os.getppid() != parent:  # it ended while we started
+        if os.getppid() != parent:  # the parent ended in the meantime
             os._exit(1)
         if memory or not at_once:
             threading.Thread(target=_watch, args=(parent, memory), daemon=True).start()
 
 
 def peak_memory() -> int:
-    """Bytes that this program has had at most; 0 where nobody counts."""
+    """Return the peak memory of this process in bytes; 0 if unknown."""
     if sys.platform == "win32":
         return 0
-    if sys.platform == "linux":  # getrusage counts what the parent had when it started us
+    if sys.platform == "linux":  # getrusage includes the parent's memory at the start
         with contextlib.suppress(OSError), open("/proc/self/status", "rb") as f:
             return next((int(line.split()[1]) * 1024 for line in f if line.startswith(b"VmHWM:")), 0)
         return 0

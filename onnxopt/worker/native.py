@@ -1,4 +1,5 @@
-"""The worker's side of a room: onnxruntime and onnx on what a model says. Bytes come in, bytes and arrays go out."""
+"""Native code on model data, in the worker of a `Room`: onnxruntime and onnx, with bytes and arrays as arguments and
+results."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ from onnxopt.worker.serving import Refused, Tell, serve
 
 class Native:
     def __init__(self, tell: Tell = lambda state: None, threads: int = 0) -> None:
-        """`threads` that a session has; 0: one for each core."""
+        """threads: of a session; 0: one per core."""
         self.tell = tell
         self.threads = threads
 
     def evaluate(self, data: bytes, wanted: Sequence[str], most: int) -> dict[str, Array]:
-        """The `wanted` values of a model without inputs, in one session, but for those of more than `most` bytes."""
+        """Return the `wanted` values of a model without inputs, run in one session, except values above `most`
+        bytes."""
         self.tell("")
         found = run_session(data, wanted, self.threads)
         return {name: array for name, array in found.items() if array.nbytes <= most}
@@ -31,10 +33,10 @@ class Native:
     def evaluate_each(
         self, data: bytes, wanted: Collection[str], most: int, leave_out: Collection[int]
     ) -> dict[str, Array]:
-        """The same of those nodes that can be run, in a session each.
+        """Return the `wanted` values of nodes that can run, each in a session of its own.
 
-        `leave_out`: nodes of which one is known to die, by index; what reads them is not run. A node that raises takes
-        only its own readers with it. The state is the index of the node that runs.
+        leave_out: indices of nodes known to crash; their readers are not run. A node that raises excludes only its
+        readers. The announced state is the index of the running node.
         """
         model = ModelProto.FromString(data)
         given = {t.name: t for t in model.graph.initializer}
@@ -59,12 +61,12 @@ class Native:
                         found = {n: a for n, a in found.items() if element_type(a) not in CAST_OTHERWISE}
                     made |= {name: array for name, array in found.items() if array.nbytes <= most}
                     break
-                except Exception:  # no kernel, or a genuine error at run time: the next, or leave the node
+                except Exception:  # no kernel, or a run time error: try the next engine, or leave the node out
                     continue
         return {name: array for name, array in made.items() if name in wanted}
 
     def convert(self, data: bytes, target: int) -> bytes:
-        """A model in another opset. Raises Refused."""
+        """Return a model converted to opset `target`. Raises Refused."""
         from onnx import version_converter
 
         self.tell("")
@@ -75,8 +77,11 @@ class Native:
         return bytes(converted.SerializeToString())
 
     def definition(self, call: bytes, types: Sequence[bytes], opset: int) -> tuple[int, bytes]:
-        """(its opset, the function) as which the standard defines a call of one of its operators; nothing where it does
-        not. Raises Refused."""
+        """Return (opset, serialized function) of the standard's definition of an operator call, empty without
+        definition.
+
+        Raises Refused.
+        """
         from onnx import NodeProto, defs
 
         self.tell("")
@@ -91,21 +96,24 @@ class Native:
             raise Refused(first_line(e)) from None
 
     def objection(self, source: bytes | str) -> str:
-        """Why onnx's checker, with shape inference, rejects a model, or a file; empty if it does not."""
+        """Return why onnx's checker with shape inference rejects a model or file, or ""."""
         self.tell("")
         return objection(source)
 
 
 def run_session(data: bytes, wanted: Sequence[str], threads: int = 0) -> dict[str, Array]:
-    """The `wanted` values of a model without inputs, by onnxruntime with optimizations off. `threads`: 0 for one on
-    each core, whose start and end take longer than a handful of numbers."""
+    """Return the `wanted` values of a model without inputs, by onnxruntime with optimizations off.
+
+    threads: 0 for one per core, which start and end slower than a few numbers are computed.
+    """
     rt = onnxruntime()
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_mem_reuse = False
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for milliseconds after each session
+    # Threads would spin for milliseconds after each session.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = rt.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     results: list[Any] = session.run(list(wanted), {})
     made = zip(wanted, session.get_outputs(), results)
@@ -113,7 +121,7 @@ def run_session(data: bytes, wanted: Sequence[str], threads: int = 0) -> dict[st
 
 
 def _typed(array: Array, kind: str) -> Array:
-    """onnxruntime hands out the bytes of the 8-bit floats, which numpy does not have, as uint8."""
+    """Return the array with its true type: onnxruntime returns 8-bit floats, unknown to numpy, as uint8."""
     if array.dtype != np.uint8 or kind == "tensor(uint8)":
         return array
     name = kind.removeprefix("tensor(").removesuffix(")")

@@ -1,4 +1,4 @@
-"""What onnx's checker has against a model, but for one thing that runtimes take."""
+"""Objections of onnx's checker to a model, except to missing output shapes, which runtimes accept."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from onnxopt.protos import is_external
 
 
 def objection(source: bytes | str) -> str:
-    """Why onnx's checker, with shape inference, rejects a model, or a file; empty if it does not.
+    """Return why onnx's checker with shape inference rejects a model or file, or "".
 
-    It wants a type with a shape for every output; runtimes and its own inference do without. It stops at the first
-    fault, so that a model that lacks one is checked again without that output.
+    The checker requires a shape for every output, and stops at the first fault. A model without some output shape is
+    therefore checked again without the output.
     """
     found = _fault(source)
     if not found:
         return ""
     try:
         model = ModelProto.FromString(source) if isinstance(source, bytes) else _without_weights(source)
-    except Exception:  # what the checker cannot read either
+    except Exception:  # unreadable for the checker too
         return found
     said = [o for o in model.graph.output if _has_shape(o)]
     if len(said) == len(model.graph.output):
@@ -40,7 +40,7 @@ def _fault(source: bytes | str | ModelProto) -> str:
 
 
 def _is_text(path: str) -> bool:
-    """May code in C++ be given this path? On Linux a file's name is bytes, which may be no text in UTF-8."""
+    """Return whether a path can be passed to C++. On Linux, file names are bytes, perhaps no valid UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -60,7 +60,7 @@ def _has_shape(value: ValueInfoProto) -> bool:
 
 
 def _without_weights(file: str) -> ModelProto:
-    """A model whose weights in other files are inputs: they are found from the model's own place only."""
+    """Return a model with external weights as inputs, since data files are found only from the model's folder."""
     model = onnx.load(file, load_external_data=False)
     kept = [t for t in model.graph.initializer if not is_external(t)]
     given = {i.name for i in model.graph.input}

@@ -1,4 +1,4 @@
-"""What a process writes, read until a deadline. Windows waits for sockets only: there a thread reads on."""
+"""Reading from a process with a deadline. Windows can wait for sockets only, so a thread reads there."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-CAN_WAIT: Final = sys.platform != "win32"  # can the system wait for a pipe?
+CAN_WAIT: Final = sys.platform != "win32"  # the system can wait for a pipe
 _CHUNK: Final = 1 << 20
-_LOOK: Final = 0.1  # seconds: who waits for a queue there does not hear Ctrl-C
+_LOOK: Final = 0.1  # seconds; on Windows, waiting for a queue ignores Ctrl-C
 
 
 class Late(Exception):
-    """It was not all there in time."""
+    """The data did not arrive in time."""
 
 
 class Pipe:
-    """`stream` is the end of a pipe that is read here and nowhere else."""
+    """The reading end of a pipe, exclusively owned."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._pump = None if CAN_WAIT else _Pump(stream)
 
     def take(self, size: int, deadline: float) -> bytes:
-        """So many bytes, before `deadline` on the monotonic clock. Raises Late, and EOFError where it ends before."""
+        """Return `size` bytes, before `deadline` on the monotonic clock. Raises Late, and EOFError if the pipe ends."""
         data = bytearray()
         if self._pump is not None:
             while len(data) < size:
@@ -51,7 +51,7 @@ def _some(chunk: bytes) -> bytes:
 
 
 class _Pump:
-    """Reads on in a thread, whoever waits."""
+    """Reads a stream in a thread."""
 
     def __init__(self, stream: Any) -> None:
         from queue import Empty, SimpleQueue
@@ -66,12 +66,12 @@ class _Pump:
         chunk = b"more"
         while chunk:
             chunk = b""
-            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            with contextlib.suppress(OSError, ValueError):  # closed in the meantime
                 chunk = stream.read1(_CHUNK)
             self._chunks.put(chunk)
 
     def take(self, most: int, deadline: float) -> bytes:
-        """What is there, at most so much; nothing where it has ended. Raises Late."""
+        """Return up to `most` available bytes; b"" at the end. Raises Late."""
         while not self._rest and not self._has_ended:
             left = deadline - time.monotonic()
             try:

@@ -1,4 +1,4 @@
-"""A worker process seen from its parent: messages with a deadline, and what its death was."""
+"""A worker process as seen by its parent: messages with deadlines, and the cause of its death."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from onnxopt.worker.limits import confinement
 from onnxopt.worker.pipes import Late, Pipe
 
 _HOME: Final = Path(__file__).parents[2]
-_CRASHES: Final = 0xC0000000  # exit codes of Windows from here on: a process that did something forbidden
-_BARRED: Final = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ENOSYS)  # not for want of room
+_CRASHES: Final = 0xC0000000  # smallest Windows exit code of a crash
+# Permanent errors, unlike lack of resources.
+_BARRED: Final = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ENOSYS)
 
 
 class Gone(Exception):
-    """The worker died or did not answer in time (`late`); says how, in words that follow "onnxruntime"."""
+    """The worker died, or did not answer in time (`late`). The message follows "onnxruntime"."""
 
     def __init__(self, how: str, late: bool = False) -> None:
         super().__init__(how)
@@ -33,9 +34,9 @@ class Gone(Exception):
 
 
 def child(program: str) -> list[str]:
-    """The command of a Python process that runs `program`: all that we start begin here.
+    """Return the command of a Python process that runs `program`; all worker processes use it.
 
-    -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
+    -P: files in the current folder are data and are not imported; the package's own folder is last on the path.
     """
     home = f"import sys; sys.path.append({str(_HOME)!r})"
     threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
@@ -45,8 +46,10 @@ def child(program: str) -> list[str]:
 
 
 def start(program: str, **given: Any) -> subprocess.Popen[bytes]:
-    """A process that runs `program`; `given`: more for Popen. Raises StartError where that can never be: for a Python
-    that is part of another program, or was moved away; in a sandbox that lets nothing be started."""
+    """Start a process that runs `program`. `given`: further arguments of Popen.
+
+    Raises StartError if impossible: an embedded or moved Python, or a sandbox.
+    """
     if not sys.executable:
         raise StartError("no process can be started: this Python does not know where it is", "set sys.executable")
     try:
@@ -62,29 +65,31 @@ def start(program: str, **given: Any) -> subprocess.Popen[bytes]:
 
 
 def _apart() -> dict[str, Any]:
-    """Ctrl-C is for us, who then end it: a signal of its own would cut its cleaning up short. On Windows also without a
-    window, where we have none."""
+    """Return Popen arguments for a separate session, so Ctrl-C reaches only the parent, which ends the worker cleanly.
+
+    On Windows also without a window.
+    """
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     return {"start_new_session": True}
 
 
 def ending(code: int) -> str:
-    """`ended with exit code 3`, `crashed (SIGSEGV)`; on Windows `crashed (0xc0000005)`."""
+    """Return a description of an exit code: `ended with exit code 3`, `crashed (SIGSEGV)`, `crashed (0xc0000005)`."""
     if code >= _CRASHES:
         return f"crashed ({code:#x})"
     if code >= 0:
         return f"ended with exit code {code}"
     try:
         return f"crashed ({signal.Signals(-code).name})"
-    except ValueError:  # those of real time have no names
+    except ValueError:  # real-time signals have no names
         return f"crashed (signal {-code})"
 
 
 class Worker:
-    """A Python process that runs `program`, and answers messages on its stdin by messages on its stdout.
+    """A Python process that runs `program`, with messages on stdin and stdout.
 
-    It takes at most `memory` bytes (0: whatever there is), and ends with its parent, however that ends.
+    Limited to `memory` bytes (0: no limit). Ends with its parent.
     """
 
     def __init__(self, program: str, memory: int = 0) -> None:
@@ -98,14 +103,14 @@ class Worker:
     def send(self, message: Any) -> None:
         stream = self._process.stdin
         assert stream is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead; receiving says how
+        with contextlib.suppress(BrokenPipeError):  # the process died; `receive` reports how
             stream.write(pack(message))
             stream.flush()
 
     def receive(self, deadline: float, timeout: float) -> Any:
-        """The next message, before `deadline` on the monotonic clock; `timeout` is what the user asked for, in seconds.
+        """Return the next message, before `deadline` on the monotonic clock.
 
-        Raises Gone, and ends a worker that is late.
+        timeout: seconds named in the error. Raises Gone, and ends a late worker.
         """
         size = HEADER.unpack(self._read(HEADER.size, deadline, timeout))[0]
         return pickle.loads(self._read(size, deadline, timeout))
@@ -121,18 +126,17 @@ class Worker:
 
     def _obituary(self) -> str:
         how = ending(self._process.wait())
-        if "SIGABRT" in how and self._memory:  # what a runtime's threads do where memory is refused
+        if "SIGABRT" in how and self._memory:  # reaction of a runtime's threads to lack of memory
             return f"{how}, perhaps for want of more than {self._memory / (1 << 30):.1f} GiB (--memory)"
         return how + (", out of memory it seems" if "SIGKILL" in how else "")
 
     def close(self) -> None:
-        """End it now, whatever it does. May be called again.
+        """End the process at once. May be called repeatedly.
 
-        A system takes some 10 ms to take a runtime's memory back, and nobody waits for that, but where files are in use
-        until then.
+        Reclaiming a runtime's memory takes some 10 ms; only Windows waits, as files stay in use until then.
         """
-        if os.name != "nt" and self._process.poll() is None:  # before its end keeps a processor busy
-            with contextlib.suppress(RuntimeError):  # no thread any more
+        if os.name != "nt" and self._process.poll() is None:  # started before the process's end keeps a core busy
+            with contextlib.suppress(RuntimeError):  # no further thread possible
                 threading.Thread(target=self._process.wait, daemon=True).start()
         self._process.kill()
         if os.name == "nt":

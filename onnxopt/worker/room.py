@@ -1,4 +1,4 @@
-"""Where native code meets what a model says: another process, for one thing at a time, with an end to its patience."""
+"""Calls of native code on model data, in a separate process with a time limit."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ _START: Final = "from onnxopt.worker.native import main; main()"
 
 
 class Declined(Exception):
-    """It did not end well there: it crashed, or took too long; says how. `state`: what it was busy with."""
+    """The call crashed or took too long; the message says how."""
 
     def __init__(self, how: str, state: str = "") -> None:
         super().__init__(how)
-        self.state = state
+        self.state = state  # activity in progress
 
 
 class Room:
-    """Calls methods of `native.Native` in a process that is started at the first, and again after a death.
-
-    All calls together have `limits.work` seconds. `spent` counts them.
-    """
+    """Calls methods of `native.Native` in a process, started at the first call, and again after a death."""
 
     def __init__(self, limits: Limits, spent: float = 0.0) -> None:
-        self.limits = limits
-        self.spent = spent
+        self.limits = limits  # all calls together have `limits.work` seconds
+        self.spent = spent  # seconds
         self._service: Service | None = None
 
     def call(self, method: str, *args: Any) -> Any:
-        """The method's result; what it raises is raised here. Raises Declined."""
+        """Return the method's result, or raise its error. Raises Declined."""
         began = time.monotonic()
         left = self.limits.work - self.spent
         if left <= 0:

@@ -1,4 +1,4 @@
-"""An object in a worker process (`serving.py`), called from the parent; what it was doing when it died is known."""
+"""An object in a worker process (`serving.py`), called from the parent, with a record of its activity at death."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any, Final
 from onnxopt.worker.process import Gone, Worker
 from onnxopt.worker.serving import RENEW, STARTING, Died
 
-LARGE: Final = 1 << 30  # bytes: a process that has had so much is not kept, a large model leaves a heap with holes
-_GRACE: Final = 2.0  # seconds for what nobody waits for any more
-_TO_START: Final = 60.0  # seconds at least, on a machine that does other things; what is asked then has its own
+LARGE: Final = 1 << 30  # bytes; a process with a higher peak is not reused, as its heap is fragmented
+_GRACE: Final = 2.0  # seconds to finish abandoned calls
+# Minimum seconds for the start of a process on a busy machine; the calls have their own timeout.
+_TO_START: Final = 60.0
 
 
 def _ignore(event: Any) -> None:
@@ -22,11 +23,10 @@ def _ignore(event: Any) -> None:
 
 
 class Service:
-    """`start` is the worker's program, which calls `serve`. It starts at once, and after a death;
-    it takes at most `memory` bytes (0: whatever there is).
+    """A worker process, started at once, and again after a death.
 
-    Each state has `timeout` seconds, and the start of a process a minute at least; or all have until `deadline` on the
-    monotonic clock, where that is set.
+    start: program that calls `serve`. Limited to `memory` bytes (0: no limit). Each state has `timeout` seconds, the
+    start at least a minute; or all have until `deadline` on the monotonic clock, if set.
     """
 
     def __init__(self, start: str, timeout: float, memory: int = 0) -> None:
@@ -38,20 +38,20 @@ class Service:
         self._worker: Worker | None = Worker(start, memory)
         self._state = STARTING
         self._has_started = False
-        self.heard = 0.0  # of it first, on the monotonic clock
-        self.hear: Callable[[Any], None] = _ignore  # is called with each event
-        self._is_new = True  # nothing was asked of it
+        self.heard = 0.0  # time of the first answer, on the monotonic clock
+        self.hear: Callable[[Any], None] = _ignore  # called with each event
+        self._is_new = True  # no request yet
 
     @property
     def alive(self) -> bool:
         return self._worker is not None
 
     def is_asked(self, method: str) -> bool:
-        """Was a call posted, and not waited for yet?"""
+        """Return whether a call was posted and not awaited yet."""
         return method in self._posted
 
     def post(self, method: str, *args: Any) -> None:
-        """Ask for a call without waiting for it: the next `call` of this method gets its result."""
+        """Request a call without waiting; the next `call` of the method returns its result."""
         if self._worker is None:
             self._worker = Worker(self._start, self._memory)
         self._is_new = False
@@ -59,7 +59,7 @@ class Service:
         self._worker.send((method, args))
 
     def call(self, method: str, *args: Any) -> Any:
-        """The method's result; what it raises is raised here. Raises Died."""
+        """Return the method's result, or raise its error. Raises Died."""
         if not self.is_asked(method):
             self.post(method, *args)
         while self._posted[0] != method:
@@ -89,17 +89,16 @@ class Service:
         return value
 
     def drain(self) -> None:
-        """Wait for what was posted, whatever comes of it."""
+        """Await all posted calls, ignoring their results."""
         while self._posted:
             with contextlib.suppress(Exception):
                 self.call(self._posted[0])
 
     def renew(self, start: str, timeout: float, memory: int) -> bool:
-        """Forget all that was said and asked, for another caller; False, and closed, where that cannot be, or has no
-        point."""
+        """Reset the worker for a new caller. Returns False, with the worker closed, if impossible or not worthwhile."""
         if self._worker is not None and (start, memory) == (self._start, self._memory):
             self._timeout, self.deadline, self.heard, self.hear = timeout, None, 0.0, _ignore
-            if self._is_new:  # it may still be starting
+            if self._is_new:  # may still be starting
                 return True
             self.deadline = time.monotonic() + _GRACE
             self.drain()
@@ -125,18 +124,18 @@ class Service:
 
 
 class Spare:
-    """Keeps the worker of one caller for the next: it has imported what both need."""
+    """Keeps a caller's worker for the next caller, with modules already imported."""
 
     def __init__(self) -> None:
         self._kept: Service | None = None
 
     def prepare(self, start: str, timeout: float, memory: int) -> None:
-        """Start one if there is none, that `take` finds ready."""
+        """Start a worker for `take`, unless kept."""
         if self._kept is None:
             self._kept = Service(start, timeout, memory)
 
     def take(self, start: str, timeout: float, memory: int) -> Service:
-        """The one that is kept, as if it were new, or a new one."""
+        """Return the kept worker, reset, or a new worker."""
         service, self._kept = self._kept, None
         if service is not None and service.renew(start, timeout, memory):
             return service

@@ -1,7 +1,7 @@
-"""The worker's side of a service: it knows nothing of processes, and imports little.
+"""Worker side of a service, independent of process handling, with few imports.
 
-The worker says what it begins (a state) before each step that may crash or hang; each state has the whole timeout.
-Whatever else it tells, plain data, is an event for whoever listens.
+The worker announces a state before each step that may crash or hang; each state has the whole timeout. All further
+announcements are events, plain data for the parent.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from onnxopt.worker.limits import peak_memory
 
 RENEW: Final = "renew"
 STARTING: Final = "at its start"
-Tell = Callable[[Any], None]  # a state, or an event that the parent is told
+Tell = Callable[[Any], None]  # announces a state or event to the parent
 
 
 class Refused(Exception):
-    """The original cannot be run here; says why."""
+    """The original cannot be run here; the message says why."""
 
 
 class Died(Exception):
-    """A worker ended, or hung (`late`); `state` is what it was doing, `how` it ended."""
+    """A worker died or hung."""
 
     def __init__(self, state: str, how: str, late: bool = False) -> None:
         super().__init__(f"onnxruntime {how} {state}")
-        self.state = state
-        self.how = how
-        self.late = late
+        self.state = state  # activity in progress
+        self.how = how  # cause
+        self.late = late  # the time limit was exceeded
 
     def is_about(self, label: str) -> bool:
-        """Was it busy with the one that is called so? A name of a value may hold the label too."""
+        """Return whether the activity concerns the model `label`. Names of values may contain the label too."""
         return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
-    """Answer calls of the methods of one object until the parent is gone. `early`: load onnxruntime at once."""
+    """Answer calls of an object's methods until the parent is gone. `early`: import onnxruntime at once."""
     source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
-        os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
+        os.dup2(2, 1)  # output of a runtime must not enter the messages
         if early:
-            with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
+            with contextlib.suppress(ImportError):  # reported on use; meanwhile the parent reads the models
                 onnxruntime()
 
         def tell(said: Any) -> None:
             send(target, ("state" if isinstance(said, str) else "event", said))
 
-        tell(STARTING)  # which ends here
+        tell(STARTING)  # the start is complete
         served = make(tell)
         while True:
             try:
@@ -67,6 +67,6 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
                 else:
                     answer = ("done", getattr(served, method)(*args))
             except Exception as e:
-                e.add_note(f"in the worker:\n{traceback.format_exc()}")  # which stays behind when it is sent
+                e.add_note(f"in the worker:\n{traceback.format_exc()}")  # tracebacks are lost in pickling
                 answer = ("raised", e)
             send(target, answer)
