@@ -1,4 +1,4 @@
-"""Which rewrite makes a result wrong."""
+"""Bisection: find the rewrite that makes a result wrong."""
 
 from onnxopt.bisection.finding import Finding, describe
 from onnxopt.bisection.search import bisect, guilty

@@ -1,4 +1,4 @@
-"""What is known of one rewrite that makes a result wrong: its match, and the smallest model that shows it."""
+"""Description of a faulty rewrite: its match, and the smallest model that reproduces the fault."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place
 
 Tell = Callable[[str], None]
-_RINGS = 6  # how far around the match a submodel may grow
+_RINGS = 6  # steps by which a submodel grows around the match
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Finding:
     runs: int = 0
 
     def lines(self) -> list[str]:
-        """What the command prints of it: where, what is wrong, and what was replaced."""
+        """Return the lines printed by the command: place, fault, replaced nodes."""
         place = f"pass {self.pass_text}" + (f", rule {self.rule}" if self.rule else "")
         number = f", rewrite {self.rewrite}" if self.rewrite is not None else ""
         found = [f"{place}: run {self.pass_run} of the pipeline's passes{number}: {self.message}"]
@@ -84,9 +84,10 @@ def describe(
     pass_run: int | None = None,
     places: Sequence[Place] = (),
 ) -> Finding:
-    """All there is to say of one rewrite of the pipeline, by its number, or of one run of a pass where that takes no
-    fuel; `message`: what is wrong with it, at these `places`. `tell`: of the search for the smallest model; None: it is
-    not looked for.
+    """Return the description of a rewrite of the pipeline, or of a run of a pass without fuel.
+
+    rewrite: number of the rewrite; pass_run: number of the run; message: the fault; places: its places; tell: receives
+    progress of the search for the smallest model, None: no search.
     """
     wrong = [name for p in places for name in (p.value, *sorted(made(p.a)), *sorted(made(p.b)))]
     last = _Capture(rewrite, pass_run, wrong, tell is not None)
@@ -99,20 +100,19 @@ def describe(
 
 
 class _Capture(Instrument):
-    """Keeps one rewrite of a run: where it is, the match before it, and parts of the model around it."""
+    """Records a rewrite of a run: its place, the match before, and parts of the model around it."""
 
     watches_rewrites: ClassVar[bool] = True
 
     def __init__(self, nth: int | None, wanted: int | None, values: list[str], keeps_parts: bool) -> None:
-        """`wanted`: the run of a pass, where no rewrite is. `values`: wrong ones, for a pass that does not say where
-        it rewrites."""
+        """wanted: run of a pass without rewrites; values: wrong values, for a pass without places."""
         self.keeps_parts = keeps_parts
         self.nth = nth
         self.wanted = wanted
         self.values = values
         self.model: Model | None = None
         self.count = 0  # runs of passes
-        self.stack: list[str] = []  # those under way
+        self.stack: list[str] = []  # running passes
         self.pass_text = ""
         self.run = 0
         self.rule = self.equation = self.scope = ""
@@ -155,7 +155,7 @@ class _Capture(Instrument):
         self.parts = self._around({node: None} if node is not None else None)
 
     def _around(self, nodes: dict[Node, Any] | None) -> list[ModelProto]:
-        """Parts around the nodes; None: around the one that makes the first of the wrong values that the model has."""
+        """Return parts around nodes; None: around the producer of the first wrong value present."""
         if not self.keeps_parts:
             return []
         if nodes is None:
@@ -166,13 +166,13 @@ class _Capture(Instrument):
 
 
 def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
-    """The nodes alone, then with more and more of what feeds and reads them."""
+    """Return submodels of the nodes alone, then with increasing neighbourhoods."""
     graph = next(iter(nodes)).graph
     assert graph is not None
     inside, parts = set(nodes), []
     for _ in range(_RINGS):
         ordered = [n for n in graph if n in inside]
-        with suppress(OnnxOptError):  # a type on the boundary is unknown: a larger part may do
+        with suppress(OnnxOptError):  # unknown type at the boundary: a larger part may succeed
             part = submodel(graph, ordered, "submodel")
             inline_data(part, data_of(graph.model))
             parts.append(part)
@@ -185,7 +185,7 @@ def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
 def _smallest(
     parts: list[ModelProto], text: str, options: OptimizeOptions, verify_options: VerifyOptions | None, tell: Tell
 ) -> ModelProto | None:
-    """The first part on which the pass alone makes a result that differs."""
+    """Return the first part on which the pass alone makes a wrong result, else None."""
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
         kept = ("rtol", "atol", "seed", "limit", "dtype", "custom_op_libraries")

@@ -1,7 +1,6 @@
-"""Find the rewrite that makes a result wrong, by fuel.
+"""Search for the rewrite that makes a result wrong, by limiting fuel.
 
-Where verification says at which places the result goes wrong, among the rewrites that happened there; else first the
-run of a pass, then the single rewrite.
+If verification locates the fault, only rewrites at the place are searched; else first runs of passes, then rewrites.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ def bisect(
     known: Verification | None = None,
     smallest: bool = True,
 ) -> Finding:
-    """The first rewrite with which the result goes wrong at the first place that verification names.
+    """Return the first rewrite with which the result is wrong at the first place named by verification.
 
-    Where it names none, or none that helps: the first pass, and its first rewrite, after which the result differs from
-    the original, by about log2(passes run) + log2(rewrites) optimizations, each verified. `known`: the verdict on the
-    whole result. `smallest`: look for the smallest model that shows it. Raises UsageError if the result of the whole
-    pipeline does not differ, and what a failing pass raises.
+    Without a helpful place: the first pass run with a wrong result, and in the run the first such rewrite, after about
+    log2(runs) + log2(rewrites) verified optimizations. known: verdict on the whole result; smallest: search the
+    smallest model that reproduces the fault. Raises UsageError if the whole result is right, and errors of a failing
+    pass.
     """
     options = options or OptimizeOptions()
     with Trials(source, options, verify_options, known) as trials:
@@ -69,14 +68,14 @@ def bisect(
 
 
 def guilty(trials: Trials, place: Place, entries: Sequence[Entry], tell: Tell) -> Entry | None:
-    """The first rewrite with which the result goes wrong at the place, if it is one of those that happened there. None:
-    nothing did."""
+    """Return the first rewrite with which the result is wrong at a place, among rewrites at the place; None without
+    any."""
     numbered = {e.fuel: e for e in suspects(place, entries)}
     numbers = sorted(numbered)
     if not numbers:
         return None
     tell(f"{len(numbers)} of them happened at `{place.value}`")
-    for (runs, n), verdict in trials.known.items():  # some were tried for another place
+    for (runs, n), verdict in trials.known.items():  # some were tried for a previous place
         if runs is None and n is not None:
             wrong = goes_wrong(verdict, place)
             numbers = [m for m in numbers if (m <= n) == wrong] or numbers
@@ -84,8 +83,7 @@ def guilty(trials: Trials, place: Place, entries: Sequence[Entry], tell: Tell) -
 
 
 def _at_places(trials: Trials, places: Sequence[Place], entries: Sequence[Entry], tell: Tell) -> int | None:
-    """The first rewrite with which the result goes wrong at one of the places, if it is proven to be one of those that
-    happened there."""
+    """Return the first rewrite with which the result is wrong at a place, if proven to be at the place; else None."""
     for place in places:
         entry = guilty(trials, place, entries, tell)
         if entry is None:
@@ -98,7 +96,7 @@ def _at_places(trials: Trials, places: Sequence[Place], entries: Sequence[Entry]
 
 
 def _among_all(trials: Trials, whole: Outcome, tell: Tell) -> tuple[int, int | None]:
-    """The first run of a pass after which the result differs, and its first rewrite with which it does."""
+    """Return (first run of a pass with a wrong result, its first rewrite with a wrong result or None)."""
 
     def wrong(runs: int, rewrites: int | None = None) -> bool:
         return trials.verdict(runs, rewrites).is_refused
@@ -109,13 +107,15 @@ def _among_all(trials: Trials, whole: Outcome, tell: Tell) -> tuple[int, int | N
     tell(f"the guilty pass is run {runs}: {whole.texts[runs - 1]}")
     before, after = whole.taken[runs - 1], whole.taken[runs] if runs < whole.runs else whole.rewrites
     if before == after:
-        return runs, None  # a pass that does not spend fuel: no finer than this
+        return runs, None  # a pass without fuel: no finer search
     return runs, _first(range(before + 1, after + 1), lambda n: wrong(runs, n), tell, "rewrite")
 
 
 def _first(numbers: Sequence[int], wrong: Callable[[int], bool], tell: Tell, what: str) -> int:
-    """The smallest of the numbers, which ascend, for which `wrong` holds: it is taken to hold for the last, and not for
-    what is before the first."""
+    """Return the smallest of ascending numbers for which `wrong` holds, by binary search.
+
+    `wrong` is assumed to hold for the last number, and not before the first.
+    """
     while len(numbers) > 1:
         middle = (len(numbers) + 1) // 2
         n = numbers[middle] - 1

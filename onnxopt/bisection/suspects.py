@@ -1,4 +1,4 @@
-"""From the place where a result parts from its original to the rewrites that can have made it so."""
+"""Rewrites that may have caused a fault, from its place."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NARROWING: Final = "convert-dtype"
 
 
 def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
-    """The rewrites of a run that happened at `place`, most likely first: those that did little else, and late.
+    """Return the rewrites at a place, most likely first: few further effects, and late.
 
-    At first those whose anchor, or what they took or made, either model makes there, or only one of them reads; and
-    those in the body of a node that is there. Then those that made what such a rewrite took; at last those that had
-    nodes read another value, which agrees.
+    First: rewrites with an anchor, removed or made value made at the place, or read by only one model; and rewrites in
+    bodies of nodes there. Then: rewrites that made operands of the first. Last: rewrites that replaced an operand by a
+    different, agreeing value.
     """
     reads = [{name for side in sides for name in side.inputs} for sides in (place.a, place.b)]
     there = {place.value, *made(place.a), *made(place.b)}
@@ -43,14 +43,14 @@ def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
-    """Have the places say which rewrites happened there."""
+    """Set `rewrites` of each place to the rewrites at the place."""
     for place, narrowed in zip(places, narrowings(places, entries)):
         place.rewrites = [str(entry) for entry in ([narrowed] if narrowed else suspects(place, entries))]
 
 
 def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry | None]:
-    """Of each place where the narrower type does not hold the original's own numbers the rewrite that gave it that
-    type: nobody has to search for it. None for others."""
+    """Return, by place, the rewrite that narrowed the value's type, if the type cannot hold the original's values; else
+    None."""
     known = {(e.scope, e.value): e for e in entries if e.pass_name == NARROWING and e.fuel}
     found: list[Entry | None] = []
     for place in places:
@@ -61,26 +61,26 @@ def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry 
 
 
 def made(sides: Sequence[Side]) -> set[str]:
-    """The values that nodes make."""
+    """Return the values made by nodes."""
     return {name for side in sides for name in side.outputs}
 
 
 def goes_wrong(verdict: Verification, place: Place) -> bool:
-    """Does a result go wrong where another one does, or nobody knows where?"""
+    """Return whether a result is refused with a fault at `place`, or at an unknown place."""
     if not verdict.is_refused:
         return False
     return not verdict.places or any(_same(place, other) for other in verdict.places)
 
 
 def _same(place: Place, other: Place) -> bool:
-    """Are they about the same part of the original? The piece of one may be larger, or the body around the other."""
+    """Return whether two places concern the same part of the original, perhaps of different extent."""
     if place.scope != other.scope:
         return any(f"{x.scope} / ".startswith(_bodies(y)) for x, y in ((place, other), (other, place)))
     return bool({place.value, *made(place.a)} & {other.value, *made(other.a)})
 
 
 def _bodies(place: Place) -> tuple[str, ...]:
-    """How the paths of the scopes inside its nodes begin; of functions that they may call."""
+    """Return prefixes of scope paths inside a place's nodes, and of functions called."""
     found: list[str] = []
     for side in (*place.a, *place.b):
         domain, _, name = side.op.replace("::", ".").rpartition(".")

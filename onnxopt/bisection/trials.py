@@ -1,6 +1,6 @@
-"""What a pipeline makes of a model if it is stopped early, verified; each result once.
+"""Verified results of a pipeline stopped early, each computed once.
 
-Passes are deterministic, so the first n rewrites of a run are the same however far it goes on after them.
+Passes are deterministic: the first n rewrites are the same in every run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def run(
     source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
 ) -> Model:
-    """The pipeline up to so many rewrites."""
+    """Return the model after the pipeline's first `rewrites` rewrites (None: all)."""
     model = given.load_converted(source)
     options = given if rewrites is None else dataclasses.replace(given, max_rewrites=rewrites)
     execute(options.passes(), model, options.context(instruments))
@@ -36,9 +36,11 @@ def run(
 
 @dataclass
 class Outcome:
+    """Result of a run stopped early."""
+
     model: Model
-    texts: list[str]  # the passes that ran
-    taken: list[int]  # rewrites before each of them
+    texts: list[str]  # passes that ran
+    taken: list[int]  # rewrites before each pass
     rewrites: int
 
     @property
@@ -47,10 +49,7 @@ class Outcome:
 
 
 class Trials:
-    """Results of one pipeline. A context manager: the verifier, which starts with the first of them, ends with it.
-
-    `known`: the verdicts, by runs of passes and by rewrites (None: all). `verified` counts results.
-    """
+    """Results of a pipeline, as a context manager that owns the verifier."""
 
     def __init__(
         self,
@@ -59,10 +58,11 @@ class Trials:
         verify_options: VerifyOptions | None,
         whole: Verification | None = None,
     ) -> None:
-        """`whole`: the verdict on the whole result, if somebody knows it."""
+        """whole: verdict on the whole result, if known."""
         self.source = source
         self.options = options
-        self.verified = 0
+        self.verified = 0  # number of verified results
+        # Verdicts by (runs of passes, rewrites), None: all.
         self.known: dict[tuple[int | None, int | None], Verification] = {}
         if whole is not None:
             self.known[None, None] = whole
@@ -71,7 +71,7 @@ class Trials:
         self._folder = tempfile.TemporaryDirectory()
 
     def run(self, runs: int | None = None, rewrites: int | None = None, watch: Sequence[Instrument] = ()) -> Outcome:
-        """The pipeline up to so many runs of passes and so many rewrites."""
+        """Run the pipeline up to `runs` runs of passes and `rewrites` rewrites."""
         limit = _Limit(runs)
         model = run(self.source, self.options, [limit, *watch], rewrites)
         return Outcome(model, limit.texts, limit.taken, limit.rewrites)
@@ -79,13 +79,14 @@ class Trials:
     def verdict(
         self, runs: int | None = None, rewrites: int | None = None, outcome: Outcome | None = None
     ) -> Verification:
-        """On the result of such a run, which is `outcome` if that is at hand. Raises ModelError if there is none."""
+        """Return the verdict on a run's result. `outcome`: the result, if available. Raises ModelError if not
+        verified."""
         if (runs, rewrites) not in self.known:
             self.known[runs, rewrites] = self._verify(outcome or self.run(runs, rewrites))
         return self.known[runs, rewrites]
 
     def start(self) -> None:
-        """Have the original run already."""
+        """Start running the original."""
         if not self._started:
             self._started = True
             original, override = self.options.load_specialised(self.source), not self.options.freeze_initializers
@@ -104,7 +105,7 @@ class Trials:
 
     @property
     def _seeks_unloaded(self) -> bool:
-        """Is a result looked for that cannot be loaded? Then one that can be is right, whatever else is known."""
+        """Whether the fault is a refusal by the runtime; any result that loads then counts as right."""
         whole = self.known.get((None, None))
         return whole is not None and whole.is_unloaded
 
@@ -117,7 +118,7 @@ class Trials:
 
 
 class _Limit(Instrument):
-    """Lets the first so many runs of passes happen, and no others; knows what ran, and the rewrites before each."""
+    """Stops after a number of pass runs; records passes that ran, and rewrites before each."""
 
     def __init__(self, runs: int | None) -> None:
         self.runs = runs

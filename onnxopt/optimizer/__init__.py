@@ -1,4 +1,4 @@
-"""One optimization of a file, or of a model in memory: its options, the attempt, and what comes of it."""
+"""Optimization of a file or an in-memory model: options, a single run, and results."""
 
 from onnxopt.optimizer.attempt import attempt, optimize_model
 from onnxopt.optimizer.options import OptimizeOptions

@@ -1,4 +1,4 @@
-"""Optimize a model file into another, or a model in memory: one run of the passes."""
+"""A single run of the passes on a file or an in-memory model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
-_GROWN: Final = 1 << 16  # bytes more than the original, which are worth a word
+_GROWN: Final = 1 << 16  # bytes of growth worth a warning
 
 
 class _Tell(Instrument):
-    """Passes on the name of each pass before it runs."""
+    """Announces each pass before it runs."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -48,8 +48,10 @@ def optimize_model(
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
 ) -> PipelineReport:
-    """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
-    exist, and PassError, which leaves the model as far as it came."""
+    """Optimize an in-memory model in place, without verification, and return the report.
+
+    Raises UsageError for unknown names and settings, and PassError, which leaves the model partially optimized.
+    """
     options = options or OptimizeOptions()
     fixed, converted = specialise(model, options.dims, options.shapes), options.convert(model)
     options = replace(options, rename=checked_names(model, options.rename)) if options.rename else options
@@ -60,8 +62,10 @@ def optimize_model(
 
 
 def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
-    """Write the shapes that are known: of `outputs`, where sizes were given; of all values, where that is asked for.
-    And rename: until then all that is said of the model, places and matches too, has the names of the file."""
+    """Declare known shapes and rename, after the passes: places and matches use the names of the file.
+
+    outputs: declare shapes of outputs, as sizes were given.
+    """
     if outputs or options.infer_shapes:
         from onnxopt.optimizer.declared import declare_outputs, declare_values
 
@@ -89,15 +93,15 @@ def attempt(
     zero_weights: bool = False,
     home: Path | None = None,
 ) -> Report:
-    """Optimize one file into another, once. The destination appears only when the result is verified.
+    """Optimize a file into another, once. The destination is written only if the verdict permits. Returns the report.
 
-    Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
-    `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
-    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte.
-    `verify_options` None: the result is not verified. `verifier`: one that was started before, to have it load while
-    this module was imported. A pass that fails leaves in the folder
-    `reproducer` what is needed to run it again, with `zero_weights` without the weights. `home`: the folder that the
-    caller brings the destination to, where references have to hold.
+    verify_options: None for no verification. verifier: started in advance, to load while this module is imported.
+    strict: refuse unproven results; allow_unverified: accept results without verdict. reproducer: folder for what is
+    needed to repeat a failing pass, without weights if `zero_weights`. home: final folder of the destination, for
+    references to data files. An unchanged model is copied byte for byte.
+
+    Raises ModelError, WriteError, PassError, and DifferentResult (a VerificationError) with the report as
+    `error.report`.
     """
     options = options or OptimizeOptions()
     check_choice(options.external)
@@ -168,7 +172,8 @@ def attempt(
             if changed and report.bytes_after - report.bytes_before >= _GROWN:
                 from onnxopt.optimizer.growth import growth
 
-                report.pipeline.warnings += growth(report, source, options, verified)  # while the verifier runs both
+                # While the verifier runs both models.
+                report.pipeline.warnings += growth(report, source, options, verified)
             if verifier is not None and changed:
                 from onnxopt.verification import let_in
 
@@ -187,7 +192,7 @@ def attempt(
             report.seconds = time.perf_counter() - start
             data.refuse()
             if (found := report.verification) is not None and _is_refused(found, strict, allow_unverified):
-                watch.refuse()  # the result was held against the other one
+                watch.refuse()  # the result was compared with the earlier file
                 raise DifferentResult(report)
             staged.commit()
         return report
@@ -207,7 +212,7 @@ def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bo
 
 
 def _bytes_of(source: Path, model: Model) -> int:
-    """Of a model's file and the data files that it reads."""
+    """Return the bytes of a model file and its data files."""
     if not model.data_files:
         return source.stat().st_size
     from onnxopt.analysis.measures.cost import file_bytes
@@ -218,8 +223,8 @@ def _bytes_of(source: Path, model: Model) -> int:
 def _accuse(
     source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
 ) -> PassContext:
-    """Name in `error`, which the result as a whole ended in, the pass after which it is so: this run is repeated, and
-    looked at after each pass. Returns the context that does so."""
+    """Repeat the run with a check after each pass, and name the faulty pass in `error`. Returns the checking
+    context."""
     from onnxopt.pipeline.instruments import CheckEach
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)

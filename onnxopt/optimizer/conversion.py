@@ -1,4 +1,4 @@
-"""A result that differs, or that onnxruntime cannot load, where the opset was to be another: whose fault is that?"""
+"""Attribution of a wrong or refused result to an opset conversion."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from onnxopt.verification.missing import missing
 def judged(
     verdict: Verification, result: Path, source: Path, options: OptimizeOptions, verifier: Verifier
 ) -> Verification:
-    """The verdict on the result. Where onnxruntime lacks an operator of that opset, with the model converted and not
-    optimized, it is that of onnx's reference evaluator.
+    """Return the verdict on a result with converted opset.
 
-    Raises ModelError where what became dynamic alone does so, and ConversionFault where the conversion to the opset
-    alone makes a model that computes something else, or that is invalid.
+    If onnxruntime lacks an operator of the opset even without optimization, the verdict comes from onnx's reference
+    evaluator. Raises ModelError if making dims dynamic alone causes the fault, and ConversionFault if the opset
+    conversion alone does.
     """
     own, model = opset_of(read_proto(source, weights=False)), options.load_specialised(source)
     opset = model.opsets.get("", 0)

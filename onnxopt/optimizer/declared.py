@@ -1,4 +1,4 @@
-"""Shapes that are known of a result, declared in its file: of outputs, and of all values on request."""
+"""Declaration of known shapes in a result: of outputs, and of all values on request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def declare_outputs(model: Model) -> None:
-    """Write the sizes of outputs that are known, in place of symbols and of nothing: `[2, 's2', 3]` becomes
-    `[2, 8, 3]`. A symbol that an input has stays."""
+    """Declare known sizes of outputs in place of symbols and unknown dims: `[2, 's2', 3]` becomes `[2, 8, 3]`.
+
+    Symbols of inputs stay.
+    """
     learn_shapes(model.graph)
     changed = False
     for info, value in zip(model.proto.graph.output, model.graph.outputs):
@@ -32,7 +34,7 @@ def declare_outputs(model: Model) -> None:
 
 
 def declare_values(model: Model) -> None:
-    """Write types and shapes of the values inside the main graph and its bodies, as far as they are known."""
+    """Declare known types and shapes of inner values, in the main graph and its bodies."""
     for graph in model.scopes():
         if graph.is_function:
             continue
@@ -55,7 +57,7 @@ def _made(graph: Graph) -> Iterator[Value]:
 
 
 def _dims(value: Value, *, numbers: bool = False) -> Sequence[int | str | None] | None:
-    """The known dims, with symbols as the file calls them; `numbers`: numbers alone. None of unknown rank."""
+    """Return the known dims, with symbols as in the file; `numbers`: only numbers. None for unknown rank."""
     known = types.shape(value)
     if known is None:
         return None
@@ -64,12 +66,12 @@ def _dims(value: Value, *, numbers: bool = False) -> Sequence[int | str | None] 
 
 
 def _is_computed(dim: int | str | None) -> bool:
-    """Is it an expression of symbols, which is no name?"""
+    """Return whether a dim is an expression of symbols, not a name."""
     return isinstance(dim, str) and dim.startswith("{")
 
 
 def _refine(kind: TypeProto, value: Value, dims: Sequence[int | str | None] | None) -> bool:
-    """Write what these dims say more than the declared ones; was that anything?"""
+    """Write dims more precise than the declared ones. Returns whether anything changed."""
     tensor = kind.tensor_type
     if dims is None or (tensor.elem_type and tensor.elem_type != types.dtype(value)):
         return False

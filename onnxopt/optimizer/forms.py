@@ -1,7 +1,7 @@
-"""What a run does for a runtime: its level, the forms that its passes make and leave, the opset; and why.
+"""Choices for a target runtime: level, forms of operators, opset, with reasons.
 
-Each form is a row, or several, of docs/forms.md: what it costs in place of the other way to write the same. What is
-faster is made, what is slower is not, whatever the level says; what costs the same stays as the level has it.
+A form is measured by rows of docs/forms.md: its time relative to the alternative. Faster forms are made and slower
+forms avoided at any level; forms of equal time follow the level.
 """
 
 from __future__ import annotations
@@ -19,35 +19,34 @@ from onnxopt.record import record
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-_SAME: Final = 0.02  # a ratio that is closer to one decides nothing
+_SAME: Final = 0.02  # a ratio closer to 1 decides nothing
 _NORMALIZATIONS: Final = ("flatten-rows.normalizations", "unmerge-batches.normalizations")
-_RESHAPES: Final = 8  # that take less than what an Add with a LayerNormalization of the slower rank does
+_RESHAPES: Final = 8  # Reshapes that take less time than Add and LayerNormalization of the slower rank
 _FASTEST: Final = 3  # the level whose passes make the forms
 
 
-_KNOWN: Final = {"Conv": (21, "convolution-opset")}  # the last version that all optimizations know; what others cost
+# (last opset known to all of onnxruntime's optimizations, row with the cost of later ones).
+_KNOWN: Final = {"Conv": (21, "convolution-opset")}
 
 
 @record(frozen=True)
 class Form:
-    """Something that rules make of a formula. `rows`: of docs/forms.md. `rules` are those that make it; `options` are
-    config keys by which passes make it (`value`), or avoid it (less `value`). `operator`: the one for whose sake the
-    opset is raised."""
+    """An alternative form of a formula."""
 
     name: str
-    rows: tuple[str, ...]
-    rules: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    rows: tuple[str, ...]  # of docs/forms.md
+    rules: tuple[str, ...] = ()  # rules that make the form
+    options: tuple[str, ...] = ()  # config keys that make passes prefer (`value`) or avoid (-`value`) the form
     value: int = 0
-    operator: str = ""
+    operator: str = ""  # operator for which the opset is raised
 
     def ratio(self, version: str) -> float | None:
-        """The geometric mean of what was measured; None if nothing was."""
+        """Return the geometric mean of the measured ratios; None if not measured."""
         return ratio_of(self.rows, version)
 
 
 def ratio_of(rows: Sequence[str], version: str) -> float | None:
-    """The geometric mean of what was measured for these rows; None if nothing was."""
+    """Return the geometric mean of the measured ratios of rows; None if not measured."""
     found = [log(size[0]) for row in rows for size in FORMS[version].get(row, {}).values()]
     return exp(sum(found) / len(found)) if found else None
 
@@ -76,7 +75,7 @@ CHOICES: Final = (
 
 @record
 class Choice:
-    """What was chosen for the target, and why."""
+    """A choice for the target, with the reason."""
 
     what: str
     why: str
@@ -84,23 +83,22 @@ class Choice:
 
 @record(frozen=True)
 class Chosen:
-    """What a run does for a version of the runtime: its level, rules that are left out, values of config keys, the
-    operators for whose sake the opset is raised."""
+    """All choices for a version of the runtime."""
 
     version: str
     level: int
-    rules: tuple[str, ...]
-    config: Mapping[str, Any]
-    operators: tuple[str, ...]
+    rules: tuple[str, ...]  # left out
+    config: Mapping[str, Any]  # values of config keys
+    operators: tuple[str, ...]  # for which the opset is raised
     choices: tuple[Choice, ...]
 
     def choices_without(self, lacking: Mapping[str, str]) -> list[Choice]:
-        """The choices where the runtime has no kernels for some operators in the model's opset, with the reason."""
+        """Return the choices, with a reason for operators lacking a kernel in the model's opset."""
         return [Choice(f"no {c.what}", lacking[c.what]) if c.what in lacking else c for c in self.choices]
 
 
 def chosen_for(version: str, level: int) -> Chosen:
-    """What is chosen at a level. Below 2 nothing is: a result is exact there, and forms differ by rounding."""
+    """Return the choices at a level. None below 2: results are exact there, and forms differ by rounding."""
     if level < 2:
         return Chosen(version, level, (), {}, (), (Choice("nothing", f"-O{level} changes no number"),))
     rules: list[str] = []
@@ -124,15 +122,14 @@ def chosen_for(version: str, level: int) -> Chosen:
 
 
 class Raise:
-    """Raises the opset of a model as far as a version of the runtime loads it, and has kernels for its operators and
-    for those that the run makes. `told`: what came of it."""
+    """Raises a model's opset as far as the runtime loads it, with kernels for the model's and the forms' operators."""
 
     def __init__(self, chosen: Chosen) -> None:
         self.chosen = chosen
-        self.told: Choice | None = None
+        self.told: Choice | None = None  # outcome, None before
 
     def lacking(self, opset: int) -> Mapping[str, str]:
-        """Operators that no rule may make in this opset, and why."""
+        """Return {operator no rule may make in this opset: reason}."""
         version = self.chosen.version
         return {
             op: f"onnxruntime {version} has no kernel for {op} of opset {opset}"
@@ -141,7 +138,7 @@ class Raise:
         }
 
     def _ends(self) -> Mapping[str, tuple[int, str]]:
-        """By operator: (the last opset that does not harm it, what newer ones do)."""
+        """Return {operator: (last harmless opset, harm of later opsets)}."""
         version = self.chosen.version
         ends = {}
         for op, since in LACKS[version].items():
@@ -153,7 +150,7 @@ class Raise:
         return ends
 
     def newest(self, proto: ModelProto) -> int:
-        """The opset that is wanted: that of the model, or a newer one."""
+        """Return the wanted opset, the model's or a newer opset, and set `told`."""
         from onnxopt.conversion.opset import opset_of
 
         current, version = opset_of(proto), self.chosen.version
@@ -176,6 +173,6 @@ class Raise:
 
 
 def _operators(graph: GraphProto) -> set[str]:
-    """Of the standard, those of bodies too."""
+    """Return the standard operators of a graph, including bodies."""
     found = {node.op_type for node in graph.node if node.domain in ("", "ai.onnx")}
     return found.union(*(_operators(body) for node in graph.node for _, body in body_graphs(node)))

@@ -1,4 +1,4 @@
-"""Why a result is larger than its original, and which option keeps it small."""
+"""Explanation of a result larger than its original, with options to avoid growth."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
     from onnxopt.optimizer.results import Report
     from onnxopt.pipeline import PassReport
 
-_PERCENT: Final = 1  # of the file: less is not worth a word
+_PERCENT: Final = 1  # of the file; less growth is ignored
 _MAX_NAMED: Final = 3
-_REMEDIES: Final = {"constant-folding": "--max-constant-bytes 0"}  # else the pass is left out
+_REMEDIES: Final = {"constant-folding": "--max-constant-bytes 0"}  # default: leave the pass out
 
 
 def growth(report: Report, source: str | Path, options: OptimizeOptions, repeat: bool) -> list[str]:
-    """Returns a line: how much larger the result is, which passes added constants, and what leaves them out; none where
-    the result is hardly larger.
+    """Return a line with the growth, the passes that added constants, and options to avoid them; [] for little growth.
 
-    Bytes are not measured while passes run: runs are deterministic, and with `repeat` this one is run again for them.
+    repeat: run the passes again to measure bytes, not measured in the first run. Runs are deterministic.
     """
     more = report.bytes_after - report.bytes_before
     if more < report.bytes_before * _PERCENT // 100:
@@ -35,7 +34,7 @@ def growth(report: Report, source: str | Path, options: OptimizeOptions, repeat:
         return [f"{said}; --max-constant-bytes 0 keeps constants small, verification names the pass"]
     try:
         passes = passes if any(p.bytes for p in passes) else _measured(source, options)
-    except OnnxOptError:  # of a file that is another by now
+    except OnnxOptError:  # the file changed in the meantime
         return []
     grown = sorted((p for p in passes if -p.bytes > more // 10), key=lambda p: p.bytes)[:_MAX_NAMED]
     if not grown:

@@ -1,4 +1,4 @@
-"""What an optimization is asked for."""
+"""Options of an optimization."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ _DTYPES: Final = ("float16", "bfloat16")
 
 
 class Converted(NamedTuple):
-    """Changes that were asked for, before the passes: the number that each new symbol replaces, and warnings. `int64`:
-    the number of int64 values, where they are to become int32."""
+    """Changes made before the passes."""
 
-    freed: Mapping[str, int] = {}
-    told: Sequence[str] = ()
-    int64: int = 0
+    freed: Mapping[str, int] = {}  # {new symbol: number replaced}
+    told: Sequence[str] = ()  # warnings
+    int64: int = 0  # number of int64 values, if requested as int32
 
 
 @record(frozen=True)
@@ -93,12 +92,12 @@ class OptimizeOptions:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        """Bring names and sizes into their form. Raises UsageError for what is of another type."""
+        """Normalize names and sizes. Raises UsageError for invalid types and values."""
         if self.dtype not in ("", *_DTYPES):
             raise UsageError(f"there is no dtype {self.dtype!r}", f"what is float32 becomes {any_of(_DTYPES)}")
         if not isinstance(self.pipeline, str | None):
             raise UsageError("pipeline is no text", 'pipeline="dead-code,elim-identity"')
-        if RUNTIME in str(self.target):  # as it is installed here, wherever this runs
+        if RUNTIME in str(self.target):  # resolved here, as the installed version may differ elsewhere
             vars(self).update(target=",".join(targets_in(self.target)))
         if self.target_opset is not None:
             check_whole("target_opset", self.target_opset)
@@ -113,7 +112,7 @@ class OptimizeOptions:
 
     @cached_property
     def chosen(self) -> Chosen | None:
-        """What the run does for its target; None where that is no runtime whose forms were measured."""
+        """The choices for the target; None unless a measured runtime is a target."""
         if RUNTIME not in str(self.target):
             return None
         from onnxopt.optimizer.forms import chosen_for
@@ -121,14 +120,14 @@ class OptimizeOptions:
         return chosen_for(version_in(targets_in(self.target)), self.level if self.pipeline is None else 2)
 
     def choices(self, model: Model) -> list[Choice]:
-        """What was done with `model`, as `load` has read it, for the target, and why."""
+        """Return the choices made for a model read by `load`, with reasons."""
         if self.chosen is None:
             return []
         return [*model.raised, *self.chosen.choices_without(model.without)]
 
     @property
     def freed(self) -> tuple[str, ...]:
-        """The names of the dims that become dynamic."""
+        """The symbols of dims made dynamic."""
         return tuple(dict.fromkeys(self.make_dynamic.values()))
 
     @property
@@ -142,7 +141,7 @@ class OptimizeOptions:
 
     @property
     def only_copy(self) -> bool:
-        """Is nothing asked for but a copy? A model that comes out otherwise is verified."""
+        """Whether the options request a mere copy. A changed model is still verified."""
         passes = self.level if self.pipeline is None else self.pipeline.strip()
         sizes = self.dims or self.shapes or self.make_dynamic
         return not (
@@ -160,8 +159,10 @@ class OptimizeOptions:
         )
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
-        """The model in a file, as these options want it read; `stored`: its large weights stay there. Raises ModelError
-        and UsageError."""
+        """Return the model of a file, read as requested.
+
+        stored: large weights stay in the file. Raises ModelError and UsageError.
+        """
 
         def read(opset: int | Callable[[ModelProto], int] | None) -> Model:
             def convert(proto: ModelProto, path: Path) -> bool:
@@ -195,20 +196,19 @@ class OptimizeOptions:
         return model
 
     def load_specialised(self, source: str | Path) -> Model:
-        """The same with the sizes that are given to its dims, large weights left in the file. Raises what `load`
-        does."""
+        """Return the model with given sizes of dims, and large weights in the file. Raises as `load`."""
         model = self.load(source, stored=True)
         specialise(model, self.dims, self.shapes)
         return model
 
     def load_converted(self, source: str | Path) -> Model:
-        """The same as passes get it. Raises what `load` and `convert` do."""
+        """Return the model as passed to the passes. Raises as `load` and `convert`."""
         model = self.load_specialised(source)
         self.convert(model)
         return model
 
     def convert(self, model: Model) -> Converted:
-        """Change what is asked to be different about a model that is loaded. Raises UsageError where that cannot be."""
+        """Apply the requested changes to a loaded model. Raises UsageError if impossible."""
         freed, told = dict[str, int](), list[str]()
         if self.make_dynamic:
             from onnxopt.conversion.dynamic import make_dynamic
@@ -228,14 +228,14 @@ class OptimizeOptions:
         return Converted(freed, told, int64)
 
     def passes(self) -> Sequential:
-        """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
+        """Return the pipeline. Raises UsageError for an unknown level or name, and invalid text."""
         check_level(self.level)
         chosen = pipeline_for(self._level, self._extra()) if self.pipeline is None else parse_pipeline(self.pipeline)
         is_converted = self.dtype or self.int32
         return converting(chosen, self.dtype, self.int32, self.keep_io) if is_converted else chosen
 
     def _extra(self) -> Sequence[str]:
-        """The extra passes, those for a preferred target before those for the others."""
+        """Return the extra passes, those for preferred targets first."""
         if len(self.extra) < 2:
             return self.extra
         from onnxopt.pipeline.targets import preferred_first
@@ -243,7 +243,7 @@ class OptimizeOptions:
         return preferred_first(self.extra, targets_in(self.target))
 
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
-        """Settings to run it in. Raises UsageError for unknown names and keys."""
+        """Return the context of the run. Raises UsageError for unknown names and keys."""
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
@@ -274,7 +274,7 @@ class OptimizeOptions:
         return {key.name: value for key, value in chosen.items() if value != key.default}
 
     def sites(self) -> list[Site]:
-        """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""
+        """Return the single matches in `disable`. Raises UsageError for an unknown rule."""
         found = [Site.parse(text) for text in self.disable if "@" in text]
         return [replace(site, name=known_as(site.name)) for site in found]
 

@@ -1,4 +1,4 @@
-"""What is to be said of an optimization beside its report: what was left out, and what was asked for in vain."""
+"""Warnings and hints about an optimization, besides its report: parts left out, and requests without effect."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from onnxopt.optimizer.options import OptimizeOptions
 if TYPE_CHECKING:
     from onnxopt.optimizer.results import Report, RolledBack
 
-_MAX_SITES: Final = 3  # sites in a hint
+_MAX_SITES: Final = 3  # in a hint
 
 
 def remarks(report: Report, options: OptimizeOptions, plugins: Sequence[str] = ()) -> list[str]:
-    """Warnings, with the lines that belong to them, and hints. `plugins`: files and modules that were loaded."""
+    """Return warnings with their details, and hints. `plugins`: loaded files and modules."""
     return [*_unknown(options, report), *_idle(plugins, options), *_rolled_back(report.rolled_back)]
 
 
 def not_for_target(options: OptimizeOptions) -> list[str]:
-    """Warnings of passes that are named, and do not run for the target. Raises UsageError if no other does."""
+    """Return warnings for named passes idle on the target. Raises UsageError if no pass runs."""
     from onnxopt.pipeline import get_pass
     from onnxopt.pipeline.targets import idle_passes
 
@@ -52,28 +52,30 @@ def _rolled_back(rolled_back: Sequence[RolledBack]) -> Iterator[str]:
 
 
 def _whom_to_tell(rolled_back: Sequence[RolledBack]) -> str:
-    """What to do about rewrites that were wrong: those of a plugin are their author's."""
-    if all(r.name == "convert-dtype" for r in rolled_back):  # that is no bug
+    """Return advice about wrong rewrites: a plugin's are its author's to correct."""
+    if all(r.name == "convert-dtype" for r in rolled_back):  # a narrower type may be insufficient, which is no bug
         return ""
     from onnxopt.pipeline.registry import get_pass, origin
 
     try:
         homes = {origin(get_pass(re.split("[{(]", r.pass_text)[0])) for r in rolled_back}
-    except OnnxOptError:  # a pass of several, that has no name
+    except OnnxOptError:  # an unnamed combination of passes
         return "report it; "
     return "report it; " if "onnxopt" in homes else f"correct it in {few(sorted(homes))}; "
 
 
 def _unknown(options: OptimizeOptions, report: Report) -> Iterator[str]:
-    """What --disable names, but the run did not meet."""
+    """Yield warnings for matches in --disable that did not occur."""
     for site in options.sites():
         if site not in report.pipeline.left_out:
             yield f"warning: --disable {site}: there was nothing to leave out"
 
 
 def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
-    """Plugins that are loaded, and of which nothing runs: a pass has to be asked for, and to be registered. A plugin
-    may also just declare references."""
+    """Yield warnings for loaded plugins without a running pass: a pass must be registered and requested.
+
+    A plugin may also only declare references.
+    """
     if not plugins:
         return
     from onnxopt.pipeline.registry import registered_by

@@ -1,4 +1,4 @@
-"""What comes of an optimization: the report, and the error of a result that is refused."""
+"""Results of an optimization: the report, and the error of a refused result."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
 
 @record
 class RolledBack:
-    """What a rule (or a pass without rules, `rule` empty) did to `value`, and was left out; the whole rule or pass
-    where `value` is empty. `fault`: what it did to the result."""
+    """A rewrite left out. Without `value`, the whole rule or pass."""
 
     pass_text: str
-    rule: str
+    rule: str  # empty for a pass without rules
     scope: str
     match: list[str]
     message: str
-    value: str = ""
-    fault: str = WRONG
+    value: str = ""  # made by the rewritten node
+    fault: str = WRONG  # effect on the result
 
     @property
     def name(self) -> str:
-        """As `--disable` takes it."""
+        """The name for `--disable`."""
         return self.rule or self.pass_text.partition("{")[0]
 
     @property
     def site(self) -> Site | None:
-        """None: all of it."""
+        """The excluded match; None for the whole rule or pass."""
         return Site(self.name, self.value, self.scope, f"left out: {self.fault}") if self.value else None
 
 
@@ -53,37 +52,36 @@ class Report:
     bytes_before: int = 0
     bytes_after: int = 0
     seconds: float = 0.0
-    changed: bool = True  # False: what is computed is what was computed, node by node
+    changed: bool = True  # False: all computations are unchanged, node by node
     verification: Verification | None = None
-    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    phases: dict[str, float] = field(default_factory=dict)  # by phase
     rolled_back: list[RolledBack] = field(default_factory=list)
-    fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
-    freed_dims: dict[str, int] = field(default_factory=dict)  # the sizes that became symbols, by these
-    int64: Int64 | None = None  # the values that stay so, where they were to become int32
-    stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
+    fixed_dims: dict[str, int] = field(default_factory=dict)  # {dynamic dim: fixed size}
+    freed_dims: dict[str, int] = field(default_factory=dict)  # {symbol: size replaced}
+    int64: Int64 | None = None  # values that stay int64, although requested as int32
+    stats: dict[str, Any] | None = None  # `ModelStats` before and after, if requested
     target: str = "any"
-    choices: list[Choice] = field(default_factory=list)  # what was done for the target
-    brought_in: int = 0  # small tensors of data files that are in the model now, where runtimes need them
-    data: list[str] = field(default_factory=list)  # the data files that the result reads, by their names in its folder
+    choices: list[Choice] = field(default_factory=list)  # made for the target
+    brought_in: int = 0  # small external tensors now inside the model, as runtimes require
+    data: list[str] = field(default_factory=list)  # data files read by the result, by name in its folder
 
     @property
     def ok(self) -> bool:
-        """Does the result compute what the original does? True if nothing was changed, or verification says so; False
-        for what was not verified, too."""
+        """Whether the result computes the original's function: unchanged, or proven by verification."""
         return not self.changed or (self.verification is not None and self.verification.ok)
 
     def to_dict(self) -> dict[str, Any]:
         return dict(plain(self))
 
     def __str__(self) -> str:
-        """The lines that the command prints."""
+        """Return the lines printed by the command."""
         from onnxopt.reporting.plain import left_out, lines
 
         data = self.to_dict()
         return "\n".join([*lines(data), *left_out(cleaned(data["rolled_back"]))])
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the table for notebooks."""
         from onnxopt.reporting.html.notebook import table
 
         return table(self.to_dict())
@@ -94,8 +92,10 @@ class Report:
 
 
 class DifferentResult(VerificationError):
-    """The result differs from the original, or is not shown to compute the same where only that will do; `report`
-    says where. Nothing was written."""
+    """The result differs from the original, or is not proven although required. Nothing was written.
+
+    `report` gives the details.
+    """
 
     def __init__(self, report: Report) -> None:
         verification = report.verification
@@ -111,11 +111,11 @@ class DifferentResult(VerificationError):
 
 
 class ConversionFault(ModelError):
-    """The conversion to another opset alone makes a model that computes something else. `own`: the model's opset."""
+    """The opset conversion alone makes a model with a different function."""
 
     def __init__(self, message: str, hint: str, own: int) -> None:
         super().__init__(message, hint)
-        self.own = own
+        self.own = own  # the model's opset
 
 
 _NOTHING = "nothing was written"
