@@ -132,7 +132,7 @@ class OptimizeOptions:
 
     @property
     def gives_int32(self) -> bool:
-        """May inputs and outputs become int32?"""
+        """Whether inputs and outputs may become int32."""
         return self.int32 and not self.keep_io
 
     @property
