@@ -20,17 +20,14 @@ LEVEL = levels("record <")
 JUDGE = levels("options <")
 SEEN = re.findall(r"`(\w+)`", TEXT.partition("`verification` sees only ")[2].partition("`reporting`")[0])
 RECORDS = (("stats_table.py", "analysis"), ("stats_text.py", "analysis"))  # the type of what they show
-ROOMS = re.search(r"```\nonnxopt/(\n.*?)\n```", TEXT, re.DOTALL)
+ROOMS = TEXT.partition("## Rooms")[2].partition("A room imports only")[0]
 
 
 def described() -> dict[str, str]:
     """What the documentation says of each room, and of each file at the top, by its path."""
-    assert ROOMS is not None
-    said, around = dict[str, str](), ""
-    for entry in re.split(r"\n(?= {2,4}\w)", ROOMS[1])[1:]:
-        indent, name, text = re.fullmatch(r"( +)([\w.]+)/?( .*)", entry, re.DOTALL).groups()  # type: ignore[union-attr]
-        around = name if len(indent) == 2 else around
-        said[name if name == around else f"{around}/{name}"] = text
+    entries = re.findall(r"^- \*\*`([\w./]+?)/?`\*\*:(.*(?:\n  .*)*)", ROOMS, re.MULTILINE)
+    said = dict(entries)
+    assert len(said) == len(entries)
     return said
 
 
