@@ -14,15 +14,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import onnx
 import pytest
+from playwright.sync_api import expect
 
 import onnxopt.passes
+from onnxopt.cli.main import cli
 from onnxopt.pipeline import config, registry
+from tests.browser import chromium
 from tests.cli.conftest import SCRIPT, fork_server  # noqa: F401  a fixture
 from tests.cli.fork_server import ForkServer
 from tests.samples import ROOT, sample
@@ -136,9 +141,25 @@ def test_the_first_pass_is_short() -> None:
 
 
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    """`make docs`: every export and option is there, and the search finds words in pages that are opened as files."""
     done = run([sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout.replace("NO_MKDOCS_2_WARNING", "")
     reference = (tmp_path / "reference.html").read_text()
     missing = [n for n in onnxopt.__all__ if n != "__version__" and n not in reference]
     assert not missing
+    page = unescape(re.sub(r"<[^>]*>", "", (tmp_path / "commands.html").read_text()))
+    assert "Sentinel" not in page and "\nonnxopt verify model.onnx model.opt.onnx\nonnxopt stats" in page
+    context = click.Context(cli)
+    commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
+    shown = [p for c in commands if c is not None for p in c.params if isinstance(p, click.Option) and not p.hidden]
+    assert shown and not {option for p in shown for option in p.opts if option not in page}
+    with chromium() as browser:
+        site, asked, errors = browser.new_page(), list[str](), list[str]()
+        site.on("request", lambda r: asked.append(r.url))
+        site.on("console", lambda m: errors.append(m.text) if m.type in ("error", "warning") else None)
+        site.goto((tmp_path / "index.html").as_uri())
+        site.get_by_placeholder("Search").fill("cutpoint")
+        expect(site.locator(".md-search-result__list")).to_contain_text("verified", timeout=20_000)
+        assert site.locator("a.md-source").first.get_attribute("href") == "https://github.com/onnxopt/onnxopt"
+        assert not errors and all(url.startswith("file:") for url in asked)
