@@ -105,8 +105,8 @@ class DifferentResult(VerificationError):
         if verification.status == UNVERIFIED:
             hint = "; ".join(filter(None, [hint, "--allow-unverified, without --strict, writes it all the same"]))
         super().__init__(f"{report.source}: {what}: {verification.message}", hint)
-        if not self.hint.startswith(_NOTHING):
-            self.hint = f"{_NOTHING}; {self.hint}"
+        if not self.hint.startswith(_NOT_WRITTEN):
+            self.hint = f"{_NOT_WRITTEN}; {self.hint}"
         self.report = report
 
 
@@ -118,7 +118,7 @@ class ConversionFault(ModelError):
         self.own = own  # the model's opset
 
 
-_NOTHING = "nothing was written"
+_NOT_WRITTEN = "nothing was written"
 _REFUSED = {
     DIFFERENT: ("the result differs from the original", "`onnxopt bisect` finds the rewrite; report it"),
     LOADS_PLAIN: ("the result loads without optimizations only", "find the pass with --disable NAME, and report it"),

@@ -12,7 +12,7 @@ from onnxopt.passes.needs import NEEDS
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
 from onnxopt.pipeline.later import Later
 
-_EXACT: Final = (
+_EXACT_PASSES: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,neutral-operands,constant-folding,"
     "known-conditions,inline-branches,inline-loops,simplify-loops,scan-axes,default-inputs,split-sequences,"
     "merge-chains,index-chains,gather-grids,shape-sources,pack-scalars,reshape-chains,gather-axes,table-lookups,"
@@ -38,12 +38,12 @@ def _level(folds: str, forms: str) -> str:
 
     The lists respect the passes' `after` and `before`. Any other valid order gives the same number of nodes.
     """
-    return f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({_EXACT},{folds},{forms},{_CLEAN})"
+    return f"fixpoint({_EXACT_PASSES},{folds},{_CLEAN}),fixpoint({_EXACT_PASSES},{folds},{forms},{_CLEAN})"
 
 
 LEVELS: Final = (
     "",  # copies the input bytes
-    f"fixpoint({_EXACT},{_CLEAN})",
+    f"fixpoint({_EXACT_PASSES},{_CLEAN})",
     _level(f"{_ARITHMETIC},{_FOLDS}", f"{_FORMS},group-heads"),
     _level(
         f"{_ARITHMETIC},{_OPERATORS},{_FOLDS},{_ALGEBRA}",

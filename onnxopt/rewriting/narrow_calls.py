@@ -25,7 +25,7 @@ from onnxopt.rewriting.narrowed import Conversion
 _SKIPPED: Final = "its function is marked onnxopt.skip"
 _ITSELF: Final = "its function calls itself"
 _UNKNOWN: Final = "types inside its function are unknown"
-_NOTHING: Final = "its function gains nothing"
+_NO_GAIN: Final = "its function gains nothing"
 
 
 @record(frozen=True)
@@ -103,7 +103,7 @@ class Calls:
             given, made = (tuple(v in plan.interface for v in ends) for ends in (function.inputs, function.outputs))
             why = _SKIPPED if function.skipped else "" if all(kinds) else _UNKNOWN
             if not why and not plan.wanted and not _gains(plan):
-                why = _NOTHING
+                why = _NO_GAIN
             return Callee(call, kinds, indices, NONE if why else Slots(given, made), bool(plan.wanted), why)
 
     def _plan(self, function: Graph, call: _Call, decline: Decline) -> Plan:

@@ -28,7 +28,7 @@ from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 _START: Final = "from onnxopt.verification.composition import main; main()"
-_STEPS: Final = "running the parts"
+_ACTIVITY: Final = "running the parts"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
             ask = (original.absolute(), plan, steps, options.share(limit), tuple(DECLARED.values()))
             found: Verification = service.call("verify", *ask)
         except Died as e:
-            is_wrong = e.state == _STEPS and not e.late
+            is_wrong = e.state == _ACTIVITY and not e.late
             return Verification(DIFFERENT if is_wrong else UNVERIFIED, str(e))
     return found
 
@@ -89,7 +89,7 @@ def _verify(
     kept = list(judge.kept.values())
     if not kept:
         return Verification(UNVERIFIED, f"the original fails on every input tried: {answers[0].note}")
-    tell(_STEPS)
+    tell(_ACTIVITY)
     try:
         found = _run(judge, steps, [case for case, _ in kept])
     except UsageError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from onnxopt.verification.model.views import View
 
-_SHOWN: Final = 4  # names listed in a message
+_MAX_NAMES: Final = 4  # names listed in a message
 
 
 def read(path: Path, view: View | None = None) -> Skeleton:
@@ -59,7 +59,7 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: boo
         names = [[i.name for i in infos] for infos in (x, y)]
         only = [[f"`{n}`" for n in sorted({*p} - {*q})] for p, q in (names, names[::-1])]
         if any(only):
-            sides = [f"only {side} has {few(found, _SHOWN)}" for side, found in zip("AB", only) if found]
+            sides = [f"only {side} has {few(found, _MAX_NAMES)}" for side, found in zip("AB", only) if found]
             raise UsageError(
                 f"A and B differ in their {kind}: {', '.join(sides)}",
                 "they must have the same names; --rename OLD=NEW says what A's are called in B",
@@ -86,7 +86,7 @@ def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> di
         known |= dict.fromkeys(d.dim_param for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param)
         for name in names:
             if name not in known:
-                hint = nearest(name, known, f"it has {few([*known], _SHOWN)}")
+                hint = nearest(name, known, f"it has {few([*known], _MAX_NAMES)}")
                 raise UsageError(f"--rename: {side} has no input, output or dim called {name!r}", hint)
     return rename
 

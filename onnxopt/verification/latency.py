@@ -39,7 +39,7 @@ CLOCKS: Final = {"wall": time.perf_counter, "processor": time.thread_time}
 _START: Final = "from onnxopt.verification.latency import main; main()"
 # Sizes tried for dynamic dims, in this order: typical sizes, a second of sound at 16 kHz, then the verifier's sizes,
 # derived from windows and Reshapes. A batch has size 1.
-_SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1, 16_000)
+_LATENCY_SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1, 16_000)
 _OPENINGS: Final = 10  # times the files are opened
 _FEW_OPENINGS: Final = 6  # for files slow to load
 _SLOW_TO_LOAD: Final = 1.0  # seconds
@@ -257,7 +257,7 @@ class Runner:
         bound = bound_dims(plan, given)
         batch = {symbol: 1 for symbol in plan.symbols if plan.is_batch(symbol) and symbol not in bound}
         plan.fix(batch)
-        choices = itertools.chain(plan.size_choices(_SIZES), plan.size_choices())
+        choices = itertools.chain(plan.size_choices(_LATENCY_SIZES), plan.size_choices())
         case, _ = feed(self._first, plan, Recipe("bench"), Data(given), choices, options.seed)
         self.feeds = case.feeds
         self._warm_up()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 _TINY: Final = 1e-12  # relative noise below is zero
-_SHOWN: Final = 50  # nodes listed in a place
+_MAX_NODES: Final = 50  # nodes listed in a place
 
 
 def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
@@ -50,7 +50,7 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
     )
     place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
     place.a, place.b = (
-        [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
+        [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_MAX_NODES:]
         for p, there in zip((walk.a, walk.b), nodes)
     )
     # For elements that jump to unseen values, or a few distant elements, noise of the whole is irrelevant.

@@ -15,7 +15,7 @@ from onnxopt.verification.options import DIFFERENT
 from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.verdict import untaken_branches, weak_outputs
 
-_NONE: Final = "zeros, ones and a batch of one agree with too much to prove anything"
+_PROVES_NOTHING: Final = "zeros, ones and a batch of one agree with too much to prove anything"
 
 
 class Proof(NamedTuple):
@@ -40,7 +40,7 @@ def proof(
     if not plan.inputs or not ran:
         return Proof({}, {}, [])
     if not found:
-        return Proof({}, {}, [], _NONE)
+        return Proof({}, {}, [], _PROVES_NOTHING)
     answers = [a for a in answers if a.proves]
     # An output fed in some case (a default given out) is an input.
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 CPU: Final = "CPUExecutionProvider"
-_SMALL: Final = 1024  # bytes; larger weights are skipped when reading
+_MAX_INLINE_BYTES: Final = 1024  # bytes; larger weights are skipped when reading
 
 
 @record(frozen=True)
@@ -123,7 +123,7 @@ def _skimmed(path: str) -> ModelProto:
     """Return the model at `path` without large weights."""
     from onnx import ModelProto as Proto
 
-    return Proto.FromString(skim(map_file(path), _SMALL, sys.maxsize)[0])
+    return Proto.FromString(skim(map_file(path), _MAX_INLINE_BYTES, sys.maxsize)[0])
 
 
 def _domain(domain: str) -> str:

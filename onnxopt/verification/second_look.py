@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from onnxopt.verification.job import Answer
     from onnxopt.verification.job_runner import JobRunner
 
-_AT_ONCE: Final = 3  # cases compared in pieces together
+_CASES_TOGETHER: Final = 3  # cases compared in pieces together
 _HELD: Final = 12  # cases compared with taken branches in place of Ifs
 _CONSPICUOUS: Final = 1e-4  # relative; a larger difference is reported with the noise
 _LOSS: Final = 10.0  # times the noise of the whole: loss of digits in float16
-_FAR: Final = 100.0  # times the noise of the whole: more than noise of single elements
-_LARGE: Final = "extremes"  # the case in which narrow floats overflow first
+_MAX_NOISE_FACTOR: Final = 100.0  # times the noise of the whole: more than noise of single elements
+_OVERFLOWING_CASE: Final = "extremes"  # the case in which narrow floats overflow first
 _STARVED: Final = "takes more memory than it may (--memory)"
 _CRUDE: Final = 1e-2  # relative; a smaller difference may be amplified rounding
 
@@ -119,7 +119,7 @@ class SecondLook:
         wrong = _wrong(verdict) | ({failed.name} if failed else set())
         known = verdict.pieces.cases if verdict.pieces is not None else ()
         new = [a for a in answers if a.case.name not in known]
-        groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
+        groups = together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
         if not (is_asked or all_) or not (groups or verdict.pieces):
             return None
         if self._may_be_alike and verdict.pieces is None and self._judge.alike():
@@ -175,7 +175,9 @@ class SecondLook:
 
         Causes: a flipped decision, or a wrong channel negligible beside a larger channel.
         """
-        return not self._options.dtype and verdict.worst_rel > _FAR * max(noise.values(), default=float("inf"))
+        return not self._options.dtype and verdict.worst_rel > _MAX_NOISE_FACTOR * max(
+            noise.values(), default=float("inf")
+        )
 
     def _closer(
         self, verdict: Verification, taken: Sequence[str], *, digits: bool = False
@@ -190,7 +192,7 @@ class SecondLook:
             names = [max(cases, key=lambda c: max(o.max_rel for o in c.outputs)).name]
         else:
             names = [c.name for c in sorted(cases, key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))][
-                :_AT_ONCE
+                :_CASES_TOGETHER
             ]
         self._runner.hold(names)
         return self._judge.pieces(names, taken, digits, not digits)
@@ -201,7 +203,7 @@ class SecondLook:
         if not names:
             return None
         self._runner.hold(names)
-        return self._judge.as_taken(names, _AT_ONCE)
+        return self._judge.as_taken(names, _CASES_TOGETHER)
 
     def _hides(self, found: Proof) -> bool:
         """Return whether differing parts may exist that no case ran, besides known untaken branches."""
@@ -225,7 +227,7 @@ class SecondLook:
         """
         differ, told = differences(verdict.cases), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
-        names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
+        names = sorted(names, key=lambda name: name not in most)[:_CASES_TOGETHER]
         self._runner.hold(names)
         of_result = not decides and could_jump(self._plan) and not self._options.dtype
         return self._judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
@@ -234,7 +236,7 @@ class SecondLook:
         """Return, in words, differences that no case shows in a foreign result: beyond unreached bounds, or by float16
         rounding omitted by this runtime."""
         if self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance:
-            names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
+            names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
             with contextlib.suppress(Died, MemoryError):  # unknown then
                 self._runner.begin(UNSHOWN)
                 self._runner.hold(names)

@@ -14,7 +14,7 @@ from onnxopt.verification.options import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSI
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
 
 _BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far below
-_SIZES: Final = 8  # dynamic dims named in a message
+_MAX_DIMS: Final = 8  # dynamic dims named in a message
 
 
 def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
@@ -115,8 +115,8 @@ def word(
 
 def _sizes(dims: Sequence[tuple[str, int]]) -> str:
     """Return dims as `n=2 t=3`, shortened if many."""
-    more = len(dims) - _SIZES
-    return " ".join(f"{k}={v}" for k, v in dims[:_SIZES]) + (f" and {more} more" if more > 0 else "")
+    more = len(dims) - _MAX_DIMS
+    return " ".join(f"{k}={v}" for k, v in dims[:_MAX_DIMS]) + (f" and {more} more" if more > 0 else "")
 
 
 def told_optimized(verdict: Verification, why: str, labels: tuple[str, str], *, original: bool) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # Modules that import numpy are imported where used, as an early-started worker must not wait.
 START: Final = "from onnxopt.verification.judge import main; main()"
-_SMALL: Final = 1 << 20  # bytes; loading takes less time than a message
+_MAX_PRELOADED_BYTES: Final = 1 << 20  # bytes; loading takes less time than a message
 _LOADING: Final = 60.0  # seconds for a load alone
 _CONCLUDING: Final = 60.0  # seconds for a verdict without any run
 _MOST_DEATHS: Final = 100
@@ -98,7 +98,7 @@ class Verifier:
         """
         if self._service is not None or self._waits or not self.original.is_file():
             return
-        if self._spare is not None and self.original.stat().st_size <= _SMALL:
+        if self._spare is not None and self.original.stat().st_size <= _MAX_PRELOADED_BYTES:
             self._waits = True
             self._spare.prepare(self._start, self.options.timeout, self._memory)
         else:
@@ -136,7 +136,7 @@ class Verifier:
         """Send a plan, and the cases with readers of their data, to the worker."""
         self.start()
         self._preparation = Preparation(plan, list(requests), references=tuple(DECLARED.values()))
-        if self._waits and plan.bytes > _SMALL:  # external data besides the model
+        if self._waits and plan.bytes > _MAX_PRELOADED_BYTES:  # external data besides the model
             self._open()
         elif self._service is not None:
             self._post("prepare", self._preparation)

@@ -77,7 +77,7 @@ def test_uniform_and_integers() -> None:
 
 def test_many_numbers_are_made_in_parts() -> None:
     """Which are those that are made at once."""
-    count = 3 * draws._AT_ONCE // 2
+    count = 3 * draws._CHUNK // 2
     for kind in ("normal", "uniform"):
         found = getattr(Draws(5), kind)([count])
         assert len(np.unique(found)) > 0.9 * count

@@ -63,7 +63,7 @@ def test_what_no_size_changes_is_tried_a_few_times(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_fails_is_not_tried_with_far_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "_MANY", 1 << 14)
+    monkeypatch.setattr(feeding, "_MAX_RETRIED_BYTES", 1 << 14)
     tried, _ = attempts("g (float[N, 3, H, W] x) => (y) { y = Relu (x) }", failing(ValueError("too small")), Search())
     assert 16 * 16 * 3 <= max(tried) < 1 << 12
     large = "g (float[50, 400] cache, float[N, H] x) => (y, c) { y = Relu (x) c = Relu (cache) }"

@@ -46,7 +46,7 @@ def look(tmp_path: Path, a: str, b: str) -> Look:
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is a segment, and nothing is kept that nobody needs."""
-    monkeypatch.setattr(stream, "_FEW", 1)
+    monkeypatch.setattr(stream, "_MIN_SEGMENT_NODES", 1)
     for room in (stream, walk):
         monkeypatch.setattr(room, "VALUES", 1)
 

@@ -28,7 +28,7 @@ from onnxopt.protos import Array, tensor_type_proto
 
 _MAX_OUTER_NODES: Final = 40  # nodes outside of bodies, which are many, re-inferred for their effect on bodies
 _WARY: Final = 1000  # the same, if a body would be rejected
-_NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
+_NO_TYPE: Final[Known] = (tensor_type_proto(0, None), None)
 
 
 class Loading:
@@ -100,7 +100,7 @@ class Loading:
             if new != old and is_misled(node, then):
                 return True
             for v, known in self._as_annotated(new).items():
-                was = self._as_annotated(old).get(v, _NOTHING)
+                was = self._as_annotated(old).get(v, _NO_TYPE)
                 if known != was and told.get(v) != known:
                     before[v], after[v] = was, known
                     asked.update(dict.fromkeys(_takers(v)))

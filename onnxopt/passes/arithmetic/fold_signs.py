@@ -15,9 +15,9 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 
-_MANY: Final = 100  # readers examined
-_LONG: Final = 1 << 12  # signs stored
-_TABLE: Final = 1 << 16  # elements of a sine table stored twice
+_MAX_SIGN_READERS: Final = 100  # readers examined
+_MAX_SIGNS: Final = 1 << 12  # signs stored
+_MAX_SINES: Final = 1 << 16  # elements of a sine table stored twice
 
 Turning = tuple[Value, tuple[Value, Value], tuple[Value, Value]]  # x, (c, d), (s, t)
 
@@ -139,7 +139,7 @@ def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None)
         m.require(y.feeds_only(lambda u: _signs_beside(u, y) is not None), "the constant is used elsewhere")
         factor = m.const(c * signs, like=c)
     else:
-        beside = (_signs_beside(u, y) for u in islice(y.users, _MANY))
+        beside = (_signs_beside(u, y) for u in islice(y.users, _MAX_SIGN_READERS))
         alike = (s for s in beside if s is not None and np.array_equal(s, signs))
         m.require(len(list(islice(alike, 2))) == 2, "a product more for a Neg less")
         factor = m.op.Mul(y, m.const(signs, like=first))
@@ -157,7 +157,7 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     shapes = [types.shape(v) for v in inputs if v is not None]
     axis = int(concat.attr("axis"))
     lengths = [n for s in shapes if s and -len(s) <= axis < len(s) and isinstance(n := s[axis], int)]
-    if len(lengths) < len(shapes) or sum(lengths) > _LONG:
+    if len(lengths) < len(shapes) or sum(lengths) > _MAX_SIGNS:
         return None, []
     signs = np.concatenate([np.full(n, -1.0 if neg else 1.0) for n, neg in zip(lengths, negative)])
     behind = (len(shapes[0] or ()) - 1 - axis) if axis >= 0 else -1 - axis
@@ -170,7 +170,7 @@ def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
     length = shape[-1] if shape else None
     if signs is None or signs.ndim > 1 or not isinstance(length, int):
         return None
-    if length > _LONG or not signs.size or length % signs.size:
+    if length > _MAX_SIGNS or not signs.size or length % signs.size:
         return None
     return np.tile(signs, length // signs.size)
 
@@ -213,7 +213,7 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
     m.require(all(last) and not widened, "not along the last axis")
     half = all(r and None not in r and isinstance(r[-1], int) and 2 * r[-1] == width for r in shapes)
     m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
-    if all(v.constant and v.array.size <= _TABLE for v in (c, d, s, t)):
+    if all(v.constant and v.array.size <= _MAX_SINES for v in (c, d, s, t)):
         factors = [
             m.const(np.concatenate(pair, -1), like=pair[0]) for pair in ((c.array, d.array), (-s.array, t.array))
         ]
@@ -244,7 +244,7 @@ def _turning(concat: Node) -> Turning | None:
 
 def _is_shared(m: Match, c: Value, turning: Turning) -> bool:
     """Whether further values are rotated by the same factors."""
-    users = [u for u in islice(c.users, _MANY) if u.graph is m.graph]
+    users = [u for u in islice(c.users, _MAX_SIGN_READERS) if u.graph is m.graph]
     if any(u.op == "Concat" and u.inputs == [c, c] for u in users):
         return True
     joins = {u for v in users if (u := _joins(v)) is not None and u.op == "Concat"}

@@ -33,8 +33,8 @@ from onnxopt.rewriting import (
 )
 from onnxopt.rewriting.guards import is_number
 
-_LEAST: Final = 2.0**-10  # bounds of a factor: within them overflow of a cube stays about the same
-_MOST: Final = 2.0**10
+_MIN_FACTOR: Final = 2.0**-10  # bounds of a factor: within them overflow of a cube stays about the same
+_MAX_FACTOR: Final = 2.0**10
 _SQUARE: Final = either(op.Mul(var("x"), var("x")), op.Pow(var("x"), 2))
 _SCALED_SQUARE: Final = either(op.Mul(op.Mul(var("x"), const("c")), var("x")), op.Mul(_SQUARE, const("c")))
 
@@ -208,7 +208,9 @@ def _scaled_cube(m: Match, x: Value, c: Array) -> Value:
 
 def _near_one(m: Match, factor: Array) -> Array:
     size = np.abs(factor.astype(np.float64))
-    m.require(((size >= _LEAST) & (size <= _MOST)).all(), "far from one, a factor decides whether it overflows")
+    m.require(
+        ((size >= _MIN_FACTOR) & (size <= _MAX_FACTOR)).all(), "far from one, a factor decides whether it overflows"
+    )
     return factor
 
 

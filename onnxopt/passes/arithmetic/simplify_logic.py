@@ -25,9 +25,9 @@ _OPPOSITE: Final = {
     "LessOrEqual": "Greater",
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
-_NUMBERS: Final = FLOATS | INTEGERS
-_STEPS: Final = 4
-_EXACT: Final = 1 << 24  # below this bound float32 represents all integers
+_NUMERIC: Final = FLOATS | INTEGERS
+_MAX_DEPTH: Final = 4
+_MAX_EXACT_FLOAT32: Final = 1 << 24  # below this bound float32 represents all integers
 
 
 @rewrite(op.Not(one_of(*_OPPOSITE)(var("a"), var("b"), name="inner")))
@@ -66,7 +66,7 @@ _ONE_OR_ZERO: Final = op.Cast(var("p"), name="cast", shared=True)
 
 def of_truth(m: Match, p: Value) -> None:
     """Decline unless the Cast converts booleans to numbers."""
-    m.require(m.dtype(p) == TensorProto.BOOL and m.cast.attr("to") in _NUMBERS, "not ones and zeros")
+    m.require(m.dtype(p) == TensorProto.BOOL and m.cast.attr("to") in _NUMERIC, "not ones and zeros")
 
 
 @rewrite(either(op.Equal(_ONE_OR_ZERO, 1), op.Cast(_ONE_OR_ZERO, to=TensorProto.BOOL)))
@@ -148,7 +148,10 @@ def compared_as_floats(m: Match, i: Value, c: Array) -> Value:
     if m.dtype(i) not in _COMPARED:
         m.skip()
     m.require(c.dtype in (np.float32, np.float64), "other numbers than floats of 32 or 64 bits are compared")
-    m.require((np.abs(c) < _EXACT).all() and (c == np.trunc(c)).all(), "not whole numbers that float32 tells apart")
+    m.require(
+        (np.abs(c) < _MAX_EXACT_FLOAT32).all() and (c == np.trunc(c)).all(),
+        "not whole numbers that float32 tells apart",
+    )
     m.require(m.opset >= 9, "before opset 9 only floats are compared")
     whole = m.const(c.astype(np.int64), like=i)
     return m.op[m.node.op](*(i if v is m.cast.output else whole for v in m.node.inputs))
@@ -220,7 +223,7 @@ def never_chosen(m: Match, x: Value, c: Array, a: Value, b: Value, q: Value | No
 def _least(x: Value) -> int | None:
     """Return the first of integers that count or are indices, also rearranged or picked, or None."""
     value: Value | None = x
-    for _ in range(_STEPS):
+    for _ in range(_MAX_DEPTH):
         node = value.producer if value is not None else None
         if node is None or node.has_references:
             return None

@@ -14,17 +14,17 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
 # types supported by both operators; float16 is chosen for its size
-_NUMBERS: Final = frozenset({"f4", "f8", "i4", "i8"})
-_SMALL: Final = 1 << 16  # bytes: larger tables must not grow
+_LOOKUP_TYPES: Final = frozenset({"f4", "f8", "i4", "i8"})
+_MAX_TABLE_BYTES: Final = 1 << 16  # bytes: larger tables must not grow
 
 
 @rewrite(op.Cast(one_of("Gather", _EXTRACTOR)(const("table"), var("at"), name="pick"), name="cast"))
 def cast_of_lookup(m: Match, table: Array, at: Value) -> Value:
     """Cast(Gather(c, i)) = Gather(Cast(c), i); so for ArrayFeatureExtractor."""
     to = numpy_dtype(m.cast.attr("to"))
-    m.require({table.dtype.str[1:], to.str[1:]} <= _NUMBERS, "not from numbers to numbers")
+    m.require({table.dtype.str[1:], to.str[1:]} <= _LOOKUP_TYPES, "not from numbers to numbers")
     m.require(is_float(to) or ((table > -(2.0**31)) & (table < 2.0**31)).all(), "a number may not fit")
-    grows = table.size * to.itemsize > max(_SMALL, table.nbytes)
+    grows = table.size * to.itemsize > max(_MAX_TABLE_BYTES, table.nbytes)
     m.require(not grows and len(m.value("table").users) == 1, "the table would grow, or be stored twice")
     return m.op[m.pick.op](m.const(table.astype(to)), at, like=m.pick)
 

@@ -23,7 +23,7 @@ from onnxopt.rewriting.hold import cannot_hold, hold
 # Small operands may give a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
-_AT_ONCE = 2 << 30  # bytes of results in memory before they are stored in the graph
+_BATCH_BYTES = 2 << 30  # bytes of results in memory before they are stored in the graph
 _NARROW = 1 << 16  # bytes by which a weight may exceed its stored size
 _MADE = 1 << 34  # bytes made by all folds of a run, beyond freed ones
 _KEPT = 1 << 30  # bytes by which all folds may enlarge the model
@@ -188,7 +188,7 @@ class _Cone:
     def _pays(self, node: Node, made: int) -> bool:
         """Whether `made` bytes may be computed. Freed bytes are not counted, so big weights are always permuted."""
         extra = max(0, made - self.freed[node])
-        if self.held and self.held + made > _AT_ONCE:
+        if self.held and self.held + made > _BATCH_BYTES:
             self.waiting = True
             self.nodes.pop(node, None)
             return False

@@ -11,7 +11,7 @@ from onnxopt.operators import PICKS, RECURRENT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
 _STATES: Final = (5, 6)  # initial states of a recurrent operator
-_FAR: Final = 32  # values examined
+_MAX_EXAMINED: Final = 32  # values examined
 
 
 @register
@@ -45,7 +45,7 @@ def _is_zero(value: Value) -> bool:
                 return False
             continue
         node = value.producer
-        if node is None or node.has_references or len(asked) > _FAR:
+        if node is None or node.has_references or len(asked) > _MAX_EXAMINED:
             return False
         if node.op == "ConstantOfShape":
             fill = node.attr("value")

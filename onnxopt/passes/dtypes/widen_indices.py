@@ -17,7 +17,7 @@ from onnxopt.rewriting.replace import remove_dead
 
 _ALL: Final = ("Add", "Concat", "Div", "Mod", "Mul", "Neg", "Sub")  # operands of the same type
 _FIRST: Final = ("Gather", "Identity", "ReduceProd", "Reshape", "Slice", "Squeeze", "Unsqueeze")
-_MOST: Final = 32  # steps between the Casts
+_MAX_STEPS: Final = 32  # steps between the Casts
 
 
 @register
@@ -76,7 +76,7 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
         elif node not in found:
             if node.op not in (*_ALL, *_FIRST) or node.graph is not cast.graph or value.is_output:
                 return []
-            if len(found) == _MOST:
+            if len(found) == _MAX_STEPS:
                 return []
             found[node] = None
             stack += _operands(node)

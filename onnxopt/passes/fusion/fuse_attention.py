@@ -21,7 +21,7 @@ from onnxopt.rewriting.causal import Kept, kept_by, kept_by_numbers
 from onnxopt.rewriting.scores import Filled, one_number, scores_of
 
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
-_UNKNOWN: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"
+_UNKNOWN_MASK: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"
 _PAST: Final = "it has a past, or gives scores"
 _HUGE: Final = 1e30  # scores are negligible beside it
 _NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # the number next to the lowest
@@ -190,13 +190,13 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept
     m.require(not isinstance(term, Filled), "scores are replaced by a number that they may reach")
     assert isinstance(term, Value)
     found = bounds(term)
-    m.require(found is not None, _UNKNOWN)
+    m.require(found is not None, _UNKNOWN_MASK)
     assert found is not None
     m.require(not found.hides or kept_by_numbers(term) >= needed, _HIDES)
     size, limit = max(-found.low, found.high), BY_CODE[m.dtype(term)].high
     if size < limit:
         return term, size
-    m.require(not found.hides and m.dtype(term) == TensorProto.FLOAT, _UNKNOWN)
+    m.require(not found.hides and m.dtype(term) == TensorProto.FLOAT, _UNKNOWN_MASK)
     return m.op.Max(term, m.const(_NEXT)), size
 
 

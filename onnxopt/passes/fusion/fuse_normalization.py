@@ -20,7 +20,7 @@ from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import is_number, known_axes
 
-_LONG: Final = 1 << 18  # elements of a scale
+_MAX_SCALE: Final = 1 << 18  # elements of a scale
 
 
 def axis_of(m: Match, node: Node, rank: int) -> int:
@@ -74,7 +74,7 @@ def width(m: Match, x: Value, eps: Array, axis: int = -1) -> int:
     size = (dims or ())[axis]
     assert isinstance(size, int)
     m.require(size, "the axis has no elements: the operators fail then, the formula gives none")
-    m.require(size <= _LONG, "the axis is long, and a scale for each of its elements would be stored")
+    m.require(size <= _MAX_SCALE, "the axis is long, and a scale for each of its elements would be stored")
     return size
 
 

@@ -10,8 +10,8 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, either, op, rewrite, var
 from onnxopt.rewriting.forms import listed_axes
 
-_LARGEST: Final = op.ReduceMax(var("x"), ..., name="largest")
-_BELOW: Final = op.Sub(var("x"), _LARGEST, name="below")
+_MAXIMUM: Final = op.ReduceMax(var("x"), ..., name="largest")
+_BELOW: Final = op.Sub(var("x"), _MAXIMUM, name="below")
 _POWERS: Final = op.Exp(either(_BELOW, var("x")), name="powers")
 
 
@@ -37,7 +37,7 @@ def softmax_of_differences(m: Match, x: Value) -> Value:
 _LOG_OF_SUM: Final = op.Log(op.ReduceSum(op.Exp(_BELOW), ..., name="sum"))
 
 
-@rewrite(either(op.Sub(_BELOW, _LOG_OF_SUM), op.Sub(var("x"), op.Add(_LOG_OF_SUM, _LARGEST))))
+@rewrite(either(op.Sub(_BELOW, _LOG_OF_SUM), op.Sub(var("x"), op.Add(_LOG_OF_SUM, _MAXIMUM))))
 def log_softmax_of_sum(m: Match, x: Value) -> Value:
     """(x - max) - log(sum(exp(x - max))) = x - (log(sum(exp(x - max))) + max) = LogSoftmax(x)."""
     return m.op.LogSoftmax(x, axis=one_axis(m, x))

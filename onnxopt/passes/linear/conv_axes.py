@@ -15,8 +15,8 @@ from onnxopt.rewriting.forms import operands
 _AXES: Final = const("put")
 _CONV: Final = (const("w"), var("b").opt())
 _WINDOWS: Final = POOLS | {"Conv"}
-_STEPS: Final = _WINDOWS | UNARY | ARITHMETIC
-_LONG: Final = 64  # nodes in a chain
+_CHAIN_OPERATORS: Final = _WINDOWS | UNARY | ARITHMETIC
+_MAX_CHAIN: Final = 64  # nodes in a chain
 _BESIDE: Final = "something else reads what is in between, or is beside it"
 
 
@@ -53,7 +53,7 @@ def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
     rank, steps, value = m.rank(last), list[Node](), last
     m.require(rank is not None and taken.size == 1, "several axes are taken out, or the rank is unknown")
     axis = int(taken.item()) % (rank or 1)
-    while (node := value.producer) is not None and node.op in _STEPS and len(steps) < _LONG:
+    while (node := value.producer) is not None and node.op in _CHAIN_OPERATORS and len(steps) < _MAX_CHAIN:
         beside = node.inputs[1] if node.op in ARITHMETIC else None
         data = node.inputs[0] if beside is None or beside.constant else None
         alone = value.only_user is not None and not value.is_output and node.graph is m.graph

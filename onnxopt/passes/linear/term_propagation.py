@@ -16,7 +16,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting.replace import bypass
 
-_MOST: Final = 1 << 14  # elements of a term, as many as a bias
+_MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
 
 
 @register
@@ -67,7 +67,7 @@ def _term(node: Node) -> tuple[Value, Array] | None:
         if x is None or c is None or x.constant or not c.constant or x.producer is None or x.producer.op not in MOVES:
             continue
         data, rank = c.array, types.rank(x)
-        if not is_float(data) or data.size > _MOST or rank is None or data.ndim > rank or not is_finite(data):
+        if not is_float(data) or data.size > _MAX_TERM or rank is None or data.ndim > rank or not is_finite(data):
             return None
         return x, data if node.op == "Add" else -data
     return None

@@ -16,8 +16,8 @@ from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.relayout import End, Relayout
 
 _BACK: Final = {"Unsqueeze": "Squeeze", "Squeeze": "Unsqueeze"}
-_REACH: Final = 16  # nodes of a region
-_FEW: Final = 4  # readers of a value
+_MAX_REGION_NODES: Final = 16  # nodes of a region
+_MAX_READERS: Final = 4  # readers of a value
 
 
 @register
@@ -137,7 +137,7 @@ class _Region:
 
     def direct(self, source: Value) -> Node | None:
         """Return a reader of `source` that changes the axes, and depends on nothing else; else None."""
-        if source.graph is not self.graph or source.producer is None or len(source.users) > _FEW:
+        if source.graph is not self.graph or source.producer is None or len(source.users) > _MAX_READERS:
             return None
         for user in source.users:
             rest = user.inputs[1:]
@@ -178,7 +178,7 @@ class _Region:
             if maker is None or not self._fits(maker) or not self._is_closed(maker, inside, exits):
                 self.sources[v] = None
                 continue
-            if len(self.nodes) + len(inside) >= _REACH:
+            if len(self.nodes) + len(inside) >= _MAX_REGION_NODES:
                 self.sources[v] = None
                 continue
             self.nodes.update({**inside, maker: None})
@@ -188,7 +188,7 @@ class _Region:
     def _is_closed(self, node: Node, found: dict[Node, None], exits: dict[Value, Node]) -> bool:
         """Whether results of `node` are read only by nodes `found` (extended here) and by `exits`."""
         for value in node.outputs:
-            if value is None or value.is_output or len(value.users) > _FEW:
+            if value is None or value.is_output or len(value.users) > _MAX_READERS:
                 return False
             for user in value.users:
                 if user in self.nodes or user in found or user is node:
@@ -197,7 +197,7 @@ class _Region:
                     if exits.setdefault(value, user) is not user:
                         return False  # equal exits kept apart as outputs
                     continue
-                if len(found) == _FEW or not self._fits(user):
+                if len(found) == _MAX_READERS or not self._fits(user):
                     return False
                 found[user] = None
                 if not self._is_closed(user, found, exits):
@@ -205,7 +205,9 @@ class _Region:
         return True
 
     def _is_exit(self, node: Node) -> bool:
-        if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
+        if any(
+            u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _MAX_READERS)
+        ):
             return False  # copies along an axis of their own, when joined, become a single Gather
         return node.graph is self.graph and node.op in (self.op, "Reshape") and _axes(node, self.op) == self.axes
 

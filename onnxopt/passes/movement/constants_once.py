@@ -16,7 +16,7 @@ from onnxopt.operators import MULTIDIRECTIONAL, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 
-_LARGEST: Final = 1 << 20  # elements of an examined constant
+_MAX_ELEMENTS: Final = 1 << 20  # elements of an examined constant
 _TERM: Final = 2  # index of a Gemm's term
 
 
@@ -56,7 +56,7 @@ def _may_narrow(node: Node, c: Value) -> bool:
 def _axes_of_copies(c: Value) -> list[int]:
     """Return the axes along which all elements are bitwise equal."""
     dims = c.constant_type()[1] if c.constant else ()
-    if len(dims) < 2 or prod(dims) > _LARGEST:
+    if len(dims) < 2 or prod(dims) > _MAX_ELEMENTS:
         return []
     data = c.glance()  # most constants do not repeat, and are not cached
     if element_kind(data) == "S":

@@ -20,9 +20,9 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # operators that may hold repeated elements
 _EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # elementwise operators of masks
 _ON_FILLS: Final = tuple(sorted(MULTIDIRECTIONAL | EXACT.intersection(UNARY)))
-_STEPS: Final = 8
-_FEW: Final = 4
-_SMALL: Final = 1 << 20  # bytes compared
+_MAX_STEPS: Final = 8
+_MAX_MOVES: Final = 4
+_MAX_COMPARED_BYTES: Final = 1 << 20  # bytes compared
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -48,7 +48,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
 def repeated(value: Value | None) -> Array | None:
     """Return the element, of rank 0, of which `value` consists, or None."""
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         if value is None or value.constant:
             break
         node = value.producer
@@ -62,7 +62,7 @@ def repeated(value: Value | None) -> Array | None:
         value = node.inputs[0]
     if value is None or not value.constant:
         return None
-    return one_element(value.array) if distinct(value.array).nbytes <= _SMALL else None
+    return one_element(value.array) if distinct(value.array).nbytes <= _MAX_COMPARED_BYTES else None
 
 
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
@@ -89,7 +89,7 @@ def _steps_to(value: Value) -> list[Node]:
     Steps may have a scalar constant, which widens nothing.
     """
     steps: list[Node] = []
-    while len(steps) < _FEW:
+    while len(steps) < _MAX_MOVES:
         node = value.producer
         if (
             node is None

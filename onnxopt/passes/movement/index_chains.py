@@ -22,8 +22,8 @@ from onnxopt.rewriting.forms import operands
 
 _BLOCK: Final = 32  # elements copied at once; with 16, onnxruntime's Gather takes as long as Split and Concat
 _PICKS: Final = 1 << 12  # indices stored
-_STEPS: Final = 8
-_LONG: Final = 64  # elements of a part
+_MAX_CHAIN: Final = 8
+_MAX_PART: Final = 64  # elements of a part
 
 
 @rewrite(one_of("Gather", "Slice")(op.Shape(var("x"), name="shape_node"), const("first"), ..., name="node"))
@@ -212,7 +212,7 @@ def concat_of_strided(m: Match, first: Value) -> Value:
     m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
     dims = m.shape(x)
     length = dims[axis] if dims is not None else None
-    m.require(isinstance(length, int) and length % n == 0 and n <= _LONG, "no whole number of groups is known")
+    m.require(isinstance(length, int) and length % n == 0 and n <= _MAX_PART, "no whole number of groups is known")
     assert dims is not None and isinstance(length, int)
     target = constant_target(dims, (*dims[:axis], length // n, n, *dims[axis + 1 :]))
     m.require(target is not None and m.opset >= 5, "more than one unknown dim")
@@ -260,7 +260,7 @@ def _every(
 def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
     """Return (steps that move the elements of a vector, last first; the Concat that makes the vector)."""
     chain: list[Node] = []
-    while node is not None and node.op in PICKS and len(node.outputs) == 1 and len(chain) < _STEPS:
+    while node is not None and node.op in PICKS and len(node.outputs) == 1 and len(chain) < _MAX_CHAIN:
         x = node.inputs[0]
         fixed = all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
         if x is None or not fixed or (chain and node.output.only_user is not chain[-1]):
@@ -280,7 +280,7 @@ def _elements(m: Match, concat: Node) -> list[tuple[Value, int]]:
 def _length(m: Match, v: Value) -> int:
     dims = m.shape(v)
     length = dims[0] if dims else None
-    m.require(isinstance(length, int) and length <= _LONG, "a part of unknown length, or a long one")
+    m.require(isinstance(length, int) and length <= _MAX_PART, "a part of unknown length, or a long one")
     assert isinstance(length, int)
     return length
 

@@ -16,9 +16,9 @@ from onnxopt.protos import Array, attribute_bytes
 from onnxopt.rewriting.parts import insert_new, insert_split, side_by_side
 
 _OPS: Final = UNARY | ARITHMETIC | of_form("bounded") | {"Max", "Min"}
-_MANY: Final = 64  # inputs of a Concat, and its packs
+_MAX_PACKED: Final = 64  # inputs of a Concat, and its packs
 _BLOCK: Final = 32  # contiguous elements of a broadcast operand; with fewer, a runtime needs as many steps as elements
-_SMALL: Final = 1 << 12  # elements of a result small enough for any broadcasting
+_MAX_BROADCAST: Final = 1 << 12  # elements of a result small enough for any broadcasting
 
 Pack = tuple[Value, ...]
 
@@ -73,7 +73,7 @@ class _Packing:
     def of(cls, concat: Node) -> _Packing | None:
         """Return the packing of a Concat; None if nothing is equal; without packs if only other readers prevent it."""
         graph, shape, inputs = concat.graph, types.shape(concat.output), concat.inputs
-        if graph is None or not shape or concat.has_references or not 2 <= len(inputs) <= _MANY:
+        if graph is None or not shape or concat.has_references or not 2 <= len(inputs) <= _MAX_PACKED:
             return None
         kinds = [v.producer.op if v is not None and v.producer is not None else "" for v in inputs]
         if not any(a == b and a in _OPS for a, b in pairwise(kinds)):
@@ -137,7 +137,7 @@ class _Packing:
         """Whether the values are computed equally back to parts; registers the packs, or nothing."""
         if values in self.packs or values in self.parts:
             return True
-        if len(self.packs) == _MANY or any(v in self.owner for v in values) or not self._side_by_side(values):
+        if len(self.packs) == _MAX_PACKED or any(v in self.owner for v in values) or not self._side_by_side(values):
             return False
         before = len(self.packs), len(self.parts), len(self.owner)
         split = self._split_of(values)
@@ -232,7 +232,7 @@ class _Packing:
     def _fast(self, dims: Sequence[object], whole: Shape, column: Pack, shapes: Sequence[Shape]) -> bool:
         """Whether broadcasting an operand takes steps at least as long as for the parts, or few elements."""
         steps = [_span(types.shape(v) or (), shape) for v, shape in zip(column, shapes)]
-        few = prod(d if isinstance(d, int) else _SMALL + 1 for d in whole) <= _SMALL
+        few = prod(d if isinstance(d, int) else _MAX_BROADCAST + 1 for d in whole) <= _MAX_BROADCAST
         return few or _span(dims, whole) >= min(steps)
 
     def carry_out(self) -> None:

@@ -17,7 +17,7 @@ from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new, insert_split
 
-_MANY: Final = 100  # parts
+_MAX_STACKED: Final = 100  # parts
 
 
 class _Stack(NamedTuple):
@@ -117,7 +117,7 @@ def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
     """Return (axis, {index: Gather}) of Gathers of single indices along an axis; else None."""
     shape = types.shape(value)
     axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
-    if shape is None or len(axes) != 1 or value.is_output or len(value.users) > _MANY:
+    if shape is None or len(axes) != 1 or value.is_output or len(value.users) > _MAX_STACKED:
         return None
     axis = axes.pop()
     size = shape[axis]
@@ -127,7 +127,7 @@ def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
         if index is None or not index.constant or index.array.ndim or user.graph is not value.graph:
             return None
         place = int(index.array)
-        if user.has_references or not isinstance(size, int) or not -size <= place < size <= _MANY:
+        if user.has_references or not isinstance(size, int) or not -size <= place < size <= _MAX_STACKED:
             return None
         if taken.setdefault(place % size, user) is not user:
             return None  # an equal Gather kept apart as output

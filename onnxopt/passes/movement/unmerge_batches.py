@@ -25,7 +25,7 @@ from onnxopt.rewriting.relayout import End, Region, regions
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes
-_MOST: Final = 4  # merged axes, and alternative splits tried
+_MAX_SPLITS: Final = 4  # merged axes, and alternative splits tried
 
 
 @register
@@ -100,10 +100,16 @@ def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
             continue
         few, many = sorted((dims, made), key=len)
         lead = many[: len(many) - len(few) + 1]
-        if len(few) < 2 or len(lead) > _MOST or few[0] in (0, 1, None) or None in lead or many[len(lead) :] != few[1:]:
+        if (
+            len(few) < 2
+            or len(lead) > _MAX_SPLITS
+            or few[0] in (0, 1, None)
+            or None in lead
+            or many[len(lead) :] != few[1:]
+        ):
             continue
         known = ways.get(few[:1], [])
-        if lead not in [w.lead for w in known] and len(known) < _MOST and product(lead) == product(few[:1]):
+        if lead not in [w.lead for w in known] and len(known) < _MAX_SPLITS and product(lead) == product(few[:1]):
             ways[few[:1]] = [*known, Apart(few[:1], lead)]
     return ways
 

@@ -20,7 +20,7 @@ from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
 
 _OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels may return either
-_WIDE: Final = 16  # numbers in a run
+_MAX_ROW: Final = 16  # numbers in a run
 _DEEP: Final = 64  # operators in a chain
 _BROADCASTING: Final = 8  # first opset in which Max and Min broadcast; the others from 7 on
 
@@ -81,7 +81,7 @@ class _Packing:
         i = 0
         while i < len(numbers):
             end = i
-            while end < len(numbers) and end - i < _WIDE and numbers[end] is not None:
+            while end < len(numbers) and end - i < _MAX_ROW and numbers[end] is not None:
                 end += 1
             run = None
             for j in range(end, i + 1, -1):

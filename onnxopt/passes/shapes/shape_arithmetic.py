@@ -29,7 +29,7 @@ from onnxopt.record import record
 from onnxopt.rewriting.hold import cannot_hold, hold
 from onnxopt.rewriting.replace import remove_dead
 
-_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+_SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32)
 _READ = ("Expand", "Reshape", "Slice")  # their operands may be simplified when more is known
 _PICKS = (*CUTTING, "Shape")  # other passes find the Shape with the picked dims
 _HAND_ON = of_form("same", "order", "join") | {"Cast"}
@@ -118,7 +118,7 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     """
     content = data.contents.get(value)
     dtype = value.dtype or types.dtype(value)
-    if content is None or value.constant or dtype not in _INTEGERS or not value.is_used:
+    if content is None or value.constant or dtype not in _SIZE_TYPES or not value.is_used:
         return False
     elements = content.reshape(-1).tolist()
     if None in elements:
@@ -234,7 +234,7 @@ def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
     content = data.contents.get(value)
     if content is None or content.ndim != 1 or not value.users or value.is_output:
         return
-    if types.dtype(value) not in _INTEGERS or condition is None or condition.only_user is not node:
+    if types.dtype(value) not in _SIZE_TYPES or condition is None or condition.only_user is not node:
         return  # the condition stays: nothing is saved
     parts = chosen_parts(data, node, content.tolist())
     if parts is None or len(parts) < 2:

@@ -20,8 +20,8 @@ from onnxopt.rewriting.parts import insert_new
 
 Dims = list[int | str | None]
 
-_MOST: Final = 8  # Shapes compared for equal dims
-_LONGEST: Final = 64  # elements of a vector of dims
+_MAX_COMPARED: Final = 8  # Shapes compared for equal dims
+_MAX_DIMS: Final = 64  # elements of a vector of dims
 _TURNING: Final = ("Transpose", "Unsqueeze")  # operators whose dims are input dims at other positions
 
 
@@ -188,7 +188,7 @@ class _Shapes:
         dims: Dims = []
         for v in node.inputs:
             part = _dims(v)
-            if part is None or None in part or len(dims) > _LONGEST:
+            if part is None or None in part or len(dims) > _MAX_DIMS:
                 return
             dims += part
         if not any(isinstance(d, str) for d in dims):
@@ -204,7 +204,7 @@ class _Shapes:
 
     def _that_list(self, wanted: Dims) -> list[Node]:
         """Return the used Shapes with all these dims."""
-        found = self.listing.get(wanted[0], [])[:_MOST] if wanted[0] is not None else []
+        found = self.listing.get(wanted[0], [])[:_MAX_COMPARED] if wanted[0] is not None else []
         return [n for n in found if n.output.is_used and all(d in self.listed[n] for d in wanted)]
 
     def _first_reader(self, value: Value) -> int:
@@ -237,7 +237,7 @@ def _dims(value: Value | None) -> Dims | None:
         return None
     if value.constant:
         kind, lengths = value.constant_type()
-        small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _LONGEST
+        small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
         return value.array.tolist() if small else None
     node = value.producer
     if node is None or node.has_references or node.inputs[0] is None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MAX_NODES: Final = 200  # of a probed cone: larger numbers mean nothing behind more nodes
 EPSILON: Final = 1e-3  # addends up to this size are epsilons
-_NEAR: Final = 1e-3  # relative; of a breakpoint propagated through different constants
+_FOLLOWED_SHARE: Final = 1e-3  # relative; of a breakpoint propagated through different constants
 _MAX_POINTS: Final = 8
-_LARGEST: Final = 1e30
+_MAX_BREAKPOINT: Final = 1e30
 _NORMALIZATIONS: Final = having("normalizes")
 # Ends of 8- and 16-bit integers, by TensorProto.DataType.
 _ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
@@ -194,7 +194,7 @@ def only_in_one(x: Sequence[float], y: Sequence[float]) -> list[float]:
 
 def _only(x: Sequence[float], y: Sequence[float]) -> list[float]:
     near = ((n, y[max(bisect_left(y, n) - 1, 0) : bisect_left(y, n) + 1]) for n in x)
-    return [n for n, others in near if not any(abs(n - o) <= _NEAR * abs(n) for o in others)]
+    return [n for n, others in near if not any(abs(n - o) <= _FOLLOWED_SHARE * abs(n) for o in others)]
 
 
 def between(points: Sequence[float], every: Sequence[float]) -> list[float]:
@@ -203,4 +203,4 @@ def between(points: Sequence[float], every: Sequence[float]) -> list[float]:
         return []
     ends = [1.25 * every[0] - 0.5, *every, 1.25 * every[-1] + 0.5]
     found = {(x + y) / 2 for x, n, y in zip(ends, every, ends[2:]) if n in points for x, y in ((x, n), (n, y))}
-    return sorted(n for n in found if abs(n) < _LARGEST)[:_MAX_POINTS]
+    return sorted(n for n in found if abs(n) < _MAX_BREAKPOINT)[:_MAX_POINTS]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MAX_DECISIONS: Final = 64
 _MAX_VALUES: Final = 64  # computed from decisions
 _MAX_ROWS: Final = 1 << 12  # of a table
-_ELSEWHERE: Final = 8  # samples
+_MAX_SAMPLES: Final = 8  # samples
 _BEST: Final = ("ArgMax", "ArgMin")
 # Operators that move a decision, or map its elements one to one.
 _TURNS: Final = having("turns")
@@ -75,7 +75,7 @@ def _differs(cone: Cone | None, every: dict[str, _Decision]) -> bool | None:
         return None
     if any(decision.turns(cone) for decision in open_):
         return True
-    moved = functools.partial(samplers.elsewhere, most=_ELSEWHERE)
+    moved = functools.partial(samplers.elsewhere, most=_MAX_SAMPLES)
     return not {*_BEST}.isdisjoint(inside) and differs(Cone.of(walk, cone.value), moved)
 
 

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 _MAX_VALUES: Final = 32  # probed, of each kind
 _MAX_STEPS: Final = 16  # likewise, for kinds with more samples
-_AT_ONCE: Final = 16  # values with noise measured together
-_NEAR: Final = 16  # samples close to the numbers of a case
-_ELSEWHERE: Final = 128  # permutations of the numbers of a case: each may be a row with some channel positive
+_NOISE_BATCH: Final = 16  # values with noise measured together
+_NEAR_SAMPLES: Final = 16  # samples close to the numbers of a case
+_FAR_SAMPLES: Final = 128  # permutations of the numbers of a case: each may be a row with some channel positive
 _ODD: Final = 8  # booleans different from the majority
 # Types of decisions; quantizers have further types.
 _DECISIONS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")
-_INTEGERS: Final = _DECISIONS[1:]
+_INTEGER_DECISIONS: Final = _DECISIONS[1:]
 _PICKING: Final = having("ranks")
 _DEPTH: Final = 4  # consecutive cutpoints through which a difference is followed
 _FOLLOWED: Final = 12  # cutpoints in total
@@ -191,7 +191,7 @@ def _picked(walk: Walk, sameness: Sameness) -> dict[str, bool]:
 
     Example: only one model applies Relu before ArgMax.
     """
-    values = [v for v in _cuts(walk) if walk.replay.kind(v) in _INTEGERS and _picks(walk, v)]
+    values = [v for v in _cuts(walk) if walk.replay.kind(v) in _INTEGER_DECISIONS and _picks(walk, v)]
     found = itertools.islice(_of_other_points(walk, values), _MAX_VALUES) if values else ()
     return {v: differs(Cone.of(walk, v), Beyond(points), grossly) for v, points in found}
 
@@ -286,8 +286,8 @@ def _behind_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
 
 def _like(walk: Walk, value: str) -> Any:
     if _is_step(walk, value):
-        return partial(samplers.near, most=_NEAR)
-    return partial(samplers.elsewhere, most=_ELSEWHERE)  # negative numbers are too far from zero
+        return partial(samplers.near, most=_NEAR_SAMPLES)
+    return partial(samplers.elsewhere, most=_FAR_SAMPLES)  # negative numbers are too far from zero
 
 
 def _could_tell(walk: Walk, value: str) -> bool:
@@ -299,7 +299,7 @@ def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
     """Yield the steps with a shared value upstream that differs by more than rounding."""
     known: dict[str, bool] = {}
     between_ = _steps(walk, sameness)
-    while some := list(itertools.islice(between_, _AT_ONCE)):
+    while some := list(itertools.islice(between_, _NOISE_BATCH)):
         open_ = dict.fromkeys(v for _, values in some for v in values if v not in known)
         noise = walk.noise(list(open_))
         known.update((v, _is_rounded(walk, v, noise.get(v, []))) for v in open_)

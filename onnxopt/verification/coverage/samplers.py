@@ -34,7 +34,7 @@ _ELEMENTS_IF_EMPTY: Final = 3
 _MAX_NUMBERS: Final = 1 << 16  # in all samples of a cone; larger tensors are rolled, not permuted
 _MAX_EQUAL: Final = 12  # pairs of an integer and its comparand
 _NEXT: Final = (0, -1, 1, -2, 2)
-_NEAR: Final = 0.5  # relative: numbers change by up to half of this
+_NEAR_SHARE: Final = 0.5  # relative: numbers change by up to half of this
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # quantized integers, hardly sizes or indices
 _MASKS: Final = 3  # sets of booleans
 
@@ -145,7 +145,7 @@ def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
 def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
     if element_kind(value) == "f" and not are_integers(value) and not is_stepped(cone.walk.a, name):
         with np.errstate(over="ignore"):  # of stand-ins for infinity; those samples are left out
-            return np.asarray(value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5)), value.dtype)
+            return np.asarray(value * (1 + _NEAR_SHARE * (rng.uniform(value.shape) - 0.5)), value.dtype)
     found = _permuted(value, rng)
     if value.dtype.name in _LEVELS and value.size:
         between = rng.integers(int(value.min()), int(value.max()) + 1, value.shape).astype(value.dtype)

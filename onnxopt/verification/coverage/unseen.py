@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 3  # an iteration
-_SIZES: Final = ("Shape", "Size")
+_SHAPE_READERS: Final = ("Shape", "Size")
 _MAX_DEPTH: Final = 4  # nested parts for which several counterparts are tried
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
@@ -312,7 +312,7 @@ def _is_half_seen(walk: Walk, node: NodeProto) -> bool:
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:
     """Return the cutpoints a value is computed from, except through sizes."""
-    nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in _SIZES)
+    nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in _SHAPE_READERS)
     return {r for i in nodes for r in program.reads[i] if r in fed}
 
 

@@ -126,10 +126,10 @@ GROUPS: Final = {
 }
 _THREE: Final = 3  # flags; with two patterns, only pairs are distinguished
 _MASKED_LENGTH: Final = 4  # long enough to distinguish padding on either side
-_MANY: Final = 16  # elements of small inputs, enough to meet several breakpoints
+_WIDE_SIZE: Final = 16  # elements of small inputs, enough to meet several breakpoints
 _ROWS: Final = 64  # of models with few inputs
 _MOST_ROWS: Final = 512  # if nothing else is left to try
-_NUMBERS: Final = 1 << 15  # input elements, with many rows
+_MAX_NUMBERS: Final = 1 << 15  # input elements, with many rows
 _WORK: Final = 1 << 36  # bytes of weights read, once per use
 _LITTLE: Final = 1 << 20  # bytes of weights
 _FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are accepted
@@ -245,7 +245,7 @@ def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Itera
     more = recipe.rows or (recipe.other and (plan.decides or plan.mutes))
     more = more and base is not None and not recipe.tame
     rows = plan.rows if more and plan.bytes <= _LITTLE else []
-    most, counts = (_NUMBERS, (_MOST_ROWS, _ROWS)) if recipe.rows else (0, (_ROWS,))
+    most, counts = (_MAX_NUMBERS, (_MOST_ROWS, _ROWS)) if recipe.rows else (0, (_ROWS,))
     count = next((n for n in counts if plan.is_small(n, most)), 0)
     for choice in _sizes(plan, recipe, base):
         if rows and count:
@@ -312,8 +312,8 @@ def _others(plan: Plan, recipe: Recipe, base: dict[str, int]) -> Iterator[dict[s
 
 
 def _usual(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    if recipe.wide and base is not None and plan.least <= _MANY and plan.is_small(_MANY):
-        yield dict.fromkeys(plan.symbols, _MANY)
+    if recipe.wide and base is not None and plan.least <= _WIDE_SIZE and plan.is_small(_WIDE_SIZE):
+        yield dict.fromkeys(plan.symbols, _WIDE_SIZE)
     if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is None:

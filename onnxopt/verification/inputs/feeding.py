@@ -16,12 +16,12 @@ from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.worker.serving import Refused
 
 _SECONDS: Final = 10.0
-_MOST: Final = 1 << 30
-_MANY: Final = 1 << 26  # bytes; a failure with as many is not repeated with more
+_MAX_BYTES: Final = 1 << 30
+_MAX_RETRIED_BYTES: Final = 1 << 26  # bytes; a failure with as many is not repeated with more
 _ENOUGH: Final = 8  # failed attempts independent of sizes
 _TRIED: Final = 24  # attempts without success, or `_ENOUGH` with the same message
 _SHORT: Final = 0.5  # seconds of search afterwards
-_FEW: Final = 1 << 20  # bytes, in place of `_MANY`, for an evaluator in Python
+_MAX_EVALUATED_BYTES: Final = 1 << 20  # bytes, in place of `_MAX_RETRIED_BYTES`, for an evaluator in Python
 
 
 class Search:
@@ -31,7 +31,7 @@ class Search:
     the search. After many attempts without success, the budget shrinks.
     """
 
-    def __init__(self, seconds: float = _SECONDS, most: int = _MOST) -> None:
+    def __init__(self, seconds: float = _SECONDS, most: int = _MAX_BYTES) -> None:
         self.seconds = seconds
         self.most = most
         self.spent = 0.0
@@ -40,11 +40,11 @@ class Search:
         self._tried = self._alike = 0
         self._said = ""
         self.why = f" after {seconds:g} s"
-        self.step = _MANY  # bytes of inputs in excess of the smallest failed attempt
+        self.step = _MAX_RETRIED_BYTES  # bytes of inputs in excess of the smallest failed attempt
 
     def slow_down(self) -> None:
         """Reduce the budget for a slow engine, which rejects most models rejected by a runtime."""
-        self.seconds, self.step = min(self.seconds, 2 * _SHORT), _FEW
+        self.seconds, self.step = min(self.seconds, 2 * _SHORT), _MAX_EVALUATED_BYTES
 
     @property
     def ended(self) -> bool:

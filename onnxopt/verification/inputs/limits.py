@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.model.skeleton import Skeleton
 
-_LEAST: Final = 2  # smaller sizes are tried in any case
+_ALWAYS_TRIED: Final = 2  # smaller sizes are tried in any case
 _USUAL: Final = 4  # up to this size, a limit may count channels: used only without a larger limit
-_LARGEST: Final = 512
+_MAX_LIMIT: Final = 512
 _SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
 _LIMITING: Final = MUTUAL | {"Clip"}
 _CUTTING: Final = frozenset(("Slice", "Trilu", "Gather"))
 _WORK: Final = 1 << 36  # bytes of weights read, once per use
-_TABLE: Final = 1 << 28  # bytes of a table compared
-_AT_ONCE: Final = 1 << 22  # elements
+_MAX_TABLE_BYTES: Final = 1 << 28  # bytes of a table compared
+_CHUNK_ELEMENTS: Final = 1 << 22  # elements
 _ROWS: Final = 4  # differing rows of a table
 
 
@@ -101,7 +101,9 @@ class Limits(Forward[_Sized]):
         is_cut = kind in ("Slice", "Trilu") and known is None and node.input[0] not in self.constants
         if is_cut or (known is not None and kind in _LIMITING):
             below, dims = known or _Sized(0, self._dims(node.input[0]))
-            self.numbers.update((n + below, dims) for n in self._limits(node) if _LEAST < n + below <= _LARGEST)
+            self.numbers.update(
+                (n + below, dims) for n in self._limits(node) if _ALWAYS_TRIED < n + below <= _MAX_LIMIT
+            )
         if kind in ("Gather", "Slice"):
             self._read_table(node)
         return [self._made(node, known)] * len(node.output)
@@ -128,7 +130,7 @@ class Limits(Forward[_Sized]):
         for k in range(1, min(3, len(node.input))) if kind == "Slice" else range(len(node.input)):
             found = numbers(self.constants[node.input[k]]) if node.input[k] in self.constants else []
             beyond = -1 if kind == "Trilu" else _is_beyond(kind, k)  # a diagonal begins in its corner
-            yield from (abs(int(n)) - beyond for n in found if n == n // 1 and abs(n) <= _LARGEST)
+            yield from (abs(int(n)) - beyond for n in found if n == n // 1 and abs(n) <= _MAX_LIMIT)
 
     def _read_table(self, node: NodeProto) -> None:
         table = self.constants.get(node.input[0])
@@ -157,7 +159,7 @@ def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
     """
     only = {n for n, _ in a.numbers.keys() - b.numbers.keys()}
     only.update(n for (n, dims), count in b.numbers.items() if count > a.numbers[n, dims])
-    if _LEAST < size <= _LARGEST + 1:
+    if _ALWAYS_TRIED < size <= _MAX_LIMIT + 1:
         only.add(size - 1)
     return sorted(n + 1 for n in only if n > _USUAL) or [n + 1 for n in [max(only, default=0)] if n]
 
@@ -184,7 +186,7 @@ def other_size(a: Side, b: Side) -> int:
 def _differing(a: Skeleton, x: TensorProto, b: Skeleton, y: TensorProto, axis: int = 0) -> list[int]:
     """Return the positions along `axis` where two tables of equal shape differ; [] for large tables."""
     with contextlib.suppress(OSError, ValueError):  # missing data is reported when run
-        if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _TABLE:
+        if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MAX_TABLE_BYTES:
             return _places(np.moveaxis(a.values(x), axis, 0), np.moveaxis(b.values(y), axis, 0))
     return []
 
@@ -193,6 +195,6 @@ def _places(x: Any, y: Any) -> list[int]:
     if not x.ndim or not x.size or x.shape != y.shape:
         return []
     flat = [v.reshape(len(v), -1) for v in (x, y)]
-    step = max(_AT_ONCE // flat[0].shape[1], 1)
+    step = max(_CHUNK_ELEMENTS // flat[0].shape[1], 1)
     parts = ((m[k : k + step] != n[k : k + step]).any(axis=1) for m, n in [flat] for k in range(0, len(x), step))
     return [int(n) for n in np.flatnonzero(np.concatenate(list(parts)))]

@@ -22,7 +22,7 @@ _CUTTING: Final = having("flat")
 _SAME: Final = having("whole")
 _BETWEEN: Final = _SAME | AFFINE | {"BatchNormalization"}
 _POOLS: Final = having("pools")
-_MOST: Final = 8  # nodes between a matrix product and the muting operator
+_MAX_DISTANCE: Final = 8  # nodes between a matrix product and the muting operator
 _FEW_ROWS: Final = 12  # in all cases; with more, a channel is hardly ever muted in all
 
 
@@ -62,7 +62,7 @@ class _Muted(Forward[_Chain]):
         if kind == "Constant" or not node.output:
             return [None] * len(node.output)
         before = next((r for r in reads if r is not None), _Chain())
-        values = (node.output[0], *before.values) if before.values and len(before.values) < _MOST else ()
+        values = (node.output[0], *before.values) if before.values and len(before.values) < _MAX_DISTANCE else ()
         if kind in _CUTTING and not node.domain:
             self.found.update(dict.fromkeys(values))
         if kind in MATRICES or (kind == "Conv" and before.pooled):  # squeeze and excitation has a single position

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes of dynamic dims, tried in this order until the original runs; images and windows need larger sizes.
-_SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
-_LONG: Final = (512, 1600, 5200)  # windows over raw audio
+_CANDIDATE_SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
+_AUDIO_SIZES: Final = (512, 1600, 5200)  # windows over raw audio
 _LONGER: Final = (64, 512)  # minimum sizes after the runtime died of inputs shorter than a window
 _FITTING: Final = 6  # different sizes of given inputs
-_SMALL: Final = 1 << 12  # elements of all inputs
+_MAX_SMALL: Final = 1 << 12  # elements of all inputs
 _BY_ROUNDING: Final = 1e-3  # relative to a breakpoint propagated through different constants
 NO_USE: Final = Use(INDEX, rows=(1,))
-_FLOATS: Final = frozenset(t.name for t in TYPES if t.kind == "f" and t.is_arithmetic)
-_INTEGERS: Final = frozenset(t.name for t in TYPES if t.kind in "iu" and t.bits >= 16)
+_FLOAT_NAMES: Final = frozenset(t.name for t in TYPES if t.kind == "f" and t.is_arithmetic)
+_WIDE_INTEGERS: Final = frozenset(t.name for t in TYPES if t.kind in "iu" and t.bits >= 16)
 
 
 @record(frozen=True)
@@ -55,22 +55,22 @@ class InputSpec:
         """Whether wide values prove more than small values."""
         if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
-        if self.kind in _INTEGERS or self.use.words or self.use.whole:
+        if self.kind in _WIDE_INTEGERS or self.use.words or self.use.whole:
             return True
         return any(e != 0 or self.use.exact for e in self.use.edges)  # any floats lie on both sides of zero
 
     @property
     def is_levelled(self) -> bool:
         """Whether all floats may lie on the same side of a levelling breakpoint."""
-        return self.kind in _FLOATS and self.use.levelled and not self.is_mask
+        return self.kind in _FLOAT_NAMES and self.use.levelled and not self.is_mask
 
     def meeting(self, other: Use) -> InputSpec:
         """Return the spec with breakpoints of a second use, except those equal up to rounding.
 
         Integers stay within the accepted range. A size or trip count may be any small number.
         """
-        is_size = self.use.role == SIZE and self.kind in _INTEGERS
-        if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOATS or self._takes_others or is_size):
+        is_size = self.use.role == SIZE and self.kind in _WIDE_INTEGERS
+        if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOAT_NAMES or self._takes_others or is_size):
             return self
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
         new = [e for e in new if 0 < e <= LARGE_SIZE] if is_size else new
@@ -82,7 +82,9 @@ class InputSpec:
     @property
     def _takes_others(self) -> bool:
         """Whether the accepted integers are known. A size without comparands stays unchanged."""
-        return self.kind in _INTEGERS and (self.use.role == FREE or (self.use.role == INDEX and self.bound is not None))
+        return self.kind in _WIDE_INTEGERS and (
+            self.use.role == FREE or (self.use.role == INDEX and self.bound is not None)
+        )
 
     @property
     def _is_met(self) -> bool:
@@ -216,11 +218,11 @@ class Plan:
 
     def asks_edges(self, given: Collection[str]) -> bool:
         asking = (i for i in self.inputs if i.asks and i.name not in given)
-        return any(set(i.shape) <= {1} or (i.kind in _FLOATS and i.use.jumps) for i in asking)
+        return any(set(i.shape) <= {1} or (i.kind in _FLOAT_NAMES and i.use.jumps) for i in asking)
 
     def is_small(self, size: int, most: int = 0) -> bool:
         """Return whether inputs have at most `most` (default 4096) elements, with `size` for all dynamic dims."""
-        return not self.windows and self.elements(dict.fromkeys(self.symbols, size)) <= (most or _SMALL)
+        return not self.windows and self.elements(dict.fromkeys(self.symbols, size)) <= (most or _MAX_SMALL)
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Return the elements of all inputs for sizes of dynamic dims (default 1)."""
@@ -270,7 +272,7 @@ class Plan:
         windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
         likely = [] if sizes else self.likely
         counts = (3,) if sizes else (3, 1)  # maxima of a batch
-        sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
+        sizes = sizes or (*_CANDIDATE_SIZES, *(n for n in self.baked if n not in _CANDIDATE_SIZES), *_AUDIO_SIZES)
         if not symbols:
             yield {}
             return
@@ -304,11 +306,11 @@ class Plan:
 
     def _lone(self, symbols: Sequence[str]) -> list[str]:
         """Return symbols of a single integer input that indexes nothing, like a mask, beside a past of floats."""
-        if not any(i.kind in _FLOATS and len(i.shape) > 2 for i in self.inputs):
+        if not any(i.kind in _FLOAT_NAMES and len(i.shape) > 2 for i in self.inputs):
             return []
         whose = {s: [i for i in self.inputs if s in i.shape] for s in symbols if not self.is_batch(s)}
         alone = {s: found[0] for s, found in whose.items() if len(found) == 1 and len(whose) > 1}
-        return [s for s, i in alone.items() if i.bound is None and i.kind in (*_INTEGERS, "bool")]
+        return [s for s, i in alone.items() if i.bound is None and i.kind in (*_WIDE_INTEGERS, "bool")]
 
 
 def _is_near(a: float, b: float) -> bool:

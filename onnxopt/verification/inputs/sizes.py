@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Shape: TypeAlias = "tuple[int | str, ...]"
 UNKNOWN: Final = -1
 _INNERMOST: Final = re.compile(r"\([^()]*\)")
-_DEEPEST: Final = 16
+_MAX_DEPTH: Final = 16
 _TARGETS: Final = having("target")
 _MAX_SIZES: Final = 12
 _LONGEST_STEP: Final = 16
@@ -43,7 +43,7 @@ def sums(graph: GraphProto) -> frozenset[str]:
 
 def _terms(dim: str) -> list[str]:
     """Return the terms of a sum, without parenthesized parts."""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         dim, count = _INNERMOST.subn("", dim)
         if not count:
             return dim.split(" + ")

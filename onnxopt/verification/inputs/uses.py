@@ -40,11 +40,11 @@ INDEX: Final = "index"
 SIZE: Final = "size"
 UNKNOWN: Final = "unknown"
 _ROLES: Final = (FREE, INDEX, SIZE, UNKNOWN)
-_MOST: Final = 64  # breakpoints of an input
+_MAX_EDGES: Final = 64  # breakpoints of an input
 _ROOTS: Final = 8  # inputs followed from a single value
 _HUGE: Final = 1000.0
 _VAST: Final = 1e6  # smaller positive factors may scale sound (32768) or time (1000)
-_FAR: Final = 1e6  # a time in seconds: inputs are close to the number
+_MIN_TIMESTAMP: Final = 1e6  # a time in seconds: inputs are close to the number
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # (factor, term) of a mask, and of its complement
 _TINY: Final = 1e-30
 # Ends of narrower integer types, as far as float32 distinguishes integers near them.
@@ -57,14 +57,14 @@ _ENDS: Final[dict[int, tuple[float, ...]]] = {
 }
 _STRING: Final = 8
 _BOOL: Final = 9
-_FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
+_FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 _READABLE: Final = frozenset(t.code for t in TYPES if t.kind in "fiuS")
 _JOINING: Final = having("joined", "mutual")
 _MOVING: Final = having("moves")
 _TEXT: Final = having("words")
 _KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.keys()
 # Distance of the second breakpoint at a comparand, by operator and operand.
-_STEPS: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
+_EDGE_OFFSETS: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 
 
 @record(frozen=True)
@@ -165,7 +165,7 @@ class Uses(Forward[_Trace]):
         for i in graph.input:
             kind = i.type.tensor_type.elem_type if i.type.HasField("tensor_type") else 0
             if kind in _READABLE and i.name not in listed:
-                inputs = frozenset((i.name,)) if kind not in _FLOATS and kind != _STRING else frozenset[str]()
+                inputs = frozenset((i.name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
                 self.facts[i.name] = _Trace(((i.name, 1.0, 0.0),), inputs, origins=((i.name, 0.0),))
                 self._of(i.name)
         self.walk(graph)
@@ -241,12 +241,12 @@ class Uses(Forward[_Trace]):
     def _cast(self, trace: _Trace, to: int) -> _Trace | None:
         if to == _BOOL:
             return None
-        if to in _FLOATS:
+        if to in _FLOAT_CODES:
             for name in trace.inputs:
                 self._of(name).floats = True
         elif trace.floating or not (trace.inputs or trace.cast):
             trace = trace._replace(cast=trace.cast | self._make_integers(trace, to))
-        return trace._replace(floating=to in _FLOATS)
+        return trace._replace(floating=to in _FLOAT_CODES)
 
     def _origins(
         self, node: NodeProto, reads: Sequence[_Trace | None], every: Sequence[_Trace]
@@ -288,7 +288,7 @@ class Uses(Forward[_Trace]):
         sign = -1.0 if node.op_type == "Sub" and k else 1.0
         term = -c if node.op_type == "Sub" and not k else c
         for name, a, b in trace.roots:
-            if abs(c) >= _FAR and trace.floating and a:
+            if abs(c) >= _MIN_TIMESTAMP and trace.floating and a:
                 self._of(name).origin = -(sign * b + term) / (sign * a)
             yield name, sign * a, sign * b + term
 
@@ -326,7 +326,7 @@ class Uses(Forward[_Trace]):
         for number in numbers:
             for name, a, b in trace.roots:
                 found = self._of(name)
-                if len(found.edges) < _MOST and abs(a) > _TINY:
+                if len(found.edges) < _MAX_EDGES and abs(a) > _TINY:
                     found.edges[(number - b) / a] = None
                     found.jumps |= jumps
                     found.levelled |= levels
@@ -338,7 +338,7 @@ class Uses(Forward[_Trace]):
         number = numbers_of(other) if other is not None else []
         if len(number) != 1 or number[0] % 1:
             return
-        step = _STEPS[node.op_type] * (-1 if k else 1)
+        step = _EDGE_OFFSETS[node.op_type] * (-1 if k else 1)
         for name, term in trace.origins:
             if not (number[0] - term) % 1:
                 n, found = int(number[0] - term), self._of(name)

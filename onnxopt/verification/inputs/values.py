@@ -196,14 +196,14 @@ def _extremes(i: InputSpec, dtype: Any) -> Any:
             return np.array([0, (i.bound or _LARGE_INTEGER) - 1])
         low, high = of(dtype).integers
         return np.array([low, 0, high])
-    large, small = _FLOATS.get(dtype.name, (4.0, 0.5) if dtype.itemsize == 1 else (100.0, 1e-6))
+    large, small = _SCALE_OF.get(dtype.name, (4.0, 0.5) if dtype.itemsize == 1 else (100.0, 1e-6))
     return np.array([large, -large, small, -small, 0.0, -0.0, 1.0])
 
 
 _LARGE_INTEGER: Final = 101  # may be used as a size
 # Large enough for exp to overflow, small enough for intermediate rounding to stay below the tolerance of saturated
 # outputs. Squares of float16 must not overflow, or every output is NaN.
-_FLOATS: Final = {"float16": (32.0, 1e-4)}
+_SCALE_OF: Final = {"float16": (32.0, 1e-4)}
 
 
 def _mask(shape: list[int], kind: str) -> Any:

@@ -23,8 +23,8 @@ _FLOATING: Final = 1000  # as floats: large enough for a time step, small enough
 _TRIPS: Final = {"wide": 5, "near": 3}
 _BEFORE: Final = -3  # an index counted from the end
 LARGE_SIZE: Final = 64
-_FEW: Final = 4096
-_LARGEST: Final = 2**62
+_MAX_COUNT: Final = 4096
+_MAX_INTEGER: Final = 2**62
 _HALF: Final = {"float16": 4.0}
 _BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times a breakpoint
 _CLOSE: Final = 0.875  # of elements near a breakpoint, or extremely close
@@ -57,7 +57,7 @@ def covering(values: Sequence[Any], shape: Sequence[int], rng: Draws) -> Any:
 def spread(shape: Sequence[int], rng: Draws) -> Any:
     """Return numbers in [0, 1), stratified, so few numbers also include small and large ones."""
     count = math.prod(shape)
-    if count > _FEW:
+    if count > _MAX_COUNT:
         return rng.uniform(shape)
     return ((rng.orders(1, count)[0] + rng.uniform([count])) / max(count, 1)).reshape(shape)
 
@@ -97,7 +97,7 @@ def _largest(kind: str) -> float:
 
 
 def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any) -> Any:
-    met = [round(e) for e in i.use.edges if abs(e) < _LARGEST]
+    met = [round(e) for e in i.use.edges if abs(e) < _MAX_INTEGER]
     around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.low <= n <= limits.high})
     single = math.prod(shape) == 1
     if i.use.role == SIZE:
@@ -108,7 +108,7 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: s
     most = math.isqrt(int(limits.high))  # squares do not overflow
     most = min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
     sign = -1 if limits.low else 1
-    origin = round(i.use.origin) if abs(i.use.origin) < _LARGEST else 0
+    origin = round(i.use.origin) if abs(i.use.origin) < _MAX_INTEGER else 0
     if single:
         beyond = max(map(abs, around), default=min(most, _FLOATING)) // 3 + 1
         beside = min(around, default=origin) + sign * beyond if turn else max(around, default=origin) + beyond

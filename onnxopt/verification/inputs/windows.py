@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 for images, 4 and 6 for sequences
 _PICTURE: Final = ((0, 1), (2, 0))  # indices into `_LEFT`, with height different from width
 _SEQUENCE: Final = ((2,), (3,))
-_MOST: Final = {1: 1 << 14, 2: 1 << 10}  # by number of axes; longer inputs take too long
+_MAX_WINDOW: Final = {1: 1 << 14, 2: 1 << 10}  # by number of axes; longer inputs take too long
 _NEVER: Final = 1 << 20
-_REACH: Final = {1: 64, 2: 16}  # by number of axes: lengths up to which all taps of a padded window read data
-_STEPS: Final = 32  # on the path from an input; later ones hardly change the choice
+_MAX_TAPS: Final = {1: 64, 2: 16}  # by number of axes: lengths up to which all taps of a padded window read data
+_MAX_DISTANCE: Final = 32  # on the path from an input; later ones hardly change the choice
 _TRIED: Final = 64  # sizes, on either side
 _BEST: Final = 16
-_FEW: Final = 16  # elements
+_MAX_ELEMENTS: Final = 16  # elements
 _GLOBAL: Final = having("global")
 _CHANGING: Final = having("resizes")
 _CONVOLUTIONS: Final = WINDOWS & WEIGHTS.keys()
@@ -62,16 +62,16 @@ class _Need:
         """
         found = (min((n - 1) * stride + 1 + more, _NEVER) for n in (*self.sizes, self.reach))
         *sizes, last = found
-        steps = ((stride, more), *self.steps)[:_STEPS] if more or stride > 1 else self.steps
+        steps = ((stride, more), *self.steps)[:_MAX_DISTANCE] if more or stride > 1 else self.steps
         return _Need(tuple(sizes), min(self.stride * stride, _NEVER), max(last, min(reach, _NEVER)), True, steps)
 
     def widened(self, times: int) -> _Need:
         *sizes, reach = (-(-n // times) for n in (*self.sizes, self.reach))
-        steps = ((0, times), *self.steps)[:_STEPS]
+        steps = ((0, times), *self.steps)[:_MAX_DISTANCE]
         return _Need(tuple(sizes), max(self.stride // times, 1), reach, self.windows, steps)
 
 
-_NONE: Final = _Need()
+_NO_NEED: Final = _Need()
 
 
 def windowed(
@@ -99,7 +99,7 @@ def windowed(
             continue
         axes = min(len(symbols), 2)
         groups.update(dict.fromkeys([tuple(symbols)] if len(symbols) == 2 else [(s,) for s in symbols]))
-        reach = min(need.reach, _REACH[axes])
+        reach = min(need.reach, _MAX_TAPS[axes])
         for i, left in enumerate(_SEQUENCE if axes == 1 else _PICTURE):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
             for k, symbol in enumerate(symbols):
@@ -107,9 +107,9 @@ def windowed(
                 while size in taken:
                     size += need.stride
                 taken = {size}
-                if size <= _MOST[axes]:
+                if size <= _MAX_WINDOW[axes]:
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
-                    leads[symbol] = max(leads.get(symbol, _NONE), need, key=lambda n: n.stride)
+                    leads[symbol] = max(leads.get(symbol, _NO_NEED), need, key=lambda n: n.stride)
     return [*found, _ragged(groups, leads, found[1])] if all(found) else [{}]
 
 
@@ -130,7 +130,7 @@ def _ragged(groups: Iterable[Sequence[str]], leads: Mapping[str, _Need], sizes: 
 def _changes(need: _Need, size: int, axes: int) -> dict[int, int]:
     """Return {size near `size`: number of strides with a different remainder}, the best few."""
     known, about = _left_over(need, size), min(need.stride, _TRIED)
-    least = max(need.sizes[0], min(need.reach, _REACH[min(axes, 2)]))
+    least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(axes, 2)]))
     found = {n: sum(map(ne, _left_over(need, n), known)) for n in range(max(least, size - 2 * about), size + about)}
     return {n: found[n] for n in sorted(found, key=lambda n: (-found[n], abs(n - size)))[:_BEST]} | {size: 0}
 
@@ -157,7 +157,7 @@ class _Needs(Backward[_Need]):
         super().walk(graph)
 
     def transfer(self, node: NodeProto, wanted: _Need | None) -> Iterator[tuple[str, _Need]]:
-        kind, need = node.op_type, wanted or _NONE
+        kind, need = node.op_type, wanted or _NO_NEED
         if kind in MEASURING:
             return
         before = _before(node, need, self.constants) if kind in _CHANGING else need
@@ -250,7 +250,7 @@ def _padded(node: NodeProto, need: _Need, given: Given, constants: Constants) ->
         need.stride,
         max(need.reach, max(pads) + 1),
         need.windows,
-        ((1, -total), *need.steps)[:_STEPS],
+        ((1, -total), *need.steps)[:_MAX_DISTANCE],
     )
 
 
@@ -277,4 +277,4 @@ def _fixed(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 
 def _numbers(tensor: TensorProto | None) -> list[float]:
     """Return the numbers of a small constant, else []."""
-    return [] if tensor is None else few(tensor, _FEW, (tensor.INT64, tensor.INT32, tensor.FLOAT))
+    return [] if tensor is None else few(tensor, _MAX_ELEMENTS, (tensor.INT64, tensor.INT32, tensor.FLOAT))

@@ -30,7 +30,7 @@ _OF_ALL_OPERANDS: Final = ("PRelu",)
 _QUANTIZED: Final = (-128, 0, 127, 255)
 _LOSSES: Final = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 _SCORE: Final = 4  # operand of NonMaxSuppression: the score threshold
-_LARGEST: Final = 1e30  # larger bounds never take effect
+_MAX_BOUND: Final = 1e30  # larger bounds never take effect
 
 Numbers = Callable[[str], list[float]]  # returns the elements of a small constant
 
@@ -39,7 +39,7 @@ def breakpoints(node: NodeProto, k: int, numbers: Numbers) -> Iterator[float]:
     """Yield the breakpoints of operand `k` of a node. `numbers`: returns the elements of a constant operand."""
     for number in _breakpoints(node, k, numbers):
         is_nan = math.isnan(number) and node.op_type in ("IsNaN", "Equal")
-        if abs(number) < _LARGEST or is_nan or node.op_type == "IsInf":
+        if abs(number) < _MAX_BOUND or is_nan or node.op_type == "IsInf":
             yield number
 
 

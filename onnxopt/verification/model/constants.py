@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _ELEMENTS: Final = 64  # in a constant
-_NUMBERS: Final = FLOATS | INTEGERS
+_NUMERIC: Final = FLOATS | INTEGERS
 
 
 def constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
@@ -60,7 +60,7 @@ def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
 
 def numbers(tensor: TensorProto) -> list[float]:
     """Return the distinct elements of a small numeric tensor; [] for any further tensor."""
-    return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMBERS))))
+    return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMERIC))))
 
 
 def single(tensor: TensorProto) -> int | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Fact = TypeVar("Fact", bound=Hashable)
 
 STANDARD_BODIES: Final = having("control")  # the inputs of bodies of further operators are unknown
-_DEEPEST: Final = 20  # depth of function calls
+_MAX_CALL_DEPTH: Final = 20  # depth of function calls
 
 
 class _Walk(Generic[Fact]):
@@ -58,7 +58,7 @@ class _Walk(Generic[Fact]):
                 self.facts.pop(name, None)
 
     def _called(self, node: NodeProto) -> FunctionProto | None:
-        if not self.functions or self._depth >= _DEEPEST:
+        if not self.functions or self._depth >= _MAX_CALL_DEPTH:
             return None
         return self.functions.get((domain_of(node.domain), node.op_type))
 

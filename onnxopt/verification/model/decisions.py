@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AS_IT_IS: Final = ("Identity", "Cast")
 _FLOAT: Final = 1
 _OPEN: Final = 2
-_FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f")
+_FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
 
 
 def is_decision(node: NodeProto) -> bool:
@@ -44,7 +44,7 @@ class Deciding(Forward[int]):
         self._within = {f.name: operator_names(f.node) for f in functions}
         self.facts.update((i.name, _OPEN | _FLOAT * _may_be_floats(i.type)) for i in graph.input)
         for tensor in graph.initializer:
-            self.facts[tensor.name] = self.facts.get(tensor.name, 0) | _FLOAT * (tensor.data_type in _FLOATS)
+            self.facts[tensor.name] = self.facts.get(tensor.name, 0) | _FLOAT * (tensor.data_type in _FLOAT_CODES)
         self.follow(graph.node)
 
     @property
@@ -78,9 +78,11 @@ class Deciding(Forward[int]):
         if every == _FLOAT | _OPEN and decides:
             self.nodes.append(node)
         if kind == "Cast":
-            gives_floats = _target(node) in _FLOATS
+            gives_floats = _target(node) in _FLOAT_CODES
         elif kind == "Constant":
-            gives_floats = any(a.t.data_type in _FLOATS or a.name.startswith("value_float") for a in node.attribute)
+            gives_floats = any(
+                a.t.data_type in _FLOAT_CODES or a.name.startswith("value_float") for a in node.attribute
+            )
         elif decides and kind not in WITH_BODIES:
             gives_floats = kind not in GIVE_OTHERS
         return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
@@ -89,7 +91,7 @@ class Deciding(Forward[int]):
         """Return whether a node decides, or may in bodies or a function."""
         kind = node.op_type
         if kind == "Cast":
-            return _target(node) not in _FLOATS
+            return _target(node) not in _FLOAT_CODES
         if kind in DECIDING or DECIDING & self._within.get(kind, frozenset()):
             return True
         return kind in WITH_BODIES and bool(DECIDING & operator_names([node]))
@@ -100,7 +102,7 @@ def _target(node: NodeProto) -> int:
 
 
 def _may_be_floats(kind: TypeProto) -> bool:
-    return kind.tensor_type.elem_type in _FLOATS or kind.HasField("sequence_type")
+    return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
 
 
 def open_conditions(path: Path) -> set[str]:

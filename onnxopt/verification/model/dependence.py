@@ -21,8 +21,8 @@ ELEMENTS: Final = 1
 SIZES: Final = 2
 RANK: Final = 4
 NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
-_INTEGERS: Final = (6, 7)  # of TensorProto.DataType
-_FEW: Final = 4
+_INDEX_CODES: Final = (6, 7)  # of TensorProto.DataType
+_MAX_READ_ELEMENTS: Final = 4
 _OF_ELEMENTS: Final = having("drawing")
 
 
@@ -154,7 +154,7 @@ class Changing(Forward[int]):
         return False
 
     def _places(self, name: str) -> list[int]:
-        return few(self.constants[name], _FEW, _INTEGERS) if name in self.constants else []
+        return few(self.constants[name], _MAX_READ_ELEMENTS, _INDEX_CODES) if name in self.constants else []
 
     # -- bodies and calls --------------------------------------------------------------------------------
 

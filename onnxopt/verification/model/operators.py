@@ -39,7 +39,7 @@ BOUND: Final = "bound"  # a breakpoint for the data
 #            single position), matrix, recurrent, normalizes.
 # Running:   bodies, control (bodies with inputs defined by the standard), draws (random numbers), drawing (depending on
 #            elements of operands, not only on shapes).
-_TABLE: Final = """
+_ROLES: Final = """
 Identity | | moves whole like
 Cast | | moves whole like steps retypes
 CastLike | | moves whole retypes
@@ -189,7 +189,7 @@ class Operator(NamedTuple):
 
 def _rows() -> dict[str, Operator]:
     found: dict[str, Operator] = {}
-    for line in filter(None, _TABLE.splitlines()):
+    for line in filter(None, _ROLES.splitlines()):
         names, roles, traits, *range_ = (cell.split() for cell in line.split("|"))
         words = range_[0] if range_ else []
         low, _, high = next((w for w in words if ".." in w), "..").partition("..")
@@ -200,7 +200,7 @@ def _rows() -> dict[str, Operator]:
 
 
 OPERATORS: Final = _rows()
-_UNKNOWN: Final = Operator((), frozenset(("open",)), nan=True)
+_OPAQUE: Final = Operator((), frozenset(("open",)), nan=True)
 _WITH: Final[dict[str, set[str]]] = {}
 for _name, _row in OPERATORS.items():
     for _trait in _row.traits:
@@ -214,7 +214,7 @@ def having(*traits: str) -> frozenset[str]:
 
 def operator(kind: str, domain: str = "") -> Operator:
     """Return the row of an operator; a row of an unknown operator if missing."""
-    return OPERATORS.get(kind, _UNKNOWN) if domain in STANDARD else _UNKNOWN
+    return OPERATORS.get(kind, _OPAQUE) if domain in STANDARD else _OPAQUE
 
 
 def operands(*roles: str) -> dict[str, tuple[int, ...]]:

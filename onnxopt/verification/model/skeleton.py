@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 
     from onnxopt.verification.model.views import View
 
-_ELSEWHERE: Final = "plain files inside the folder of the model are read; move the data there and correct the location"
+_FOLDER_HINT: Final = (
+    "plain files inside the folder of the model are read; move the data there and correct the location"
+)
 _FIELDS: Final = sys.maxsize
 _ROOM: Final = 1_900_000_000  # bytes of a message, limited to 2 GiB
-_SMALL: Final = 1024  # bytes; smaller weights stay in the model: shapes and axes are needed by a runtime when loading
+_MAX_INLINE_BYTES: Final = (
+    1024  # bytes; smaller weights stay in the model: shapes and axes are needed by a runtime when loading
+)
 
 # Types known to numpy. Data of further types (bfloat16, 4 and 8 bits) is passed to a runtime as bytes.
 _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "fiub" and not t.is_foreign}
@@ -143,7 +147,7 @@ class Skeleton:
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse the file without weights. Returns {index of initializer: (start, length) of its data}."""
-        light, found = skim(map_file(self.path), _SMALL, _FIELDS)
+        light, found = skim(map_file(self.path), _MAX_INLINE_BYTES, _FIELDS)
         self.proto.ParseFromString(light)
         self._names_files = b"location" in light
         if call_of("Dropout") in light:
@@ -213,9 +217,9 @@ def _external(tensor: TensorProto, model: Path) -> Stored:
     except (OSError, RuntimeError, ValueError):  # a cycle of links (OSError since Python 3.13), or an invalid name
         is_inside = False
     if not is_inside:
-        raise ModelError(f"{whose} lies outside the model's folder: {location!r}", _ELSEWHERE)
+        raise ModelError(f"{whose} lies outside the model's folder: {location!r}", _FOLDER_HINT)
     if is_odd:
-        raise ModelError(f"{whose} is in what is not a regular file: {location!r}", _ELSEWHERE)
+        raise ModelError(f"{whose} is in what is not a regular file: {location!r}", _FOLDER_HINT)
     try:
         offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
     except ValueError:

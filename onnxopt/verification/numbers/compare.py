@@ -25,8 +25,8 @@ ATOL: Final = 1e-12  # for outputs all zero in the original
 _DENORMAL: Final = 1e-37  # for nonzero outputs; smaller numbers have fewer bits
 _WIDE_DENORMAL: Final = 10 * float(np.finfo(np.float64).tiny)  # for float64
 _ROUNDINGS: Final = 6.0
-_STEPS: Final = 0.1  # types with a larger epsilon are compared for equality: a step is a decision
-_MOST: Final = 2.0**8  # roundings; a network that amplifies more is compared in pieces
+_COARSE_ROUNDING: Final = 0.1  # types with a larger epsilon are compared for equality: a step is a decision
+_MAX_ROUNDINGS: Final = 2.0**8  # roundings; a network that amplifies more is compared in pieces
 
 
 def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float) -> tuple[float, float]:
@@ -36,8 +36,8 @@ def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float)
     """
     held = options.dtype if options.dtype and dtype == "float32" else dtype
     epsilon = EPSILON.get(held, EPSILON["float32"])
-    epsilon = epsilon if epsilon < _STEPS else 0.0
-    rtol = min(max(_ROUNDINGS * epsilon, explained), _MOST * epsilon) if options.rtol is None else options.rtol
+    epsilon = epsilon if epsilon < _COARSE_ROUNDING else 0.0
+    rtol = min(max(_ROUNDINGS * epsilon, explained), _MAX_ROUNDINGS * epsilon) if options.rtol is None else options.rtol
     least = ATOL if not span else _WIDE_DENORMAL if dtype == "float64" else _DENORMAL
     return rtol, least if options.atol is None else options.atol
 
@@ -59,7 +59,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float 
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, found.words
         elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
-            record.uneven = _is_uneven(a, b, min(_MOST * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE), atol)
+            record.uneven = _is_uneven(a, b, min(_MAX_ROUNDINGS * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE), atol)
     return record
 
 
@@ -142,7 +142,7 @@ def evidence(value: Any) -> Evidence | None:
         is_float and not np.isfinite(value).any(),
         is_float and bool(np.isnan(value).any()),
         not value.any(),
-        value.size > 1 and all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_FEW], value)),
+        value.size > 1 and all(bool((part == value.flat[0]).all()) for part in (value.reshape(-1)[:_PREFIX], value)),
         value.shape,
         # Via bytes, as a float of 8 bits has no buffer.
         zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),
@@ -157,7 +157,7 @@ def is_blank(value: Any) -> bool:
         return False
     if not value.size or element_kind(value) != "f":
         return not value.size
-    return not any(((v != 0) & np.isfinite(v)).any() for v in (value.reshape(-1)[:_FEW], value))
+    return not any(((v != 0) & np.isfinite(v)).any() for v in (value.reshape(-1)[:_PREFIX], value))
 
 
 def is_dull(value: Any) -> bool:
@@ -169,7 +169,7 @@ def is_dull(value: Any) -> bool:
         return isinstance(value, list) and not value
     if element_kind(value) != "f":
         return not value.size
-    for part in (value.reshape(-1)[:_FEW], value):  # the first elements suffice for most
+    for part in (value.reshape(-1)[:_PREFIX], value):  # the first elements suffice for most
         low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
         two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())
         if not (two or not (part != low).any() or np.isnan(part).all()):
@@ -177,7 +177,7 @@ def is_dull(value: Any) -> bool:
     return value.size != 1 or not value.any()
 
 
-_FEW: Final = 64
+_PREFIX: Final = 64
 _TWO_BOUNDS: Final = 8  # elements; with fewer, two bounds may be chance
 
 

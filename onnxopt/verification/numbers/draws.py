@@ -15,7 +15,7 @@ import numpy as np
 
 Shape = Sequence[int]
 _BITS: Final = 21  # bits of each of the three terms in a 64-bit word
-_AT_ONCE: Final = 1 << 16  # elements; temporary values take several times the memory of the result
+_CHUNK: Final = 1 << 16  # elements; temporary values take several times the memory of the result
 
 
 class Draws:
@@ -30,8 +30,8 @@ class Draws:
     def _made(self, shape: Shape, kind: Any, of: Callable[[Any], Any]) -> Any:
         """Return an array of dtype `kind`; `of` maps 64-bit words to numbers."""
         found = np.empty(math.prod(shape), kind)
-        for start in range(0, len(found), _AT_ONCE):
-            some = found[start : start + _AT_ONCE]
+        for start in range(0, len(found), _CHUNK):
+            some = found[start : start + _CHUNK]
             some[:] = of(self._words(len(some)))
         return found.reshape(shape)
 

@@ -27,13 +27,13 @@ NO_NUMBER: Final = "NaN in other places"
 INFINITE: Final = "infinities in other places"
 NOTHING: Final = ", and holds nothing in either"
 _WALK: Final = 2.0  # times the random walk
-_DEEPEST: Final = 16.0  # roundings accepted for a piece without measuring noise
+_MAX_TRUSTED_ROUNDINGS: Final = 16.0  # roundings accepted for a piece without measuring noise
 _DEEPEST_NARROW: Final = 3.0  # for types narrower than float32
 _DEEPEST_WHOLE: Final = 64.0  # for a whole model, whose paths are longer
 NOISE: Final = 4.0  # times the effect of changed last bits, as the largest of a few samples is no bound
 
 
-_MANY: Final = 256  # terms of a sum of unknown length
+_ASSUMED_TERMS: Final = 256  # terms of a sum of unknown length
 
 
 def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
@@ -47,21 +47,21 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
         terms = math.prod(dims[1][1:])
     elif op in ("MatMul", "Gemm"):
         known = [max(d[-2:]) for d in dims[:2] if d]
-        terms = known[0] if known else _MANY
+        terms = known[0] if known else _ASSUMED_TERMS
     elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute[:]):
-        terms = _MANY  # a function or bodies
+        terms = _ASSUMED_TERMS  # a function or bodies
     elif (
         op.startswith(("Reduce", "Global", "Average"))
         or op.endswith(("Normalization", "Softmax"))
         or op in ("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN")
     ):
-        terms = _MANY
+        terms = _ASSUMED_TERMS
     return 1.0 + math.log2(max(terms, 1.0))
 
 
 def allowed(epsilon: float, depth: float) -> float:
     """Return the relative difference allowed after `depth` roundings on the path to a value."""
-    deepest = _DEEPEST_NARROW if epsilon > EPSILON["float32"] else _DEEPEST
+    deepest = _DEEPEST_NARROW if epsilon > EPSILON["float32"] else _MAX_TRUSTED_ROUNDINGS
     return _walk(epsilon, min(depth, deepest))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _CHANCE: Final = 12  # trailing bits zero by chance in 1 of 4096 rounded numbers
 # Trailing bits zero after cancellation, as in x + 100 - 37.
 _CANCELLED: Final = {"bfloat16": 1, "float16": 2, "float32": 6, "float64": 12}
-_FEW: Final = 256
+_PREFIX: Final = 256
 _HUGE: Final = 1e4
 
 
@@ -31,7 +31,7 @@ def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any
     if not isinstance(value, np.ndarray) or element_kind(value) != "f" or not value.size:
         return value
     flags = rng.flags(value.shape)
-    if (value.flat[:_FEW] == value.flat[0]).all() and (value == value.flat[0]).all():
+    if (value.flat[:_PREFIX] == value.flat[0]).all() and (value == value.flat[0]).all():
         flags = flags.flat[0]
     if is_exact(value):
         return value
@@ -58,7 +58,7 @@ def is_exact(value: Any) -> bool:
     empty = max(math.ceil(_CHANCE / max(int(np.count_nonzero(flat)), 1)), _CANCELLED[value.dtype.name])
     if not largest or empty >= bits:
         return not largest
-    for part in (flat[:_FEW], flat):  # the first elements suffice for most
+    for part in (flat[:_PREFIX], flat):  # the first elements suffice for most
         scaled = np.ldexp(part.astype(np.float64), bits - empty - math.frexp(largest)[1])
         if not ((scaled == np.trunc(scaled)) | np.isnan(scaled)).all():
             return False

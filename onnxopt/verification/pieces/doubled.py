@@ -22,7 +22,7 @@ _NARROWER: Final = {"float32": _EIGHTS | {10, 16}, "float16": _EIGHTS}
 _TYPES: Final = ("to", "dtype", "output_datatype")  # attributes with the type of a result
 _OF_ALL: Final = MATRICES | {"Einsum"}  # sums over all operands
 _SUMS: Final = _OF_ALL | {"CumSum", "GlobalAveragePool"}  # sums over the first operand
-_WIDE: Final = "\N{RIGHTWARDS ARROW}sum"
+_SUM_SUFFIX: Final = "\N{RIGHTWARDS ARROW}sum"
 Change = Callable[[Any], Any]  # maps a constant to float64
 
 
@@ -75,9 +75,9 @@ def with_sums(dtype: str) -> Prepare:
                 graph.node.append(node)
                 continue
             for i, name in enumerate(node.input[:1] if node.op_type not in _OF_ALL else node.input):
-                node.input[i] = f"{name}{_WIDE}{len(graph.node)}"
+                node.input[i] = f"{name}{_SUM_SUFFIX}{len(graph.node)}"
                 _cast(graph, name, node.input[i], _DOUBLE)
-            made, node.output[0] = node.output[0], f"{node.output[0]}{_WIDE}"
+            made, node.output[0] = node.output[0], f"{node.output[0]}{_SUM_SUFFIX}"
             graph.node.append(node)
             _cast(graph, node.output[0], made, NARROW[dtype])
         return weights

@@ -15,7 +15,7 @@ from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.outcome import Fault
 from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
 
-_MOST: Final = 8  # faults, besides values the narrower type cannot hold
+_MAX_FAULTS: Final = 8  # faults, besides values the narrower type cannot hold
 
 
 class Faults:
@@ -35,7 +35,7 @@ class Faults:
         replay = self._replay
         beyond = [v for v in blocked if worst(latest[v]).note and replay.beyond(v) is not None]
         beyond = beyond or [v for v in blocked if replay.too_small(v) is not None]
-        is_full = sum(not fault.beyond for fault in self.found) >= _MOST
+        is_full = sum(not fault.beyond for fault in self.found) >= _MAX_FAULTS
         return beyond or ([] if is_full else blocked[:1])
 
     def add(self, value: str, fed: set[str], fed_of_a: set[str], latest: list[Difference]) -> Fault:

@@ -17,7 +17,7 @@ from onnxopt.verification.programs.program import Program
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_UNKNOWN: Final = (0,)
+_ANY_COUNT: Final = (0,)
 
 
 def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
@@ -29,7 +29,7 @@ def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
         return False
     x, y = a.shape, b.shape
     known = len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y))
-    return x[:1] == y[:1] == _UNKNOWN and (known or _UNKNOWN in (x, y)) and any(_is_stacked(*m) for m in makers)
+    return x[:1] == y[:1] == _ANY_COUNT and (known or _ANY_COUNT in (x, y)) and any(_is_stacked(*m) for m in makers)
 
 
 def _is_stacked(program: Program, value: str) -> bool:

@@ -27,11 +27,11 @@ from onnxopt.verification.programs.stream import Stream
 
 _SEEDS: Final = 4  # samples; weights change in every second only, as each change needs a new session
 _MORE: Final = 16  # samples while searching jumps; the search continues as long as more are explained
-_MOST: Final = 64  # samples in total; every second one leaves the fed numbers unchanged
-_MANY: Final = 64  # unexplained elements; of as many, last bits would have explained some
+_MAX_PERTURBATIONS: Final = 64  # samples in total; every second one leaves the fed numbers unchanged
+_CONCLUSIVE_COUNT: Final = 64  # unexplained elements; of as many, last bits would have explained some
 _IN_VAIN: Final = 2  # samples after which the previous limit applies
 
-_LARGE: Final = 2.0**16  # integers hardly used as indices; float32 rounding may change them by several
+_MIN_NON_INDEX: Final = 2.0**16  # integers hardly used as indices; float32 rounding may change them by several
 
 # (A's values by case, B's values by case, view of B, tolerance relative to the range for equal numbers).
 Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
@@ -66,14 +66,14 @@ def noise_of(
     uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
     times, left = 1.0, [math.inf]  # unexplained elements before each sample
     opened: Opened | None = None
-    for k in range(_MOST if open_ else _SEEDS):
+    for k in range(_MAX_PERTURBATIONS if open_ else _SEEDS):
         if k == _SEEDS:  # only values with unexplained elements remain
             wanted = [v for v, jumps in open_.items() if jumps.count]
             nodes, times = program.cone(wanted, here), NOISE
         left.append(sum(jumps.count for jumps in open_.values()))
         if not wanted or (k >= _SEEDS and not left[-1]) or (k >= _MORE and left[-1] == left[-1 - _MORE]):
             break
-        if k >= _SEEDS + _IN_VAIN and left[-1] >= _MANY and left[-1] == left[-1 - _IN_VAIN]:
+        if k >= _SEEDS + _IN_VAIN and left[-1] >= _CONCLUSIVE_COUNT and left[-1] == left[-1 - _IN_VAIN]:
             break
         if k and is_enough is not None and not open_ and not uneven and all(is_enough(v, largest[v]) for v in wanted):
             break
@@ -158,4 +158,4 @@ class _Open:
         if mine.shape != theirs.shape:
             return np.zeros(theirs.shape, bool)
         apart, moved = np.abs(theirs - mine), np.abs(sample.astype(np.float64) - mine)
-        return (np.abs(mine.astype(np.float64)) >= _LARGE) & (apart <= NOISE * moved)
+        return (np.abs(mine.astype(np.float64)) >= _MIN_NON_INDEX) & (apart <= NOISE * moved)

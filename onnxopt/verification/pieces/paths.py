@@ -19,7 +19,7 @@ _DTYPE: Final = {
     "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
     "tensor(bfloat16)": "bfloat16",
 }  # fmt: skip
-_EXACT: Final = ("tensor(int", "tensor(uint", "tensor(bool")
+_EXACT_TYPES: Final = ("tensor(int", "tensor(uint", "tensor(bool")
 _EXACT_CODES: Final = frozenset(t.code for t in TYPES if t.kind in "iub")
 # Codes of TensorProto.DataType: floats and complex types except float32.
 _OTHERS: Final = frozenset(t.code for t in TYPES if t.kind in "fc") - {BY_NAME["float32"].code}
@@ -108,7 +108,7 @@ def paths(
             width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # moved numbers were rounded before
-            if kind.startswith(_EXACT):
+            if kind.startswith(_EXACT_TYPES):
                 own = 0.0 if own and _is_exact(program, node, types) else own
                 width = width if own else 0.0
             # Sums of narrow numbers are accumulated in a wider type.
@@ -122,6 +122,6 @@ def _is_exact(program: Program, node: NodeProto, types: Mapping[str, str]) -> bo
     if domain_of(node.domain) or any(a.HasField("g") for a in node.attribute[:]):
         return False
     reads = [r for r in node.input[:] if r]
-    known = [r for r in reads if types.get(r, "").startswith(_EXACT)]
+    known = [r for r in reads if types.get(r, "").startswith(_EXACT_TYPES)]
     known += [r for r in reads if r in program.constants and program.constants[r].data_type in _EXACT_CODES]
     return set(known) == set(reads)

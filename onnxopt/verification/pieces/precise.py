@@ -45,7 +45,7 @@ from onnxopt.verification.programs.runner import Failed, Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
 
 _SAMPLES: Final = 4
-_FAR: Final = 2.0**-7  # relative to the range: larger effects of A's rounding are intended
+_MAX_ROUNDING_SHARE: Final = 2.0**-7  # relative to the range: larger effects of A's rounding are intended
 _FAR_BESIDE: Final = 2.0**-12  # relative to the operands, after cancellation
 _LOST: Final = 2.0**-8  # relative to the range: loss of a kernel in sums
 _ROUNDERS: Final = (2.0**22, 2.0**24)  # range of constants that round a float32 to an integer when added
@@ -231,7 +231,7 @@ class _Question:
         if off.note:
             return False
         beside = max((float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v)), default=0.0)
-        if off.largest > max(_FAR * off.span, _FAR_BESIDE * beside):
+        if off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * beside):
             return False
         if not self._channels_agree(case, x, y, exact_x, exact_y):
             return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 Numbers: TypeAlias = MutableMapping[str, int]
-_MOST: Final = 100_000  # nodes of functions, counted in each call
+_MAX_CALLED_NODES: Final = 100_000  # nodes of functions, counted in each call
 _COMMUTING: Final = having("commutes")  # bitwise
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
@@ -65,7 +65,7 @@ class ValueNumbering:
         self._table = table
         self._versions = program.skeleton.versions
         self._functions = program.skeleton.functions
-        self._left = _MOST
+        self._left = _MAX_CALLED_NODES
         self.found: dict[int, dict[str, int]] = {}  # {node: {result: number}}, cached
 
     def constant(self, name: str) -> Hashable:
@@ -228,11 +228,11 @@ def elements(array: Any) -> Hashable:
 def _rows(data: Any, count: int) -> Iterator[Any]:
     """Yield the bytes of the first elements, then of all, by element."""
     rows = data.reshape(count, -1)
-    yield rows[:_FEW]
+    yield rows[:_PREFIX]
     yield rows
 
 
-_FEW: Final = 64
+_PREFIX: Final = 64
 
 
 def _fill(number: Any, shape: tuple[int, ...]) -> Hashable:

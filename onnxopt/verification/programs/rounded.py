@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.model.skeleton import Skeleton
 
 _RAW: Final = "\N{RIGHTWARDS ARROW}raw"  # suffix of an operator's result before rounding
-_WIDE: Final = "\N{RIGHTWARDS ARROW}wide"
+_WIDE_SUFFIX: Final = "\N{RIGHTWARDS ARROW}wide"
 _FLOAT: Final = 1
 _AS_IT_IS: Final = having("retypes", "control") | {"Constant"}
 
@@ -69,7 +69,7 @@ def rounds(node: NodeProto) -> bool:
 
 def name_in_file(name: str) -> str:
     """Return the name of a value in the file, without added suffixes."""
-    for suffix in (_RAW, _WIDE):
+    for suffix in (_RAW, _WIDE_SUFFIX):
         name = name.partition(suffix)[0]
     return name
 
@@ -102,7 +102,7 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
             graph.node.append(node)
             continue
         for name in sorted(known.intersection(node.input).difference(wide)):
-            wide[name] = f"{name}{_WIDE}{depth}"
+            wide[name] = f"{name}{_WIDE_SUFFIX}{depth}"
             _cast(graph, name, wide[name], _FLOAT)
         node.input[:] = [wide.get(name, name) for name in node.input]
         _add_rounded(graph, node, [name for name in node.output if name in known], code)

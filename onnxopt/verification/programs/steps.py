@@ -14,10 +14,10 @@ from onnxopt.verification.programs.program import Program
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-_LARGE: Final = 1 << 22  # elements; of larger tensors, only the scales are perturbed
-_FLOATS: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
+_MAX_CHANGED: Final = 1 << 22  # elements; of larger tensors, only the scales are perturbed
+_STEP_TYPES: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
 _ROUNDED: Final = 4 / 3  # a number with all mantissa bits in use
-_EXACT: Final = "\N{RIGHTWARDS ARROW}exact"
+_EXACT_SUFFIX: Final = "\N{RIGHTWARDS ARROW}exact"
 # Operators that move numbers of the first operand, or select some.
 _KEEPS: Final = (having("moves") - having("joined", "retypes") - {"Pad"}) | having("picks") | {"Relu"}
 _SHIFTS: Final = frozenset(("Add", "Sub"))  # of integers: scaling afterwards would round them
@@ -70,12 +70,16 @@ def shake_dequantized(model: ModelProto, change: Callable[[Any], Any]) -> None:
         if node.op_type != "DequantizeLinear" or any(name not in tensors for name in node.input[:2]):
             continue
         dims = list(tensors[node.input[0]].dims)
-        dtype = _FLOATS.get(tensors[node.input[1]].data_type)
-        if dtype is None or not 1 < math.prod(dims) <= _LARGE or any(a.name == "output_dtype" for a in node.attribute):
+        dtype = _STEP_TYPES.get(tensors[node.input[1]].data_type)
+        if (
+            dtype is None
+            or not 1 < math.prod(dims) <= _MAX_CHANGED
+            or any(a.name == "output_dtype" for a in node.attribute)
+        ):
             continue
         rounded = np.full(dims, _ROUNDED, dtype)
-        made, factor = node.output[0], f"{node.output[0]}{_EXACT} factor"
-        graph.node[-1].output[0] = f"{made}{_EXACT}"
-        graph.node.add(op_type="Mul", input=[f"{made}{_EXACT}", factor], output=[made])
+        made, factor = node.output[0], f"{node.output[0]}{_EXACT_SUFFIX} factor"
+        graph.node[-1].output[0] = f"{made}{_EXACT_SUFFIX}"
+        graph.node.add(op_type="Mul", input=[f"{made}{_EXACT_SUFFIX}", factor], output=[made])
         raw = (change(rounded) / rounded).astype(dtype).tobytes()
         graph.initializer.add(name=factor, dims=dims, data_type=tensors[node.input[1]].data_type, raw_data=raw)

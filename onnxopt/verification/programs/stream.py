@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 NODES: Final = 600  # in a segment: loading takes superlinear time in the number of inputs and outputs
-_FEW: Final = 20  # nodes in a segment regardless of value sizes, as each segment has a fixed cost
+_MIN_SEGMENT_NODES: Final = 20  # nodes in a segment regardless of value sizes, as each segment has a fixed cost
 _GROWTH: Final = 4  # times the nodes of the last segment: an image may follow cheap nodes that compute sizes
 VALUES: Final = 16 << 20  # bytes made by a segment, unless it has few nodes
 
@@ -53,7 +53,7 @@ class Stream:
         self.size = sum(size_of(v) for values in self.values for v in values.values())  # bytes
         self._rate = 0.0  # bytes made per node in the last segment
         # Large inputs: begin with few nodes.
-        self.most = NODES if self.size < VALUES >> 8 else _FEW  # nodes in the next segment
+        self.most = NODES if self.size < VALUES >> 8 else _MIN_SEGMENT_NODES  # nodes in the next segment
         self._ahead: Future[Opened] | None = None  # next segment, loaded in a background thread
 
     def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
@@ -113,7 +113,7 @@ class Stream:
         runs, made = [list[int]()], 0
         for i in nodes:
             own = sum(sizes.get(o, 0) for o in self.runner.program.nodes[i].output)
-            if len(runs[-1]) >= _FEW and made + own > VALUES:
+            if len(runs[-1]) >= _MIN_SEGMENT_NODES and made + own > VALUES:
                 runs.append([])
                 made = 0
             runs[-1].append(i)
@@ -130,7 +130,13 @@ class Stream:
         self.types.update(opened.types)
         if opened.nodes:
             rate = (self.size - before) / opened.nodes
-            self.most = int(min(max(VALUES / max(rate, self._rate, 1), _FEW), _GROWTH * max(opened.nodes, _FEW), NODES))
+            self.most = int(
+                min(
+                    max(VALUES / max(rate, self._rate, 1), _MIN_SEGMENT_NODES),
+                    _GROWTH * max(opened.nodes, _MIN_SEGMENT_NODES),
+                    NODES,
+                )
+            )
             self._rate = rate
 
     def keep(self, names: Collection[str]) -> None:
