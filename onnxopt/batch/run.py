@@ -154,8 +154,10 @@ def _home(job: Job, source: Path) -> Path | None:
 
 
 def _lasts(report: Report) -> bool:
-    """Return whether the report is worth caching: a verification without result may succeed with more time or
-    memory."""
+    """Return whether the report is worth caching.
+
+    A verification without verdict may succeed with more time or memory.
+    """
     return report.verification is None or report.verification.status != UNVERIFIED
 
 

@@ -1,8 +1,8 @@
-"""Worker process for jobs: pickled Jobs on stdin; on stdout, for each job, pickled names of phases, then a pickled
-Done.
+"""Worker process for jobs.
 
-Imported modules serve all jobs. When stdin ends, the current job is interrupted and removes its staged files: no worker
-outlives its parent.
+Reads pickled Jobs on stdin; writes, for each job, pickled names of phases, then a pickled Done on stdout. Imported
+modules serve all jobs. When stdin ends, the current job is interrupted and removes its staged files: no worker outlives
+its parent.
 """
 
 from __future__ import annotations

@@ -105,7 +105,10 @@ class _Capture(Instrument):
     watches_rewrites: ClassVar[bool] = True
 
     def __init__(self, nth: int | None, wanted: int | None, values: list[str], keeps_parts: bool) -> None:
-        """wanted: run of a pass without rewrites; values: wrong values, for a pass without places."""
+        """Create before the run.
+
+        wanted: run of a pass without rewrites; values: wrong values, for a pass without places.
+        """
         self.keeps_parts = keeps_parts
         self.nth = nth
         self.wanted = wanted

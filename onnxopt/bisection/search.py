@@ -68,8 +68,10 @@ def bisect(
 
 
 def guilty(trials: Trials, place: Place, entries: Sequence[Entry], tell: Tell) -> Entry | None:
-    """Return the first rewrite with which the result is wrong at a place, among rewrites at the place; None without
-    any."""
+    """Return the first rewrite with which the result is wrong at a place, among rewrites at the place.
+
+    None without rewrites at the place.
+    """
     numbered = {e.fuel: e for e in suspects(place, entries)}
     numbers = sorted(numbered)
     if not numbers:

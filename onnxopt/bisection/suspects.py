@@ -49,8 +49,10 @@ def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
 
 
 def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry | None]:
-    """Return, by place, the rewrite that narrowed the value's type, if the type cannot hold the original's values; else
-    None."""
+    """Return, by place, the rewrite that narrowed the value's type, else None.
+
+    Only for places where the type cannot hold the original's values.
+    """
     known = {(e.scope, e.value): e for e in entries if e.pass_name == NARROWING and e.fuel}
     found: list[Entry | None] = []
     for place in places:

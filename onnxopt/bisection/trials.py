@@ -58,7 +58,7 @@ class Trials:
         verify_options: VerifyOptions | None,
         whole: Verification | None = None,
     ) -> None:
-        """whole: verdict on the whole result, if known."""
+        """Create without running. `whole`: verdict on the whole result, if known."""
         self.source = source
         self.options = options
         self.verified = 0  # number of verified results
@@ -79,8 +79,10 @@ class Trials:
     def verdict(
         self, runs: int | None = None, rewrites: int | None = None, outcome: Outcome | None = None
     ) -> Verification:
-        """Return the verdict on a run's result. `outcome`: the result, if available. Raises ModelError if not
-        verified."""
+        """Return the verdict on a run's result. `outcome`: the result, if available.
+
+        Raises ModelError if nothing was verified.
+        """
         if (runs, rewrites) not in self.known:
             self.known[runs, rewrites] = self._verify(outcome or self.run(runs, rewrites))
         return self.known[runs, rewrites]

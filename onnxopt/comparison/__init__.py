@@ -1,4 +1,4 @@
-"""Records of one model, or of two compared: counterparts of nodes, removed nodes, and what a run did."""
+"""Records of one model or of two compared models: counterparts of nodes, removed nodes, history of a run."""
 
 from typing import TYPE_CHECKING
 

@@ -21,8 +21,10 @@ _COMPARED: Final = 1 << 16  # bytes of constants compared by content
 
 
 class Fate(StrEnum):
-    """Fate of a node: KEPT and CHANGED have a counterpart, MERGED is part of different nodes, GONE and NEW have
-    none."""
+    """Fate of a node.
+
+    KEPT and CHANGED have a counterpart, MERGED is part of further nodes, GONE and NEW have none.
+    """
 
     KEPT = "kept"
     CHANGED = "changed"

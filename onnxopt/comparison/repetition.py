@@ -21,8 +21,10 @@ from onnxopt.verification import Verification, Verifier, VerifyOptions
 def repeat(
     source: str | Path, options: OptimizeOptions | None = None, progress: Callable[[str], None] = lambda name: None
 ) -> History:
-    """Return the history of optimizing `source` in memory. Raises as `optimize_file`, except WriteError and
-    VerificationError."""
+    """Return the history of optimizing `source` in memory.
+
+    Raises the errors of `optimize_file`, except WriteError and VerificationError.
+    """
     options = options or OptimizeOptions()
     progress("optimizing again")
     start = time.perf_counter()

@@ -223,8 +223,10 @@ def _bytes_of(source: Path, model: Model) -> int:
 def _accuse(
     source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
 ) -> PassContext:
-    """Repeat the run with a check after each pass, and name the faulty pass in `error`. Returns the checking
-    context."""
+    """Repeat the run with a check after each pass, and name the faulty pass in `error`.
+
+    Returns the checking context.
+    """
     from onnxopt.pipeline.instruments import CheckEach
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)

@@ -25,8 +25,10 @@ Measure: TypeAlias = "Callable[[str, Any, Any], OutputRecord]"
 
 
 def freed(plan: Plan, dims: Dims, names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return {symbol of `names`: {input name: axis}} for axes with a symbol in the result (`dims`) and a number in
-    `plan`."""
+    """Return {symbol: {input name: axis}} for freed dims of inputs.
+
+    A freed dim is a symbol of `names` in the result (`dims`), and a number in the original (`plan`).
+    """
     found: dict[str, dict[str, int]] = {}
     for i in plan.inputs:
         for axis, (was, dim) in enumerate(zip(i.shape, dims.get(i.name, ()))):

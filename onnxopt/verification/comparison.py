@@ -61,8 +61,10 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
 def _requests(
     models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[JudgedCase]
 ) -> Iterator[tuple[Recipe, Read]]:
-    """Yield (recipe, reader of its data) for each case. Cases without counterpart in the model are added to
-    `skipped`."""
+    """Yield (recipe, reader of its data) for each case.
+
+    Cases without counterpart in the model are added to `skipped`.
+    """
     given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     sets = find_data_sets(options.datasets, models[0], plan)
     names = options.cases

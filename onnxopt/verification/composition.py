@@ -112,8 +112,10 @@ def _verify(
 
 
 def _run(judge: Judge, steps: Sequence[Step], cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Return, for each case, all values by name. One step is loaded at a time, as all together are as large as the
-    model."""
+    """Return all values by name, for each case.
+
+    One step is loaded at a time, as all together are as large as the model.
+    """
     values = [dict(case.feeds) for case in cases]
     for step in steps:
         engine = judge.opened(str(step.file))

@@ -20,8 +20,10 @@ _MAX_NAMES: Final = 4  # names listed in a message
 
 
 def read(path: Path, view: View | None = None) -> Skeleton:
-    """Return the skeleton of a model (see `Skeleton`, also for `view`). Raises ModelError, also for missing weight
-    files."""
+    """Return the skeleton of a model (see `Skeleton`, also for `view`).
+
+    Raises ModelError, also for missing weight files.
+    """
     from onnx import TensorProto
 
     from onnxopt.worker.calls import refuse_explosion
@@ -49,8 +51,9 @@ def read(path: Path, view: View | None = None) -> Skeleton:
 
 
 def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: bool = False) -> None:
-    """Raise UsageError if inputs or outputs differ in name or type. `dtype`: type B may take for A's float32 inputs.
-    `int32`: B may take int32 for A's int64 inputs.
+    """Raise UsageError if inputs or outputs differ in name or type.
+
+    dtype: type B may take for A's float32 inputs; int32: B may take int32 for A's int64 inputs.
     """
     for kind, x, y in (
         ("inputs", _required(a.graph), _required(b.graph)),

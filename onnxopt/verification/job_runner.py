@@ -365,8 +365,11 @@ class JobRunner:
                 self.judge.hold(Request(recipe, read(), self._base))
 
     def _others(self, found: Proof, cases: Sequence[JudgedCase]) -> Iterator[Recipe]:
-        """Yield recipes of further cases: longer inputs if outputs prove nothing; more rows if a channel of few
-        elements differs by much of its range, as rounding may explain; cases of both models (`Judge.of_both`)."""
+        """Yield recipes of further cases, as needed.
+
+        Longer inputs if outputs prove nothing; more rows if a channel of few elements differs by much of its range, as
+        rounding may explain; cases for numbers of only one model (`Judge.of_both`).
+        """
         if found.weak:
             yield LONGER
         uneven = [o.shape for c in cases for o in c.outputs if o.uneven]

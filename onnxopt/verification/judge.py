@@ -136,8 +136,7 @@ class Judge(Original):
         return self._loaded(path)
 
     def _open_narrow(self, path: str) -> Any:
-        """Return the engine of a result in a narrower type, in which each operator rounds its results
-        (`programs/rounded.py`).
+        """Return the engine of a result in a narrower type: each operator rounds its results (`programs/rounded.py`).
 
         The file itself is loaded too, and later run once: some kernels refuse a type only on the first run.
         """
@@ -154,8 +153,10 @@ class Judge(Original):
 
     @property
     def _is_loadable(self) -> bool:
-        """Return whether the runtime could load the result: no kernels exist for bfloat16, nor for references in
-        Python."""
+        """Return whether the runtime could load the result.
+
+        No kernels exist for bfloat16, nor for references in Python.
+        """
         return self.options.dtype != "bfloat16" and not self._is_computed
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
@@ -356,8 +357,10 @@ class Judge(Original):
             return False  # read errors are reported when run
 
     def redecides(self) -> bool | list[str]:
-        """Return whether the files differ in the computation of a decision; else the changed values that a Relu may
-        mute."""
+        """Return whether the files differ in the computation of a decision.
+
+        Without difference, returns the changed values that a Relu may mute.
+        """
         try:
             return self._looked().redecides()
         except (OSError, ValueError):

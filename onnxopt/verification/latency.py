@@ -212,11 +212,11 @@ def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | No
 
 
 def order(count: int, opening: int) -> list[int]:
-    """Return the order of loading and running `count` files: over openings, each file is in each position equally
-    often.
+    """Return the order in which `count` files are loaded, and run in each round.
 
-    The file loaded first may seem 4 % slower than its copies while open. Rounds keep the order: a file run twice in a
-    row finds its weights in the cache, and seems 3 % faster.
+    Over openings, each file is in each position equally often: the file loaded first may seem 4 % slower than its
+    copies while open. Rounds keep the order: a file run twice in a row finds its weights in the cache, and seems 3 %
+    faster.
     """
     ahead = [*range(count)]
     start = opening // 2 % count

@@ -89,7 +89,10 @@ class Look:
         foreign: Foreign = NOTHING,
         programs: Sequence[Program | None] = (None, None),
     ) -> None:
-        """programs: files already read. Not used for random or narrow models, as these are changed here."""
+        """Read both files.
+
+        programs: files already read; not used for random or narrow models, as `Look` changes these.
+        """
         self.options = options
         self.plan = plan
         self.paths, self.foreign = paths, foreign

@@ -53,7 +53,7 @@ class Original:
     """A model in a runtime, with graph optimizations off."""
 
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
-        """whole: never run only parts of the model."""
+        """Create without loading. `whole`: never run only parts of the model."""
         self.tell = tell
         self.whole = whole
         self.runtime = PLAIN
@@ -156,8 +156,10 @@ class Original:
         self.streamed = True
 
     def _leave_out(self, operators: Operators) -> bool:
-        """Run only nodes independent of `operators`. Returns False, unchanged, if none remain or no operators are
-        given."""
+        """Run only nodes independent of `operators`.
+
+        Returns False, unchanged, if no nodes remain or no operators are given.
+        """
         from onnxopt.verification.programs.foreign import Around
 
         if not operators:
@@ -245,10 +247,10 @@ class Original:
             self.original(request)
 
     def _run_original(self, feeds: dict[str, Any]) -> list[Any]:
-        """Run the original: first within the planned memory, then without limit if estimated sizes fit into free
-        memory.
+        """Run the original within the planned memory, then, if insufficient, without limit.
 
-        Raises Outgrown in segments, TooLarge by the estimate.
+        The second run needs an estimate of sizes that fits into free memory. Raises Outgrown in segments, TooLarge by
+        the estimate.
         """
         self.tell(f"running {self.labels[0]}")
         if not self.is_large:

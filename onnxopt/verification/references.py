@@ -1,4 +1,4 @@
-"""References of operators of other domains: functions that plugins declare, and that stand in for missing kernels."""
+"""References: functions declared by plugins for operators of custom domains, used in place of missing kernels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _PYTHON_FORM: Final = 'declare_reference(gate, "lite::Gate"), of a function at t
 
 @record(frozen=True)
 class Code:
-    """Where a Python function is defined: the `module`, its `file`, the qualified `name`. A process that is sent these
-    imports the file."""
+    """Position of a Python function. A process that receives the position imports the file."""
 
     module: str
     file: str
-    name: str
+    name: str  # qualified name
 
     def load(self) -> Callable[..., Any]:
-        """The function. Raises whatever the import of the file does."""
+        """Return the function. Raises any error of the import."""
         module = sys.modules.get(self.module)
         if module is None or module.__file__ != self.file:
             spec = spec_from_file_location(self.module, self.file)
@@ -44,20 +43,19 @@ class Code:
 
 @record(frozen=True)
 class Reference:
-    """`function`: a FunctionProto, serialized, so that the reference can be sent; empty where `code` stands in its
-    place. `by`: the plugin that declared the reference."""
+    """Definition of a custom operator, picklable."""
 
     domain: str
     name: str
-    function: bytes = b""
-    code: Code | None = None
-    by: str = "the program"
+    function: bytes = b""  # a serialized FunctionProto; empty for a Python function
+    code: Code | None = None  # a Python function
+    by: str = "the program"  # the declaring plugin
 
     def __str__(self) -> str:
         return f"{self.domain}.{self.name} by {self.by}"
 
     def kernel(self) -> type:
-        """The operator of `code` for onnx's reference evaluator. Raises UsageError where the code cannot be loaded."""
+        """Return `code` as an operator of onnx's reference evaluator. Raises UsageError if it cannot be loaded."""
         from onnx.reference.op_run import OpRun
 
         assert self.code is not None
@@ -84,8 +82,7 @@ DECLARED: Final[dict[Name, Reference]] = {}
 
 
 def declare_reference(function: FunctionProto | str | Callable[..., Any], op: str = "") -> None:
-    """Declare `function` as the meaning of a custom operator. Verification runs the function if onnxruntime has no
-    kernel.
+    """Declare `function` as the meaning of a custom operator, for verification without kernel in onnxruntime.
 
     An ONNX function, a FunctionProto or text, has the name, domain, inputs, outputs and attributes of the operator. A
     Python function computes the operator `op` (`"lite::Gate"`): positional arguments are numpy arrays, None for an
@@ -149,13 +146,13 @@ def _of_onnx(function: object) -> Reference:
 
 
 def _told(error: Exception) -> str:
-    """The last line of onnx's message, which says the reason."""
+    """Return the last line of onnx's message, with the reason."""
     text = error.args[0]
     return str(text.decode() if isinstance(text, bytes) else text).strip().splitlines()[-1]
 
 
 def _context(function: FunctionProto) -> object:
-    """The versions by domain that the checker asks for; an operator of a domain without a version is not checked."""
+    """Return a checker context with opsets by domain. Operators of a domain without opset are not checked."""
     import onnx
 
     context = onnx.checker.C.CheckerContext()
@@ -165,13 +162,15 @@ def _context(function: FunctionProto) -> object:
 
 
 def name_plugin(names: Collection[Name], plugin: str) -> None:
-    """Say that this plugin declared these references."""
+    """Record a plugin as the declarer of references."""
     DECLARED.update({name: replace(DECLARED[name], by=Path(plugin).name) for name in names})
 
 
 def called(model: ModelProto, references: Sequence[Reference]) -> list[tuple[Reference, FunctionProto]]:
-    """The references of operators that nodes of the model call, or functions of the model, or these references; each
-    with its function, empty for one of Python. An operator that the model defines needs none."""
+    """Return (reference, function) for each operator called, directly, in functions, or in references.
+
+    The function is empty for a reference in Python. Operators defined by the model are left out.
+    """
     from onnx import FunctionProto
 
     known = {(r.domain, r.name): r for r in references}
@@ -190,15 +189,14 @@ def called(model: ModelProto, references: Sequence[Reference]) -> list[tuple[Ref
 
 
 def definitions(model: ModelProto, references: Sequence[Reference]) -> ModelProto:
-    """The functions of the references that the model calls, and the versions that these import: merged into the model,
-    they define its operators."""
+    """Return a model with the functions of called references and their opsets, to merge into `model`."""
     from onnx import ModelProto
 
     imported = {o.domain for o in model.opset_import}
     made = ModelProto()
     made.functions.extend(function for reference, function in called(model, references) if reference.code is None)
     if made.functions:
-        made.ir_version = max(model.ir_version, 8)  # from which on there are functions
+        made.ir_version = max(model.ir_version, 8)  # the first version with functions
     needed = {o.domain: o.version for f in made.functions for o in f.opset_import}
     for domain, version in (dict.fromkeys((f.domain for f in made.functions), 1) | needed).items():
         if domain not in imported:

@@ -233,8 +233,10 @@ class SecondLook:
         return self._judge.noise(names, differ, told if not decides and names[0] in most else "", of_result)
 
     def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
-        """Return, in words, differences that no case shows in a foreign result: beyond unreached bounds, or by float16
-        rounding omitted by this runtime."""
+        """Return, in words, differences that no case shows in a foreign result.
+
+        Such differences lie beyond unreached bounds, or in float16 rounding omitted by this runtime.
+        """
         if self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance:
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
             with contextlib.suppress(Died, MemoryError):  # unknown then

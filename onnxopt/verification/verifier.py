@@ -68,9 +68,11 @@ class Verifier:
         start: str = START,
         spare: Spare | None = None,
     ) -> None:
-        """labels: names of both models in messages. stepwise: the timeout holds per step, and cases continue after a
-        fatal case. foreign: results were made elsewhere, perhaps with parts absent from the original. spare: pool of
-        workers."""
+        """Create without starting a worker.
+
+        labels: names of both models in messages. stepwise: the timeout holds per step, and cases continue after a fatal
+        case. foreign: results were made elsewhere, perhaps with parts absent from the original. spare: pool of workers.
+        """
         self.original = file_path(original)
         asked = options or VerifyOptions()
         # Device memory is mapped into the process.

@@ -1,5 +1,7 @@
-"""Native code on model data, in the worker of a `Room`: onnxruntime and onnx, with bytes and arrays as arguments and
-results."""
+"""Worker side of `Room`: onnxruntime and onnx run on model data.
+
+Arguments and results are bytes and arrays.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,15 @@ from onnxopt.worker.serving import Refused, Tell, serve
 
 class Native:
     def __init__(self, tell: Tell = lambda state: None, threads: int = 0) -> None:
-        """threads: of a session; 0: one per core."""
+        """Create a server. `threads`: of a session; 0: one per core."""
         self.tell = tell
         self.threads = threads
 
     def evaluate(self, data: bytes, wanted: Sequence[str], most: int) -> dict[str, Array]:
-        """Return the `wanted` values of a model without inputs, run in one session, except values above `most`
-        bytes."""
+        """Return the `wanted` values of a model without inputs, run in a single session.
+
+        Values above `most` bytes are left out.
+        """
         self.tell("")
         found = run_session(data, wanted, self.threads)
         return {name: array for name, array in found.items() if array.nbytes <= most}
@@ -77,10 +81,9 @@ class Native:
         return bytes(converted.SerializeToString())
 
     def definition(self, call: bytes, types: Sequence[bytes], opset: int) -> tuple[int, bytes]:
-        """Return (opset, serialized function) of the standard's definition of an operator call, empty without
-        definition.
+        """Return (opset, serialized function) by which the standard defines an operator call.
 
-        Raises Refused.
+        Empty without definition. Raises Refused.
         """
         from onnx import NodeProto, defs
 

@@ -1,6 +1,6 @@
-"""Coverage: parts that no case ran, and values that agree in every case regardless of their operands.
+"""Coverage: parts not run by any case, and values that agree in every case regardless of their operands.
 
-`gaps` finds values that may hide a difference. For each, a `probe` runs its cone of influence (`cones`) on different
+`gaps` finds values that may hide a difference. A `probe` runs the cone of influence of a value (`cones`) on different
 numbers (`samplers`, around breakpoints; `decisions`, with different decisions). `changes` tells from the files alone
 whether gaps are possible.
 

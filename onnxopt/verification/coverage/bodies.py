@@ -124,8 +124,10 @@ class _Captured:
         self._is_one_node = any(o and outer.pairs.of.get(o) in nodes[0].output for o in nodes[1].output)
 
     def given(self, programs: Programs, turn: int, case: int) -> dict[str, Any]:
-        """Return the inputs and captured values of the bodies in an iteration. Raises _Unknown, Failed, and KeyError
-        for released values."""
+        """Return the inputs and captured values of the bodies in an iteration.
+
+        Raises _Unknown, Failed, and KeyError for released values.
+        """
         found: dict[str, Any] = {}
         for node, body, value in zip(self.nodes, programs, (self._mine, self._theirs)):
             names = [i.name for i in body.graph.input]

@@ -21,12 +21,12 @@ _WHOLE: Final = having("whole")
 
 
 def is_made_otherwise(pairs: Pairs, values: Sequence[str], sameness: Sameness) -> bool:
-    """Return whether any value upstream of these values of A is computed differently in B."""
+    """Return whether B computes any value upstream of `values` (of A) differently."""
     return any(not sameness.is_made_alike(v) for v in pairs.made_from(_leading_to(pairs, values)))
 
 
 def is_computed_otherwise(pairs: Pairs, values: Sequence[str], sameness: Sameness) -> bool:
-    """Return whether any value upstream that depends on more than sizes is computed differently in B."""
+    """Return whether B computes any value upstream of `values` differently, ignoring values of sizes only."""
     return any(computed_otherwise(pairs, _leading_to(pairs, values), sameness))
 
 
@@ -47,13 +47,13 @@ def computed_otherwise(pairs: Pairs, made: Sequence[str], sameness: Sameness) ->
 
 
 def _computes(program: Program, value: str, shared: Collection[str], changing: set[str]) -> bool:
-    """Return whether more than moves lies between shared values and this value."""
+    """Return whether operators besides moves lie between shared values and `value`."""
     nodes = (program.nodes[i] for i in program.cone([value], shared))
     return any(n.op_type not in _PLACES and not changing.isdisjoint(n.output) for n in nodes)
 
 
 def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Sameness) -> bool:
-    """Return whether any value computed from these decisions of A is computed differently in B."""
+    """Return whether B computes any value downstream of `decisions` (of A) differently."""
     handed, made = made_of(pairs.a, decisions, pairs.by_original, HANDS_ON)
     mine = handed.union(decisions)
     theirs = {*pairs.made_from([*mine])}
@@ -66,7 +66,7 @@ def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Samen
 
 
 def _becomes_more(program: Program, value: str, shared: Collection[str], decisions: Collection[str]) -> bool:
-    """Return whether a decision is more than moved or cast between shared values and this value."""
+    """Return whether a decision is more than moved or cast between shared values and `value`."""
     more = set[str]()  # decisions are many, so not copied
     for i in program.cone([value], shared):
         node, reads = program.nodes[i], program.reads[i]
@@ -80,7 +80,7 @@ def _becomes_more(program: Program, value: str, shared: Collection[str], decisio
 
 
 def has_another_body(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> bool:
-    """Return whether different nodes or bodies make these values in B."""
+    """Return whether different nodes or bodies make `made` in B."""
     nodes = [pairs.a.maker[name] for name in made if name in pairs.a.maker]
     return bool(nodes) and bool(sameness.changed(nodes, ())[0])
 

@@ -136,8 +136,10 @@ def asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) -> 
 
 
 def agree(walk: Walk, mine: str, theirs: str) -> bool | None:
-    """Return whether B's condition equals A's (True) or its negation (False) in all cases; else, or if unknown,
-    None."""
+    """Return whether B's condition equals A's (True) or its negation (False) in all cases.
+
+    None if neither, or unknown.
+    """
     if theirs not in walk.agreed or theirs not in walk.pairs.of:
         return None
     every = range(len(walk.original.values))

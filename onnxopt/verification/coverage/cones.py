@@ -1,4 +1,7 @@
-"""Cones of influence, the nodes of A and B between cutpoints and a value, and breakpoints of their operators."""
+"""Cones of influence: the nodes of A and B between cutpoints and a value.
+
+Also collects breakpoints: numbers at which an operator's behaviour changes.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +191,7 @@ def integer_ends(nodes: Iterable[NodeProto]) -> list[float]:
 
 
 def only_in_one(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Return the numbers of each list without a close number in the other."""
+    """Return the numbers of each list without a close number in the second."""
     return _only(x, y) + _only(y, x)
 
 

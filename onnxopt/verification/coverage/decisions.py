@@ -1,7 +1,7 @@
 """Values computed from a decision constant in all cases: a comparison never true, a class never the best.
 
-Such a value agrees whatever a different decision would give. If A and B compute it differently, it is probed with
-different decisions: negated booleans, and all indices into a table. If only one of the two has the decision, its
+Such a value agrees whatever a different decision would give. If A and B compute the value differently, a probe uses
+different decisions: negated booleans, and all indices into a table. If the decision exists in only one of the two, its
 operand is permuted.
 """
 

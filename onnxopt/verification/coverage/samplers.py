@@ -43,10 +43,10 @@ _MASKS: Final = 3  # sets of booleans
 
 
 class Beyond:
-    """Multiples of a case's floats, and numbers between breakpoints: mixed, all on one side, and as small as an
-    epsilon.
+    """Multiples of a case's floats, and numbers between breakpoints.
 
-    A breakpoint present in only one of two programs shows there. flips: negate booleans too, if both programs read all.
+    The numbers are mixed, all on one side, and as small as an epsilon. A breakpoint present in only one of two programs
+    shows as a difference. flips: negate booleans too, if both programs read all.
     """
 
     def __init__(self, points: list[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:

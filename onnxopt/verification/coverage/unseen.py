@@ -162,8 +162,10 @@ class _Node:
         return place if is_one else None, place, walk_bodies(self._walk, self._i, place)
 
     def _found(self) -> _Held:
-        """Return the comparison with a node of B with different names and equal bodies, perhaps merged with this
-        node."""
+        """Return the comparison with a node of B that has different names and equal bodies.
+
+        The node may have been merged with a further node.
+        """
         walk, i = self._walk, self._i
         for j in [*walk.sameness.reading_alike(i)[:_MAX_OTHERS], *self._near()]:
             inner = list(walk_bodies(walk, i, j))

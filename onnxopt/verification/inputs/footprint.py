@@ -28,8 +28,10 @@ def least(path: str, feeds: dict[str, Any]) -> int:
 
 
 def products(path: str, feeds: dict[str, Any]) -> int:
-    """Return the multiplications of convolutions and matrix products in the main graph with known shapes; 0 if
-    unknown."""
+    """Return the multiplications of convolutions and matrix products in the main graph.
+
+    Nodes of unknown shape are not counted.
+    """
     try:
         graph = _inferred(path, feeds)
     except Exception:

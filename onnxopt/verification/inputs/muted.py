@@ -27,8 +27,10 @@ _FEW_ROWS: Final = 12  # in all cases; with more, a channel is hardly ever muted
 
 
 def muted(graph: GraphProto) -> list[str]:
-    """Return the values between a matrix product and a muting operator, including results of bodies with such
-    values."""
+    """Return the values between a matrix product and a muting operator in the main graph.
+
+    Results of a node with bodies count if a body has such values.
+    """
     found = _Muted()
     found.walk(graph)
     return list(found.found)

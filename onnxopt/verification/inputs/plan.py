@@ -136,7 +136,7 @@ class Plan:
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes fitting those of given inputs
 
     def hold_int32(self) -> None:
-        """Let inputs of 64-bit integers have numbers of 32 bits only: one of the two models takes no others."""
+        """Limit 64-bit integer inputs to 32-bit numbers, as one of the two models accepts no others."""
         self.inputs = [replace(i, int32=True) if i.kind == "int64" else i for i in self.inputs]
 
     @property
@@ -298,8 +298,10 @@ class Plan:
             yield dict.fromkeys(symbols, size) | dict.fromkeys(single, 1)
 
     def _composite(self, symbols: Sequence[str]) -> list[str]:
-        """Return symbols that are sums by name; else, if outputs have sums, symbols neither in a sum nor a batch (a
-        mask over all)."""
+        """Return symbols that are sums by name.
+
+        Else, if outputs have sums of symbols, returns symbols neither in a sum nor a batch (a mask over all).
+        """
         if named := [s for s in symbols if _COMPOSITE.search(s)]:
             return named
         return [s for s in symbols if s not in self.addends and not self.is_batch(s)] if self.addends else []

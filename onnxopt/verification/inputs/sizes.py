@@ -63,8 +63,10 @@ def tensors(graph: GraphProto) -> dict[str, TensorProto]:
 
 
 def baked(graph: GraphProto) -> list[int]:
-    """Return sizes left by tracing: lengths of unrolled loops, and numbers in Reshape and Expand targets, frequent
-    first."""
+    """Return sizes left by tracing, frequent first.
+
+    Sources: lengths of unrolled loops, and numbers in Reshape and Expand targets.
+    """
     known = tensors(graph)
     targets = {n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1}
     for node in graph.node:

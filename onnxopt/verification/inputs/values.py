@@ -207,8 +207,10 @@ _SCALE_OF: Final = {"float16": (32.0, 1e-4)}
 
 
 def _mask(shape: list[int], kind: str) -> Any:
-    """Return a mask with ones for tokens along the last axis. Rows have different padding, and at least a token
-    each."""
+    """Return a mask with ones for tokens along the last axis.
+
+    Rows have different padding, and at least a token each.
+    """
     length = shape[-1]
     if kind == "ones" or not length:
         return np.ones(shape)

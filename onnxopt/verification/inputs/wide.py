@@ -32,7 +32,7 @@ _NEXT: Final = 2.0**-13  # relative; closer than a narrower type can distinguish
 
 
 def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
-    """Return values of an input. `turn`: for a single number, 0 lies above all breakpoints, 1 below."""
+    """Return values of an input. `turn`: a single number lies above all breakpoints (0) or below (1)."""
     if is_float(dtype):
         return _floats(i, shape, rng, turn, mode).astype(dtype)
     limits = of(dtype)
@@ -63,7 +63,7 @@ def spread(shape: Sequence[int], rng: Draws) -> Any:
 
 
 def amplified(values: Any, rng: Draws, mode: str) -> Any:
-    """Return floats with half of them enlarged, to reach cutoffs inside the model."""
+    """Return floats, half of which are enlarged to reach cutoffs inside the model."""
     factor = _HALF.get(values.dtype.name, _FACTORS[mode])
     return (values * np.where(spread(values.shape, rng) < 0.5, factor, 1.0)).astype(values.dtype)
 
@@ -74,7 +74,7 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
     met = [e for e in every if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
         return base
-    # Exact breakpoints get a separate case: noise of last bits explains any difference there.
+    # Exact breakpoints get a separate case: noise of last bits explains any difference at a breakpoint.
     around = met if turn else [n for e in met for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
     if math.prod(shape) == 1:
         finite = [n for n in around if math.isfinite(n)] or around
@@ -119,7 +119,7 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: s
 
 
 def _among(around: Sequence[int], numbers: Any, rng: Draws) -> Any:
-    """Return numbers with half of them replaced by numbers near breakpoints."""
+    """Return numbers, half of which are replaced by numbers near breakpoints."""
     chosen = spread(numbers.shape, rng) < 0.5
     return np.where(chosen, covering(around, numbers.shape, rng), numbers) if around else numbers
 

@@ -46,8 +46,10 @@ def held(node: NodeProto) -> TensorProto | None:
 
 
 def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
-    """Return the elements of a tensor of a type in `types` with 1 to `most` elements; else, or for unreadable data,
-    []."""
+    """Return the elements of a small tensor: of a type in `types`, with 1 to `most` elements.
+
+    [] for any further tensor, and for unreadable data.
+    """
     from onnxopt.protos import tensor_to_array
 
     if not 0 < math.prod(tensor.dims) <= most or tensor.data_type not in types:

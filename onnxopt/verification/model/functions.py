@@ -1,4 +1,4 @@
-"""Functions of a model: calls, and nodes contained."""
+"""Functions of a model: which nodes call which, and what the functions contain."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Functions:
         return {i for node in inside(nodes) for i in self._places.get(operator_of(node), ())}
 
     def holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
-        """Return the functions with a node for which `is_one` is true, directly or in called functions."""
+        """Return the functions with a node that satisfies `is_one`, directly or in called functions."""
         callers: dict[Name, list[Name]] = {}
         stack: list[Name] = []
         for name, places in self._places.items():
@@ -102,25 +102,27 @@ def is_part(node: NodeProto) -> bool:
 
 
 def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
-    """Return whether `is_one` is true of a node or of nodes in its bodies, or one of `functions` is called."""
+    """Return whether a node, or a node in its bodies, satisfies `is_one` or calls one of `functions`."""
     return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
 
 
 def calls_or_holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
-    """Return whether `is_one` is true of a node in the bodies, or the node calls one of `functions`."""
+    """Return whether a node calls one of `functions`, or a node in its bodies satisfies `is_one`."""
     if functions and operator_of(node) in functions:
         return True
     return any(holds(n, is_one, functions) for body in bodies_of(node) for n in body.node)
 
 
 def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
-    """Return whether a node has a part that may not run, or calls one of `functions`."""
+    """Return whether a node has a part that may not run, or calls a function in `functions`."""
     return holds(node, is_part, functions)
 
 
 def inline(model: ModelProto) -> None:
-    """Put the bodies of functions in place of their calls, where onnx's inliner keeps what they compute: it forgets the
-    defaults of attributes, and leaves functions of another opset as they are."""
+    """Inline all calls of functions in place, if onnx's inliner preserves the model's meaning.
+
+    The inliner drops default values of attributes, and keeps functions of a different opset.
+    """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     if not functions:
         return

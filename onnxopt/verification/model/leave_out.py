@@ -45,7 +45,7 @@ def leave_out_false_modes(model: ModelProto) -> None:
 
 
 def _in_body(body: GraphProto, outer: set[str]) -> None:
-    """outer: names of false constants outside the body."""
+    """Process a body. `outer`: names of false constants outside the body."""
     _in_nodes(body.node, outer - {i.name for i in body.input} | {t.name for t in body.initializer if _is_false(t)})
 
 

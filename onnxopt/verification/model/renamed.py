@@ -26,7 +26,7 @@ def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
-    """Return `names` limited to the names present in `there`, with fresh names for values displaced by them."""
+    """Return `names` limited to names in `there`, with fresh names for displaced values."""
     found = {name: new for name, new in names.items() if name in there}
     for new in [*found.values()]:
         if new in there and new not in found:
@@ -53,7 +53,7 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 def _inside(names: Mapping[str, str], body: GraphProto) -> Mapping[str, str]:
     """Return the renaming in a body.
 
-    Values defined in the body keep their names, unless the name would hide a renamed value read in the body.
+    A value defined in the body keeps its name, unless the name would hide a renamed value read in the body.
     """
     own = _defined(body)
     if own.isdisjoint(names) and own.isdisjoint(names.values()):

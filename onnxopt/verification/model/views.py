@@ -33,10 +33,10 @@ def views(options: VerifyOptions) -> tuple[View | None, View | None]:
 
 
 def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
-    """Replace each DequantizeLinear of a QuantizeLinear with equal scale and zero point by an Identity of the latter's
-    input.
+    """Replace each DequantizeLinear after a QuantizeLinear of equal scale and zero point by an Identity, in place.
 
-    Quantizers left without readers are removed. keep: names of nodes, or of their first input or outputs, not replaced.
+    The Identity reads the QuantizeLinear's input. Quantizers without readers are removed. keep: names of nodes, or of
+    their first input or outputs, not replaced.
     """
     for graph in (model.graph, *model.functions):
         _pass_through(graph, {*keep}, {}, {})
@@ -48,7 +48,10 @@ def pass_through(model: ModelProto, keep: Collection[str] = ()) -> None:
 def _pass_through(
     graph: GraphProto | FunctionProto, keep: set[str], numbers: Mapping[str, bytes], quantizers: Mapping[str, NodeProto]
 ) -> None:
-    """numbers: constants of enclosing graphs; quantizers: nodes of enclosing graphs by result."""
+    """Process a graph and its bodies.
+
+    numbers: constants of enclosing graphs; quantizers: nodes of enclosing graphs, by result.
+    """
     numbers = {**numbers, **{t.name: _number(t) for t in getattr(graph, "initializer", ())}}
     quantizers = dict(quantizers)
     for node in graph.node:

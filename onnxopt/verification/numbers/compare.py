@@ -70,10 +70,9 @@ _CRUDE: Final = 1e-2
 
 
 def _is_uneven(a: Any, b: Any, share: float, atol: float) -> bool:
-    """Return whether a slice along some axis (row, column, channel) differs by more than `atol` plus `share` of its
-    range.
+    """Return whether a row, column or channel differs by much of its own range, far smaller than the largest range.
 
-    Axes along which some slice may be small by chance are skipped.
+    Much: more than `atol` plus `share` of the range. Axes with a slice small by chance are skipped.
     """
     a, b = (v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in (a, b))
     with np.errstate(all="ignore"):

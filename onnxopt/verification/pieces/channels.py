@@ -28,8 +28,11 @@ class Channels:
     def __init__(
         self, a: Any, b: Any, share: float, view: Callable[[Any], Any] | None = None, *, fine: bool = False
     ) -> None:
-        """share: tolerance relative to the whole range; view: maps A's layout to B's; fine: examine float32 too, not
-        only narrow types."""
+        """Compare two values.
+
+        share: tolerance relative to the whole range; view: maps A's layout to B's; fine: examine float32 too, not only
+        narrow types.
+        """
         self._view = view or (lambda value: value)
         a = self._view(a)
         crude = _CRUDE if share > _NARROW else _FINE

@@ -11,8 +11,8 @@ def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str]
     """Return (rejected, retry) among `pending` in B's order.
 
     rejected: candidates that disagree, or only move a rejected value. retry: candidates that disagree, but read a
-    rejected value, so may compensate. Candidates that only move a retried value, or disagree behind it, are decided
-    after its next run. Everything further behind is treated as if the retried value agreed.
+    rejected value, and may compensate. A candidate that only moves a retried value, or disagrees behind it, waits for
+    the next run. Everything further behind is treated as if the retried value agreed.
     """
     doubted, excused, open_ = set[str](), set[str](), set[str]()
     for value in pending:

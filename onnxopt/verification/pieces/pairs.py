@@ -30,7 +30,7 @@ class Pairs:
     """
 
     def __init__(self, a: Program, b: Program, outputs: Sequence[tuple[str, str]] | None = None) -> None:
-        """outputs: corresponding outputs (A, B); by default, in order."""
+        """Match values by name. `outputs`: corresponding outputs (A, B); by default, in order."""
         self.a, self.b = a, b
         self.outputs = list(zip(a.outputs, b.outputs)) if outputs is None else outputs
         # {value of B: corresponding value of A}, mostly of equal names.

@@ -48,8 +48,10 @@ def is_single(program: Program) -> bool:
 
 
 def _makes_others(node: NodeProto) -> bool:
-    """Return whether a node may make floats of a type different from its operands': by attribute, or a custom
-    operator."""
+    """Return whether a node may make floats of a type different from its operands'.
+
+    Either an attribute gives a type, or the operator is custom.
+    """
     if domain_of(node.domain):
         return True
     for a in node.attribute[:]:

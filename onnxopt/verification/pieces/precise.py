@@ -128,7 +128,7 @@ class _Part:
         dtype: str,
         most: int,
     ) -> None:
-        """most: bytes. Raises Failed."""
+        """Find the nodes and cases. `most`: bytes. Raises Failed."""
         self.runner, self.value, self.dtype = runner, value, dtype
         program = runner.program
         self.nodes = program.cone([value], fed)

@@ -45,8 +45,11 @@ class Replay:
         fine: bool = False,
         digits: bool = False,
     ) -> None:
-        """original: A's values; held: types of values B holds in the narrower `dtype`; fine: compare each channel of
-        float32 too; digits: report values with few digits in the narrower type, otherwise compared as rounded."""
+        """Create without running.
+
+        original: A's values; held: types of values B holds in the narrower `dtype`; fine: compare each channel of
+        float32 too; digits: report values with few digits in the narrower type, otherwise compared as rounded.
+        """
         self.held, self.dtype, self.fine, self.digits = held or {}, dtype, fine, digits
         self._against: dict[str, list[Any]] = {}  # A's results from rounded inputs, if B was fed rounded numbers
         self.runner = runner
@@ -84,8 +87,10 @@ class Replay:
         return self._first_case(value, is_beyond)
 
     def too_small(self, value: str) -> int | None:
-        """Return the first case with all of A's numbers too small for full precision in the narrower type, else
-        None."""
+        """Return the first case with all of A's numbers too small for full precision in the narrower type.
+
+        None without such a case.
+        """
         return self._first_case(value, is_too_small)
 
     def _first_case(self, value: str, is_one: Callable[[Any, str], bool]) -> int | None:

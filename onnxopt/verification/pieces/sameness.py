@@ -23,8 +23,11 @@ class Sameness:
     """Value numbers in two programs. Fed values have A's number in both."""
 
     def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING) -> None:
-        """fed: agreeing values of B; views: those with a different layout; held: known results of constant nodes of (A,
-        B), treated as constants."""
+        """Number values on demand.
+
+        fed: agreeing values of B; views: fed values with a different layout; held: known results of constant nodes of
+        (A, B), treated as constants.
+        """
         self._table: dict[Hashable, int] = {}
         self._pairs = pairs
         self._held = held

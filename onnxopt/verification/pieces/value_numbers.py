@@ -59,7 +59,7 @@ class ValueNumbering:
     """Value numbers of a model. Models that share a `table` have equal numbers for equal values."""
 
     def __init__(self, program: Program, table: dict[Hashable, int], several: Collection[str]) -> None:
-        """several: domains imported in more than one version."""
+        """Create empty. `several`: domains imported in more than one version."""
         self._program = program
         self._several = several
         self._table = table
@@ -241,8 +241,10 @@ def _fill(number: Any, shape: tuple[int, ...]) -> Hashable:
 
 
 class _Bytes:
-    """The bytes of an array, not copied. The hash reads a sample of a large array; arrays of equal hash are compared in
-    full."""
+    """The bytes of an array, not copied.
+
+    The hash reads a sample of a large array; arrays of equal hash are compared in full.
+    """
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -61,9 +61,12 @@ class Walk:
         fine: bool = False,
         digits: bool = False,
     ) -> None:
-        """cases: values of fed names, by case; given: their types as written by onnxruntime; memory: bytes for weights
-        and values; held: types of values B may hold in the narrower `dtype`; outputs: see `Pairs`; enclosing: position
-        of a body; fine, digits: see `Replay`."""
+        """Prepare without running.
+
+        cases: values of fed names, by case; given: their types as written by onnxruntime; memory: bytes for weights and
+        values; held: types of values B may hold in the narrower `dtype`; outputs: see `Pairs`; enclosing: position of a
+        body; fine, digits: see `Replay`.
+        """
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
@@ -180,8 +183,7 @@ class Walk:
                 self.pending.remove(value)
 
     def _assume_all(self) -> None:
-        """Run all pieces with every candidate assumed to be a cutpoint; pieces are then minimal, and most assumptions
-        hold.
+        """Run all pieces with every candidate assumed to be a cutpoint, as most are; pieces are then minimal.
 
         Values that disagree but read a disagreeing value run again without the latter as cutpoint: a scale moved into
         weights changes several candidates before it is compensated.
@@ -370,8 +372,10 @@ class Walk:
         return {v: found[of[v]].joined(theirs[v]) for v in wanted}
 
     def noise(self, wanted: Sequence[str], times: float = NOISE) -> dict[str, list[Difference]]:
-        """Return the noise of A's values in their pieces. Sampling stops when `times` the noise explains B's
-        differences."""
+        """Return the noise of A's values in their pieces.
+
+        Sampling stops when `times` the noise explains B's differences.
+        """
         of = self.pairs.of
         held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, self.share(v))) is not None}
         far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]

@@ -140,10 +140,10 @@ def _as_in(
     kept: Iterable[NodeProto],
     declared: dict[str, TypeProto],
 ) -> list[NodeProto]:
-    """Rename results of `nodes` as in the original, if a rewrite downstream renamed them, and return Identities for
-    readers.
+    """Rename results of `nodes` as in the original, if a rewrite downstream renamed the results.
 
-    Only nodes unique by operator, attributes and counts of operands and results are matched.
+    Returns Identities for readers. Only nodes unique by operator, attributes and counts of operands and results are
+    matched.
     """
     made, taken, behind = {tuple(n.output) for n in nodes}, {o for n in kept for o in n.output}, []
     alone = _only([n for n in originals if tuple(n.output) not in made and taken.isdisjoint(n.output)])

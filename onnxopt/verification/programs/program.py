@@ -34,7 +34,10 @@ class Program:
         outer: Program | None = None,
         fed: Collection[str] = (),
     ) -> None:
-        """graph: a body of a node of `outer`; None: the main graph. fed: inputs with default values that are fed."""
+        """Read a graph.
+
+        graph: a body of a node of `outer`; None: the main graph. fed: inputs with default values that are fed.
+        """
         self.skeleton = skeleton
         self.is_body = outer is not None
         self._outer = outer

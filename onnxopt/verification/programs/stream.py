@@ -22,10 +22,10 @@ VALUES: Final = 16 << 20  # bytes made by a segment, unless it has few nodes
 
 
 def segments(runner: Runner, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
-    """Yield consecutive nodes in bounded numbers, with at most `weights` bytes of weights unless a single node exceeds
-    them. A node for the reference evaluator is a segment.
+    """Yield consecutive nodes in segments of bounded size.
 
-    most: returns the maximum of nodes, called at the start of each segment.
+    weights: bytes of weights in a segment, unless a single node exceeds the limit; most: returns the maximum of nodes,
+    called at the start of each segment. A node for the reference evaluator is a segment of its own.
     """
     program, computed = runner.program, runner.computed
     run: list[int] = []
@@ -152,7 +152,7 @@ class Streamed:
     name = "onnxruntime"
 
     def __init__(self, runner: Runner, memory: int, *, keep: bool) -> None:
-        """memory: bytes for weights and values. keep: segments stay loaded between runs."""
+        """Create without loading. `memory`: bytes for weights and values; `keep`: segments stay loaded between runs."""
         self._runner = runner
         self.program = runner.program
         self._memory = memory
