@@ -138,7 +138,7 @@ def test_lists_where_there_is_no_room_for_a_table(monkeypatch: pytest.MonkeyPatc
     assert parts.startswith("part_000  rest  4 nodes: NonZero, \n")
     passes = shown(monkeypatch, "passes", columns=40).splitlines()
     at = passes.index("deduplicate-constants  -O1  graph")
-    assert passes[at + 1].startswith("  Initializers with the same type,")
+    assert passes[at + 1].startswith("  Merges initializers of equal type,")
 
 
 @pytest.mark.parametrize("columns", [60, 80])
