@@ -96,6 +96,11 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
         for value, carried in zip(outputs, carry(c, node)):
             if value is not None and carried is not None:
                 c.follow(value, carried)
+    if sizes := [v.name for v in graph.outputs if c.has_symbol(v)]:
+        others = [v.name for v in graph.outputs if v.name not in sizes]
+        hint = f"--outputs {','.join(others)} leaves such outputs out" if others else "the model has no other output"
+        message = f"output `{sizes[0]}` holds a size that follows {name!r}, which no sample has"
+        raise UsageError(f"{model.name}: {message}", hint)
     if not any(v in c.at for v in graph.outputs):
         raise UsageError(f"{model.name}: no output follows {name!r}", "none is made of these inputs, sample by sample")
     _declare(c, name, axes)

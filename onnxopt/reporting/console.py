@@ -14,7 +14,7 @@ from rich.text import Text
 from onnxopt.plaintext import cleaned
 from onnxopt.reporting import kept, places, verdict
 from onnxopt.reporting.fitting import Fitting
-from onnxopt.reporting.plain import change, choices, pass_hits, statistics, summary, warnings, without_work
+from onnxopt.reporting.plain import change, on_request, pass_hits, statistics, summary, warnings, without_work
 from onnxopt.reporting.plain import verdict as outcome
 from onnxopt.reporting.terminal import show
 
@@ -42,7 +42,7 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     if any(p["nodes"] or pass_hits(p) or statistics(p) for p in pipeline["passes"]):
         parts.append(Fitting([_passes(pipeline, verbose), _passes(pipeline, verbose, close=True)]))
     parts += [Text(line, "dim") for line in without_work(pipeline, verbose)]
-    parts += [Text(line, "dim") for line in choices(report, verbose)]
+    parts += [Text(line, "dim") for line in on_request(report, verbose)]
     if verbose and (declined := _declined(pipeline)).rows:
         parts.append(declined)
     return parts

@@ -44,17 +44,24 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                 for reason, d in rule["declined"].items():
                     yield f"    {name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
+    yield from on_request(report, verbose)
+
+
+def on_request(report: dict[str, Any], verbose: int) -> Iterator[str]:
+    """Yield the changes on request: for the target, of dims, and of element types."""
     yield from choices(report, verbose)
     if report.get("freed_dims"):
         yield f"dynamic: {', '.join(f'{name}, was {size}' for name, size in report['freed_dims'].items())}"
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
-    if report.get("int64"):
-        yield from int64_left(report["int64"], verbose)
+    yield from int64_left(report, verbose)
 
 
-def int64_left(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """How many values are int64, before and after, and why those stay that do; with `verbose` each, else how many."""
+def int64_left(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """Yield the number of int64 values before and after `--int32`, and the reasons; with `verbose` each value too."""
+    found = report.get("int64")
+    if not found:
+        return
     more = "" if verbose or not found["left"] else " (-v names them)"
     yield f"int64: {found['before']:,} → {counted(found['after'], 'value')}{more}"
     whys: dict[str, dict[str, int]] = {}

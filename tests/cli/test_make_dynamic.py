@@ -89,6 +89,9 @@ TIED = {
     "g (float[n, 4] x, float[2] z) => (float[n, 4] y) { y = Neg (x) }": "'n' is a dynamic dim already",
     "g (float x) => (float y) { y = Neg (x) }": "no input has a fixed first axis",
     "g (float[2] x) => (float y) <float c = {1}> { y = Neg (c) }": "no output follows 'n'",
+    f"g ({X}) => (float[2, 4] y, int64[2] s) {{ y = Neg (x) s = Shape (x) }}": (
+        "output `s` holds a size that follows 'n', which no sample has"
+    ),
 }
 
 

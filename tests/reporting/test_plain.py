@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rich.console import Console, Group
 
-from onnxopt.reporting import batch, latency, plain
+from onnxopt.reporting import batch, console, latency, plain
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,26 @@ def test_values_that_stay_wide_for_one_reason_share_a_line() -> None:
         "  main: y = Mul(x)",
         "4 values stay float32: each of `a`, `b`, `c` and 1 more overflows the narrower type",
     ]
+
+
+def test_terminals_and_pipes_tell_of_changes_on_request() -> None:
+    left = [{"value": f"v{i}", "node": f"Shape -> v{i}", "why": "only int64", "what": "Shape"} for i in range(2)]
+    report = {
+        "pipeline": {"passes": []},
+        "freed_dims": {"n": 2},
+        "fixed_dims": {"m": 3},
+        "int64": {"before": 1000, "after": 2, "left": left},
+    }
+    lines = [
+        "dynamic: n, was 2",
+        "fixed: m = 3",
+        "int64: 1,000 → 2 values (-v names them)",
+        "  2: only int64 (Shape 2)",
+    ]
+    assert list(plain.details(report)) == lines
+    terminal = Console(width=60)
+    with terminal.capture() as said:
+        terminal.print(Group(*console._details(report, 0)))
+    assert said.get().splitlines() == lines
+    *_, last = plain.on_request(report, 1)
+    assert last == "    `v1`: Shape -> v1"
