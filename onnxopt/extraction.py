@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.analysis import types
-from onnxopt.analysis.cut import Cut, cut
+from onnxopt.analysis.cut import Cut, cut, opened_as
 from onnxopt.analysis.measures.cost import file_bytes
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.analysis.submodel import submodel
@@ -46,8 +46,9 @@ class Extraction:
 def extract(model: str | Path | ModelProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> ModelProto:
     """Returns the part of a model file or ModelProto that computes `outputs` from `inputs`; the model is not changed.
 
-    `inputs` and `outputs` name values of the main graph. Without `inputs` the part starts at the inputs of the model;
-    without `outputs` the part ends at all outputs that the inputs determine. The part contains the needed weights,
+    `inputs` and `outputs` name values of the main graph, or of a body and the graphs around the body. Without `inputs`
+    the part starts at the inputs of the model and of the body; without `outputs` the part ends at all outputs of the
+    model, or of the body, that the inputs determine. The part contains the needed weights,
     functions and metadata. External data stays a reference into the folder of the model; `extract_file` writes parts to
     other folders. Raises UsageError for unknown names and for outputs that need further inputs, ModelError for an
     unreadable file and for an input of unknown type.
@@ -128,7 +129,7 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
             settle_shapes,  # here, as the passes take longer to import than most parts to extract
         )
 
-        settle_shapes(model, again)
+        settle_shapes(model, lambda: opened_as(again(), found))
         learn_shapes(model.graph)
     return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)
 

@@ -322,10 +322,13 @@ def test_what_cannot_be_done() -> None:
     assert refused(["a"], ["a"])[0] == "g: `a` is an input, which nothing computes"
     assert refused(["a"], ["m"])[0] == "g: `m` is an input, which nothing computes"
     assert refused([], ["zzz"]) == (
-        "g: no value of the main graph is called 'zzz'",
+        "g: no value of the main graph or a body is called 'zzz'",
         "it has the inputs x, m, k, the outputs y",
     )
-    assert refused([], ["inside"])[1] == "it is in main / If / then_branch, where the model cannot be cut"
+    proto.functions.append(
+        parser.parse_function('<domain: "my", opset_import: ["" : 17]> f (x) => (z) { z = Neg (x) }')
+    )
+    assert refused([], ["z"])[1].startswith("it is in function my::f, where the model cannot be cut: `onnxopt optimize")
     assert refused([], ["first"])[1] == "it is a node, which computes `a`"
 
 

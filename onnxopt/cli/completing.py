@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
 
 _COMMA: Final = re.compile(r"(?<!\\),")  # between names
 
@@ -57,7 +60,7 @@ def known_cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: values of the main graph of the command's MODEL, or first model."""
+    """For the shell: values of the command's MODEL, or first model, in bodies too."""
     # An option without its value, yet to be written, keeps click from giving the arguments their names.
     model = Path(ctx.params.get("model") or next(iter(ctx.params.get("models") or ctx.args), ""))
     if not model.is_file():
@@ -71,9 +74,19 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         return []  # the command itself will say so
     stored = {tensor.name for tensor in graph.initializer}
     free = [i.name for i in graph.input if i.name not in stored]
-    known = (*free, *(name for node in graph.node for name in node.output))
+    known = (*free, *_made(graph))
     # Shells put names on the command line as they are: not those that mean something there.
     return _completed((name for name in known if re.fullmatch(r"[\w./:@+=][\w./:@+=-]*", name)), incomplete)
+
+
+def _made(graph: GraphProto) -> Iterator[str]:
+    """The results of the nodes of a graph and of its bodies."""
+    from onnxopt.protos import body_graphs
+
+    for node in graph.node:
+        yield from node.output
+        for _, body in body_graphs(node):
+            yield from _made(body)
 
 
 def _completed(known: Iterable[str], incomplete: str) -> list[str]:

@@ -52,6 +52,7 @@ def extract(
     onnxopt extract model.onnx head.onnx --outputs conv1
     onnxopt extract model.onnx tail.onnx --inputs relu5,mask
     onnxopt extract model.onnx block.onnx --inputs relu4 --outputs relu5
+    onnxopt extract model.onnx step.onnx --outputs 'main / Loop "decode" / body / logits'
     """
     from onnxopt.extraction import extract_file
     from onnxopt.reporting.plain import size

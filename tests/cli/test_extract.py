@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
@@ -226,3 +227,70 @@ def test_completion_knows_the_values(run: Run, source: Path, tmp_path: Path) -> 
     for place in ("text.onnx", "missing.onnx", "."):
         assert completed(f"onnxopt extract {place} out.onnx --outputs n") == []
     assert completed("onnxopt extract --outputs n") == []
+
+
+BODIES = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 4] x, bool c, int64 trips) => (float[n, 4] y, float[n, 4] z)
+<float[4] w = {1, 2, 3, 4}, bool true = {1}>
+{
+  a = Mul (x, w)
+  b = Relu (a)
+  [pick] y = If (c) <
+    then_branch = t () => (float[n, 4] r) <float[4] k = {2, 2, 2, 2}> { q = Add (b, k) r = Neg (q) },
+    else_branch = e () => (float[n, 4] s) { q = Sub (b, w) s = Abs (q) }
+  >
+  [turns] z = Loop (trips, true, b) <
+    body = turn (int64 i, bool go, float[n, 4] carried) => (bool on, float[n, 4] next) {
+      on = Identity (go)
+      f = Cast <to = 1> (i)
+      m = Mul (carried, a)
+      o = If (go) <then_branch = t2 () => (float[n, 4] u) { v = Add (m, f) u = Sub (v, b) },
+                   else_branch = e2 () => (float[n, 4] u2) { u2 = Neg (m) }>
+      next = Add (o, f)
+    }
+  >
+}
+"""
+
+
+def test_parts_of_bodies(run: Run, tmp_path: Path) -> None:
+    """What is captured is computed, what a turn is given is an input, and names stay where nothing else has them."""
+    onnx.save(onnx.parser.parse_model(BODIES), tmp_path / "bodies.onnx")
+    x, carried = X[0, 0, :2, :4], X[0, 0, 2:4, :4]
+    a, b, i = x * np.array([1, 2, 3, 4], np.float32), np.maximum(x * [1, 2, 3, 4], 0), np.array(3, np.int64)
+    given = {"x": x, "i": i, "carried": carried, "a": a, "b": b.astype(np.float32), "m": carried * a}
+    branch = 'If "pick" / else_branch / q'
+    for args, inputs, expected in (
+        (["--outputs", "r"], ["x"], {"r": -(b + 2)}),
+        (["--outputs", f"main / {branch}"], ["x"], {"q": b - [1, 2, 3, 4]}),
+        (["--inputs", "b", "--outputs", branch], ["b"], {"q": b - [1, 2, 3, 4]}),
+        (["--inputs", "carried,a,i", "--outputs", "m,f"], ["carried", "a", "i"], {"m": carried * a, "f": i}),
+        (["--outputs", "u"], ["x", "i", "carried"], {"u": carried * a + 3 - b}),
+        (["--inputs", "m,b,i", "--outputs", "u"], ["m", "b", "i"], {"u": carried * a + 3 - b}),
+    ):
+        done = run("extract", "bodies.onnx", "part.onnx", *args)
+        assert (done.returncode, done.stderr) == (0, "")
+        part = onnx.load(tmp_path / "part.onnx")
+        onnx.checker.check_model(part, full_check=True)
+        assert [v.name for v in part.graph.input] == inputs
+        found = outputs(tmp_path / "part.onnx", {name: given[name] for name in inputs})
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], np.asarray(value, np.float32), rtol=1e-5, atol=1e-6)
+    done = run("optimize", "bodies.onnx", "out.onnx", "--outputs", "u", "-O2")
+    assert done.returncode == 0, done.stderr
+    for args, message in (
+        (
+            ["--outputs", "q"],
+            "2 bodies have a value called 'q'\nhint: name one by its place: `main / If \"pick\" / then_b",
+        ),
+        (["--outputs", "nxt"], "no value of the main graph or a body is called 'nxt'\nhint: did you mean next?"),
+        (["--outputs", "r,next"], '`next` is in main / Loop "turns" / body, `r` in main / If "pick" / then_branch: no'),
+        (["--inputs", "carried,x,trips,c", "--outputs", "z"], '`z` needs all of Loop "turns" -> z, not a part of its'),
+        (["--inputs", "carried", "--outputs", "next"], "`next` also needs the inputs `x`, `i`, `go`\nhint: add them"),
+    ):
+        done = run("extract", "bodies.onnx", "wrong.onnx", *args)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 2)
+        assert message in done.stderr
+    assert not (tmp_path / "wrong.onnx").exists()
