@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs pages fuzz fuzz-hostile fuzz-load fuzz-rules lint types format bench bench-all bench-forms bench-judge bench-latency bench-macs bench-onnxsim bench-peers bench-scale clean
+.PHONY: help venv browser demo models test docs pages pictures fuzz fuzz-hostile fuzz-load fuzz-rules lint types format bench bench-all bench-forms bench-judge bench-latency bench-macs bench-onnxsim bench-peers bench-scale clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ docs: $(READY) ## build the documentation into build/site
 pages: $(READY) ## open report pages of many models in Chromium: none blank, cut off or with an error (MODEL=folder)
 	@$(BIN)/python models/build.py > /dev/null
 	@$(BIN)/python -m tests.cli.report.pages $(if $(MODEL),"$(MODEL)",models/build) $(OPTIONS)
+
+pictures: $(READY) ## make the pictures of the documentation in Chromium (docs/images/)
+	@$(BIN)/python -m tests.docs.pictures
 
 fuzz: $(READY) ## optimize many random graphs, and what the suite has a sample of (EXAMPLES=20000)
 	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py tests/cases/test_odd_operands.py tests/cases/test_levels.py tests/test_operators.py -q

@@ -30,6 +30,7 @@ from onnxopt.pipeline import config, registry
 from tests.browser import chromium
 from tests.cli.conftest import SCRIPT, fork_server  # noqa: F401  a fixture
 from tests.cli.fork_server import ForkServer
+from tests.docs import pictures
 from tests.samples import ROOT, sample
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -138,6 +139,14 @@ def test_the_page_on_plugins_shows_the_example() -> None:
 def test_the_first_pass_is_short() -> None:
     blocks = {title: text for _, title, text in FENCE.findall((ROOT / "docs/writing-a-pass.md").read_text())}
     assert len(blocks["doc_strings.py"].strip().splitlines()) <= 25
+
+
+def test_pictures_are_there_and_shown() -> None:
+    """`make pictures` makes those that are not drawn by hand."""
+    shown = {name for page in PAGES for name in re.findall(r"!\[[^]]+\]\(images/([^)]+)\)", page.read_text())}
+    sizes = {file.name: file.stat().st_size for file in pictures.IMAGES.iterdir()}
+    assert shown == {*pictures.MADE, *pictures.DRAWN} == {*sizes}
+    assert max(sizes.values()) < 150_000 and sum(sizes.values()) < 1_000_000
 
 
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
