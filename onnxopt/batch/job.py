@@ -38,6 +38,7 @@ class Job:
 
     @cached_property
     def in_place(self) -> bool:
+        """Whether the result replaces the source."""
         return not self.check and os.path.realpath(self.source) == os.path.realpath(self.destination)
 
 

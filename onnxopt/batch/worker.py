@@ -60,9 +60,11 @@ class _Telling:
         threading.Thread(target=self._tell, daemon=True).start()
 
     def phase(self, name: str) -> None:
+        """Set the phase to announce."""
         self._phase = name
 
     def done(self, message: Done) -> None:
+        """Send the answer to a job."""
         with self._lock:
             self._phase = self._told = ""
             self._send(message)

@@ -45,6 +45,7 @@ class Outcome:
 
     @property
     def runs(self) -> int:
+        """The number of pass runs."""
         return len(self.texts)
 
 

@@ -32,6 +32,7 @@ class Block:
     items: list[Item] = field(default_factory=list)  # indices of nodes, and blocks
 
     def nodes(self) -> Iterator[int]:
+        """Yield the nodes in the block and its inner blocks."""
         for item in self.items:
             if isinstance(item, Block):
                 yield from item.nodes()

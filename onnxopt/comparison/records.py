@@ -44,10 +44,12 @@ class NodeRecord:
 
     @property
     def namespace(self) -> str:
+        """The modules around the node, by PyTorch's exporter; "" if unknown."""
         return next((p.value for p in self._node.proto.metadata_props if p.key == _NAMESPACE), "")
 
     @property
     def attributes(self) -> tuple[tuple[str, str], ...]:
+        """The (name, text) of attributes, without bodies."""
         return tuple((a.name, _attribute(a)) for a in self._node.proto.attribute if a.type not in _BODIES)
 
 

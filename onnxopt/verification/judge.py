@@ -497,6 +497,7 @@ class Judge(Original):
 
 
 def main() -> None:
+    """Serve as the worker process of a verification."""
     from onnxopt.verification.job_runner import JobRunner
 
     keep_little()

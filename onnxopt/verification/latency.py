@@ -332,4 +332,5 @@ def _label(i: int) -> str:
 
 
 def main() -> None:
+    """Serve as the worker process of a measurement."""
     serve(Runner)

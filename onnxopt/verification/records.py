@@ -228,4 +228,5 @@ class Comparison(Verification):
 
     @property
     def judged(self) -> list[JudgedCase]:
+        """The cases with their own status."""
         return [c for c in self.cases if isinstance(c, JudgedCase)]

@@ -79,9 +79,11 @@ class Called:
         self._back = {here: name for name, here in names.items()}
 
     def here(self, outputs: Iterable[str]) -> list[str]:
+        """Return the names used here of a file's outputs."""
         return [self._names.get(name, name) for name in outputs]
 
     def in_file(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        """Return feeds with the file's names."""
         return {self._back.get(name, name): value for name, value in feeds.items()} if self._back else feeds
 
 
@@ -162,6 +164,7 @@ class OnnxRuntime:
             return self._load(self._sources[-1])
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
+        """Return the outputs. Raises the runtime's errors."""
         if self._stateful or self._session is None:
             self._session = self._open()
         return list(self._session.run(None, self._names.in_file(feeds)))
@@ -197,6 +200,7 @@ class Reference:
         return self._names.here(self._evaluator.output_names)
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
+        """Return the outputs. Raises the evaluator's errors."""
         with np.errstate(all="ignore"):
             results: Sequence[Any] = self._evaluator.run(None, self._names.in_file(feeds))
         return list(results)

@@ -63,6 +63,7 @@ class Runtime:
 
     @property
     def providers(self) -> list[str]:
+        """The execution providers, preferred first."""
         return list(dict.fromkeys((self.provider, CPU)))
 
     def session_options(self) -> Any:

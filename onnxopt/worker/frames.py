@@ -10,11 +10,13 @@ HEADER: Final = struct.Struct("<Q")
 
 
 def pack(message: Any) -> bytes:
+    """Return the bytes of a message."""
     data = pickle.dumps(message)
     return HEADER.pack(len(data)) + data
 
 
 def send(stream: IO[bytes], message: Any) -> None:
+    """Write a message, and flush."""
     stream.write(pack(message))
     stream.flush()
 

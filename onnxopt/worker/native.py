@@ -20,6 +20,8 @@ from onnxopt.worker.serving import Refused, Tell, serve
 
 
 class Native:
+    """Functions called by the parent on model data."""
+
     def __init__(self, tell: Tell = lambda state: None, threads: int = 0) -> None:
         """Create a server. `threads`: of a session; 0: one per core."""
         self.tell = tell
@@ -140,4 +142,5 @@ def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
 
 
 def main() -> None:
+    """Serve as the worker process of a `Room`."""
     serve(Native, early=False)

@@ -49,6 +49,7 @@ def _is_text(path: str) -> bool:
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -101,6 +101,7 @@ class Worker:
         self._pipe = Pipe(self._process.stdout)
 
     def send(self, message: Any) -> None:
+        """Send a message. A dead worker is reported by `receive`."""
         stream = self._process.stdin
         assert stream is not None
         with contextlib.suppress(BrokenPipeError):  # the process died; `receive` reports how

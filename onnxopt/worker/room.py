@@ -52,6 +52,7 @@ class Room:
             self.spent += time.monotonic() - began
 
     def close(self) -> None:
+        """End the process."""
         if self._service is not None:
             self._service.close()
 

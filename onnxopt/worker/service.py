@@ -44,6 +44,7 @@ class Service:
 
     @property
     def alive(self) -> bool:
+        """Whether the process runs, as far as known."""
         return self._worker is not None
 
     def is_asked(self, method: str) -> bool:
@@ -111,6 +112,7 @@ class Service:
         return False
 
     def close(self) -> None:
+        """End the process, and forget posted calls."""
         if self._worker is not None:
             self._worker.close()
             self._worker, self._has_started, self.heard = None, False, 0.0
@@ -142,10 +144,12 @@ class Spare:
         return Service(start, timeout, memory)
 
     def keep(self, service: Service) -> None:
+        """Keep a worker in place of the kept one."""
         self.close()
         self._kept = service
 
     def close(self) -> None:
+        """End the kept worker."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None

@@ -27,6 +27,7 @@ _BOOLEAN: Final = frozenset(k for k, row in OPERATORS.items() if "forgets" in ro
 
 
 def is_if(node: NodeProto) -> bool:
+    """Return whether a node is an If of the standard domain."""
     return node.op_type == "If" and not domain_of(node.domain)
 
 

@@ -73,6 +73,7 @@ class Cone:
 
     @property
     def original(self) -> str:
+        """The name of the value in A."""
         found: str = self.walk.pairs.of[self.value]
         return found
 
@@ -85,6 +86,7 @@ class Cone:
 
     @property
     def takes_turns(self) -> bool:
+        """Whether A's nodes contain a loop."""
         return any(self.walk.a.nodes[i].op_type in ("Loop", "Scan") for i in self.nodes)
 
     def range(self, name: str) -> Range:
@@ -167,6 +169,7 @@ class Breakpoints:
         return sorted({n for i in nodes for node in inside([self._program.nodes[i]]) for n in self._of(node)})
 
     def all(self) -> list[float]:
+        """Return the sorted breakpoints of all nodes."""
         return self.of(range(len(self._program.nodes)))
 
     def _of(self, node: NodeProto) -> Iterator[float]:

@@ -97,6 +97,7 @@ class _Decision:
 
     @property
     def is_fed(self) -> bool:
+        """Whether B's pieces start from the decision."""
         return self._walk.pairs.by_original.get(self._name) in self._walk.fed
 
     @functools.cached_property

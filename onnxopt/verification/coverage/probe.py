@@ -38,6 +38,7 @@ class Verdict(Enum):
 
 
 def differs(cone: Cone | None, sampler: Sampler, tolerance: Tolerance | None = None) -> bool:
+    """Return whether a probe of the cone differs; False without a cone."""
     return cone is not None and probe(cone, sampler, tolerance) is Verdict.DIFFERS
 
 

@@ -56,6 +56,7 @@ class _Condition:
 
     @property
     def is_open(self) -> bool:
+        """Whether the condition changes between the cases."""
         return len({*self.truths}) > 1
 
     def branches(self, k: int) -> Iterator[tuple[int, str]]:
@@ -279,6 +280,7 @@ class _Failing:
         del graph.node[:], graph.value_info[:], graph.output[:]
 
     def fails(self, i: int, branch: str) -> bool:
+        """Return whether the graph fails with `branch` in place of node `i`."""
         return self._fail(self._nodes, i, branch, [])
 
     def _fail(self, nodes: Sequence[NodeProto], i: int, branch: str, initializers: Sequence[TensorProto]) -> bool:

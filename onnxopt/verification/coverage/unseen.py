@@ -64,6 +64,7 @@ class _Asked:
         return node.op_type == "If" and node.input[0] in self.taken
 
     def within(self, scope: str) -> _Asked:
+        """Return the settings for a body with path `scope`."""
         return replace(self, taken=(), scope=scope)
 
 
@@ -186,6 +187,7 @@ class _Node:
         return {self.counterpart}.union(*(around.in_place for around in arounds if around is not None))
 
     def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
+        """Yield the gaps and faults in the node's parts. `all_taken`: further cases run all parts."""
         if not self._bodies:  # a function with different opsets
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())

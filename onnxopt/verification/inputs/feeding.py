@@ -48,6 +48,7 @@ class Search:
 
     @property
     def ended(self) -> bool:
+        """Whether the budget is used up."""
         return self.spent > self.seconds
 
     @staticmethod
@@ -69,6 +70,7 @@ class Search:
             self.why = f" after {self.seconds:g} s"
 
     def end(self, why: str) -> None:
+        """End the search. `why`: suffix of the message."""
         self.spent, self.why = self.seconds + 1, why
 
 

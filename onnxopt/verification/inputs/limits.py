@@ -44,6 +44,7 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, skeleton: Skeleton) -> Side:
+        """Analyse a skeleton."""
         graph, functions = skeleton.proto.graph, skeleton.proto.functions
         return cls(skeleton, Uses(graph, functions), Limits(graph, functions))
 

@@ -141,6 +141,7 @@ class Plan:
 
     @property
     def symbols(self) -> list[str]:
+        """The symbols in shapes of inputs."""
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
     @property
@@ -161,6 +162,7 @@ class Plan:
         return bool(longer)
 
     def is_batch(self, symbol: str) -> bool:
+        """Return whether a symbol looks like a batch, by name or position."""
         if symbol in self.demanded:
             return False
         if len(symbol) == 1 and any(
@@ -171,6 +173,7 @@ class Plan:
 
     @property
     def batch(self) -> list[str]:
+        """The symbols that look like batches."""
         return [s for s in self.symbols if self.is_batch(s)]
 
     @property
@@ -208,15 +211,19 @@ class Plan:
         return replace(self, inputs=inputs, cuts=cuts)
 
     def gives_all(self, given: Collection[str]) -> bool:
+        """Return whether values are given for all inputs."""
         return bool(self.inputs) and all(i.name in given for i in self.inputs)
 
     def asks_wide(self, given: Collection[str]) -> bool:
+        """Return whether wide values of an input not given prove more than small values."""
         return any(i.asks for i in self.inputs if i.name not in given)
 
     def asks_sides(self, given: Collection[str]) -> bool:
+        """Return whether an input not given has levelling breakpoints."""
         return any(i.is_levelled for i in self.inputs if i.name not in given)
 
     def asks_edges(self, given: Collection[str]) -> bool:
+        """Return whether exact breakpoints, or a second wide number, of an input not given prove more."""
         asking = (i for i in self.inputs if i.asks and i.name not in given)
         return any(set(i.shape) <= {1} or (i.kind in _FLOAT_NAMES and i.use.jumps) for i in asking)
 

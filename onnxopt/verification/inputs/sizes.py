@@ -144,6 +144,7 @@ class _Demands(Forward[Shape]):
         return tuple(self.constants[name].dims) if shape is None and name in self.constants else shape
 
     def integers(self, name: str) -> list[int] | None:
+        """Return the elements of a constant integer tensor that is not fed, else None."""
         is_constant = name in self.constants and name not in self.given
         return _integers(self.constants[name]) or None if is_constant else None
 
@@ -205,6 +206,7 @@ class Call:
 
     @property
     def first(self) -> Shape:
+        """The shape of the first operand, () if unknown."""
         return self.shapes[0] or ()
 
     def is_given(self, at: int, name: str) -> bool:
@@ -225,6 +227,7 @@ class Call:
         return [a % rank for a in found]
 
     def number(self, name: str) -> int | None:
+        """Return an integer attribute, else None."""
         return self._says[name].i if name in self._says else None
 
 

@@ -87,6 +87,7 @@ class Use:
 
     @property
     def bound(self) -> int | None:
+        """The smallest known size of an indexed axis, else None."""
         return min((r for r in self.rows if isinstance(r, int)), default=None)
 
     @property
@@ -131,6 +132,7 @@ class _Found:
     tables: list[tuple[TensorProto, int]] = field(default_factory=list)
 
     def use(self) -> Use:
+        """Return the final use."""
         return Use(
             self.role,
             self.floats,

@@ -49,6 +49,7 @@ class _Need:
     steps: tuple[tuple[int, int], ...] = ()
 
     def either(self, other: _Need) -> _Need:
+        """Return the maximum of both needs."""
         sizes = tuple(map(max, self.sizes, other.sizes))
         stride, reach = max(self.stride, other.stride), max(self.reach, other.reach)
         steps = max(self.steps, other.steps, key=len)
@@ -66,6 +67,7 @@ class _Need:
         return _Need(tuple(sizes), min(self.stride * stride, _NEVER), max(last, min(reach, _NEVER)), True, steps)
 
     def widened(self, times: int) -> _Need:
+        """Return the need before growth by a factor."""
         *sizes, reach = (-(-n // times) for n in (*self.sizes, self.reach))
         steps = ((0, times), *self.steps)[:_MAX_DISTANCE]
         return _Need(tuple(sizes), max(self.stride // times, 1), reach, self.windows, steps)

@@ -43,11 +43,13 @@ class _Walk(Generic[Fact]):
         raise NotImplementedError
 
     def either(self, a: Fact | None, b: Fact | None) -> Fact | None:
+        """Return the join of two facts, None for unknown."""
         if a is None or b is None:
             return None if self.MUST else a if b is None else b
         return a if a == b else self.join(a, b)
 
     def of(self, name: str) -> Fact | None:
+        """Return the fact of a value, None for unknown."""
         return self.facts.get(name)
 
     def _set(self, names: Iterable[str], facts: Iterable[Fact | None]) -> None:
@@ -89,10 +91,12 @@ class Forward(_Walk[Fact]):
         """Called when facts of carried values still change after the last pass."""
 
     def walk(self, graph: GraphProto) -> None:
+        """Analyse a graph or body."""
         self.constants.update((t.name, t) for t in graph.initializer)
         self.follow(graph.node)
 
     def follow(self, nodes: Sequence[NodeProto]) -> None:
+        """Analyse nodes, in topological order."""
         facts = self.facts
         for node in ordered(nodes):
             for name in node.output:
@@ -163,11 +167,13 @@ class Backward(_Walk[Fact]):
         raise NotImplementedError
 
     def walk(self, graph: GraphProto) -> None:
+        """Analyse a graph or body."""
         self.constants.update((t.name, t) for t in graph.initializer)
         self.constants.update(constants(graph.node))
         self.follow(graph.node)
 
     def follow(self, nodes: Sequence[NodeProto]) -> None:
+        """Analyse nodes, in reverse topological order."""
         for node in reversed(ordered(nodes)):
             wanted = functools.reduce(self.either, map(self.facts.get, node.output), None)
             for body in bodies_of(node):

@@ -55,6 +55,7 @@ class Deciding(Forward[int]):
 
     @property
     def steps(self) -> list[str]:
+        """Return the results of decisions that are stepped floats."""
         return [n.output[0] for n in self.nodes if n.op_type in STEPPED]
 
     @property

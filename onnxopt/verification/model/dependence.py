@@ -113,6 +113,7 @@ class Changing(Forward[int]):
 
     @property
     def values(self) -> set[str]:
+        """The values with elements that depend on inputs or draws."""
         return {name for name, fact in self.facts.items() if fact & ELEMENTS}
 
     def join(self, a: int, b: int) -> int:

@@ -28,6 +28,7 @@ class Functions:
 
     @property
     def names(self) -> KeysView[Name]:
+        """The (domain, name) of the functions."""
         return self._places.keys()
 
     def of(self, node: NodeProto) -> FunctionProto | None:
@@ -83,6 +84,7 @@ class Functions:
 
 
 def operator_of(node: NodeProto) -> Name:
+    """Return (domain, name) of the operator or function of a node."""
     return domain_of(node.domain), _named(node.op_type, node.overload)
 
 

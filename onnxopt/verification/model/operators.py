@@ -184,6 +184,7 @@ class Operator(NamedTuple):
     nan: bool = False  # may make NaN from numbers
 
     def role(self, k: int) -> str:
+        """Return the role of operand `k`."""
         return self.roles[k] if k < len(self.roles) else DATA
 
 

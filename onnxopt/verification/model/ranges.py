@@ -52,6 +52,7 @@ class Range(NamedTuple):
 
     @property
     def never_negative(self) -> bool:
+        """Whether no element is negative."""
         return self.low >= 0
 
     @property

@@ -116,6 +116,7 @@ class Skeleton:
 
     @cached_property
     def functions(self) -> Functions:
+        """The functions of the model."""
         return Functions(self.proto)
 
     @cached_property

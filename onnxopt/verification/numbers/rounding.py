@@ -94,6 +94,7 @@ class Difference:
 
     @property
     def relative(self) -> float:
+        """The largest difference divided by the range: infinite if elements cannot be compared."""
         return self.largest / self.span if self.span else math.inf if self.largest or self.note else 0.0
 
     @property
@@ -156,10 +157,12 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
 
 
 def is_float(value: Any) -> bool:
+    """Return whether a value is a tensor of floats or complex numbers."""
     return isinstance(value, np.ndarray) and element_kind(value) in "fc"
 
 
 def overflows(value: Any) -> bool:
+    """Return whether a value is a float tensor with NaN or infinities."""
     return isinstance(value, np.ndarray) and element_kind(value) == "f" and not np.isfinite(value).all()
 
 

@@ -41,6 +41,7 @@ class Channels:
 
     @property
     def any(self) -> bool:
+        """Whether any row or channel differs, unexplained by noise."""
         return bool(self._left)
 
     def see(self, before: Any, after: Any) -> None:

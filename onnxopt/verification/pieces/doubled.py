@@ -60,6 +60,7 @@ def narrows(node: NodeProto, dtype: str) -> bool:
 
 
 def is_sum(node: NodeProto) -> bool:
+    """Return whether a node sums elements of its operands."""
     return not node.domain and (node.op_type in _SUMS or node.op_type.startswith("Reduce"))
 
 
@@ -91,6 +92,7 @@ def _cast(graph: GraphProto, source: str, target: str, code: int) -> None:
 
 
 def as_double(array: Any) -> Any:
+    """Return an array in float64."""
     return np.asarray(array).astype(np.float64)
 
 

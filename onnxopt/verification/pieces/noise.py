@@ -133,6 +133,7 @@ class _Open:
 
     @property
     def count(self) -> int:
+        """The number of unexplained elements in all cases."""
         return sum(int(np.count_nonzero(left)) for left in self.left if left is not None and left is not True)
 
     def see(self, sample: Any, case: int) -> None:

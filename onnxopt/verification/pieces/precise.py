@@ -144,6 +144,7 @@ class _Part:
         self._reference = False
 
     def narrow(self) -> Opened:
+        """Return the piece in its own precision."""
         return self.runner.open(self.nodes, self._types(self.cases[0]), [self.value])
 
     def summed(self) -> Opened:
@@ -167,17 +168,21 @@ class _Part:
         return _neutral(self.runner, reference=True).open(self.nodes, types, [self.value], prepare=prepare)
 
     def run(self, opened: Opened, case: Mapping[str, Any]) -> Any:
+        """Return the value in a case."""
         return opened.run(case)[self.value]
 
     def run_wide(self, opened: Opened, case: Mapping[str, Any]) -> Any:
+        """Return the value in a case, by a piece in float64."""
         return self.run(opened, _widened(case, self.dtype))
 
     @property
     def sums(self) -> bool:
+        """Whether the piece contains a sum."""
         return any(is_sum(self.runner.program.nodes[i]) for i in self.nodes)
 
     @property
     def narrows(self) -> bool:
+        """Whether the piece rounds to a narrower type."""
         return any(narrows(self.runner.program.nodes[i], self.dtype) for i in self.nodes)
 
     def _types(self, case: Mapping[str, Any]) -> dict[str, str]:

@@ -37,6 +37,7 @@ def _is_inactive_dropout(node: NodeProto, versions: Mapping[str, int]) -> bool:
 
 
 def number_of(table: dict[Hashable, int], key: Hashable) -> int:
+    """Return the number of a key, a new number for a new key."""
     return table.setdefault(key, len(table))
 
 
@@ -48,6 +49,7 @@ class _Scope(NamedTuple):
     depth: int  # number of enclosing bodies
 
     def inner(self) -> _Scope:
+        """Return the scope of a body."""
         return self._replace(depth=self.depth + 1)
 
     def tells(self, a: AttributeProto) -> bool:
@@ -69,6 +71,7 @@ class ValueNumbering:
         self.found: dict[int, dict[str, int]] = {}  # {node: {result: number}}, cached
 
     def constant(self, name: str) -> Hashable:
+        """Return the key of a constant."""
         program = self._program
         if name not in program.constants:
             return "sparse", id(program), name

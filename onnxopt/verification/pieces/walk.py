@@ -79,14 +79,14 @@ class Walk:
         b = b.telling(self.original.told)
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype, fine=fine, digits=digits)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
-        self.cuts: set[str] = set(given)
+        self.cuts: set[str] = set(given)  # cutpoints and reported faults
         self.fed: set[str] = set(given)  # cutpoints from which pieces start
         self.fed_of_a: set[str] = set(given)  # their names in A
-        self.first: dict[str, First] = {}
+        self.first: dict[str, First] = {}  # {value: result with candidates assumed to be cutpoints}
         self.latest: dict[str, list[Difference]] = {}  # {value: differences by case}, from cutpoints alone
         self._agreed: dict[str, tuple[bool, View | None]] = {}  # {value: (agrees, view)}, likewise
         self._new: set[str] = set()  # cutpoints from which nothing was run yet
-        self.pending: list[str] = []
+        self.pending: list[str] = []  # undecided candidates, in B's order
         self.blank: list[str] = []  # blank cutpoints, perhaps computed differently
         # {(value of A, value of B): whether made alike from constant values}.
         self.folded: dict[tuple[str, str], bool] = {}
@@ -146,6 +146,7 @@ class Walk:
         return before - len(rest)
 
     def _cut(self, value: str, found: Difference) -> None:
+        """Make a value a cutpoint; report a fault instead if it agrees only by a clamped operand."""
         if self._faults.follow(value, self.fed):
             self._put_down(value)
             return
@@ -411,6 +412,7 @@ class Walk:
         return bool(chosen)
 
     def _put_down(self, value: str) -> None:
+        """Report a value as a fault, and continue from A's value."""
         fault = self._faults.add(value, self.fed, self.fed_of_a, self.latest.get(value, []))
         if not fault.beyond:  # its noise is measured
             self.needs.always.update((self.pairs.of[value], *self.a.entries(fault.a, self.fed_of_a)))

@@ -204,6 +204,7 @@ class Around:
         self.outputs = streamed.outputs
 
     def rest(self) -> None:
+        """Unload the segments until the next run."""
         self._streamed.rest()
 
     @property
@@ -235,6 +236,10 @@ class Around:
         )
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
+        """Return the outputs; None for values that depend on wrongly guessed shapes.
+
+        Adds random results of unknown nodes to `feeds`. Raises ValueError for a result of unknown shape, and Failed.
+        """
         declared = {i.name: i for i in self._program.graph.input}
         sizes: dict[str, int] = {}
         for name in [name for name in declared if name in feeds]:

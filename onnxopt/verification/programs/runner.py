@@ -78,6 +78,7 @@ class Runner:
         return found
 
     def tell_loading(self, nodes: Sequence[int]) -> None:
+        """Announce the loading of nodes."""
         if nodes:
             last = self.program.nodes[nodes[-1]]
             self.tell(f"loading a piece of {self.label} as far as `{first_of(last)}`")
