@@ -1,4 +1,4 @@
-"""Several models, or one that is checked, cached or replaced: `onnxopt optimize` beyond IN OUT."""
+"""`onnxopt optimize` for several models, and for a model that is checked, cached or replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """Which results go where."""
+    """The destination of each result."""
 
     models: tuple[str, ...]
     out_dir: str | None
@@ -31,7 +31,7 @@ class Places:
     check: bool
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(source, destination) of each job. Raises UsageError where they contradict each other."""
+        """Returns (source, destination) of each job. Raises UsageError for contradictory destinations."""
         pairs = self._pairs()
         if not self.check:
             refuse_shared(pairs)
@@ -52,7 +52,7 @@ class Places:
 
 
 def judge(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
-    """Outcomes that exceed a budget fail."""
+    """Mark outcomes above a budget as failed."""
     for outcome in outcomes:
         if outcome.report is None or outcome.code not in (0, 3):
             continue
@@ -94,7 +94,7 @@ def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
 def optimize_many(
     jobs: Sequence[Job], processes: int, executor: str, telling: Telling, instruments: Sequence[Instrument]
 ) -> int:
-    """Run the jobs, say what came of them; the exit code of all."""
+    """Run the jobs and print the outcomes; returns the exit code of the whole run."""
     from onnxopt.reporting.progress import Board
 
     shown, finished = telling.format == "text" and not telling.quiet, 0
@@ -138,7 +138,7 @@ def optimize_many(
 
 
 class Interrupted(OnnxOptError):
-    """Somebody stopped a run of several models; says what stays, and what it was at."""
+    """An interrupted run of several models; the message names the finished results and the running models."""
 
     exit_code = 130
 
@@ -152,12 +152,12 @@ class Interrupted(OnnxOptError):
 
 
 def tell_failure(telling: Telling, source: str, destination: str, error: OnnxOptError) -> None:
-    """What build systems are told where IN OUT came to no report."""
+    """Report a run of IN OUT without a report to build systems."""
     tell(telling, [Outcome(source, destination, "failed", error.exit_code, error.message, error.hint)])
 
 
 def _say(outcome: Outcome, verbose: int) -> None:
-    """What came of a model, as plain lines; where it is asked for, also what the passes did."""
+    """Print the outcome of a model as plain lines, on request with the rewrites of the passes."""
     from onnxopt.plaintext import cleaned
     from onnxopt.reporting.batch import lines
     from onnxopt.reporting.plain import details
@@ -170,7 +170,7 @@ def _say(outcome: Outcome, verbose: int) -> None:
 
 
 def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
-    """All of them: a table for a terminal, one line elsewhere."""
+    """Print all outcomes: a table on a terminal, a single line elsewhere."""
     from onnxopt.reporting.batch import lines, print_table, summary
 
     records = [o.to_dict() for o in outcomes]
@@ -213,7 +213,7 @@ def _run(
 
 
 def finish_single(telling: Telling, report: Report, failure: OnnxOptError | None, code: int) -> int:
-    """What build systems are told of a run of IN OUT; the exit code, in view of the budgets."""
+    """Report a run of IN OUT to build systems; returns the exit code, with budgets."""
     record: dict[str, Any] = report.to_dict()
     status = "optimized" if report.changed else "unchanged"
     outcome = Outcome(report.source, report.destination, status, code, report=record, seconds=report.seconds)

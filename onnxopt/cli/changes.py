@@ -1,4 +1,4 @@
-"""`--stats`: what a run changed, operator by operator; in a terminal, and in GitHub's step summary."""
+"""`--stats`: the changes of a run by operator, in a terminal and in GitHub's step summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_MODELS: Final = 20  # models in a step summary: a page takes 1 MiB
 
 
 def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
-    """The table of a report (`api.Report.to_dict()`) that has one."""
+    """Print the table of changes of a report (`api.Report.to_dict()`)."""
     if (found := _both(report)) is not None:
         from onnxopt.reporting.stats_table import diff
         from onnxopt.reporting.terminal import Terminal

@@ -16,8 +16,9 @@ _COMMA: Final = re.compile(r"(?<!\\),")  # between names
 
 
 def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Callable[[Any], Any]:
-    """Names given one by one or with commas between them (`\\,` is a comma in a name); `complete` gives the shell those
-    that there are."""
+    """An option for names, repeated or separated by commas (`\\,` is a comma in a name). `complete`: known names for
+    the shell.
+    """
     return click.option(*words, callback=_names, multiple=True, shell_complete=complete, metavar=metavar, help=help)
 
 
@@ -27,7 +28,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 
 def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: names of passes that begin like this, after those that are there with commas."""
+    """Completion: names of passes with this beginning, after names already given with commas."""
     import onnxopt.passes  # noqa: F401 - registers them
     from onnxopt.pipeline import all_passes
 
@@ -35,7 +36,7 @@ def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: names of passes, and of their rules."""
+    """Completion: names of passes and rules."""
     import onnxopt.passes  # noqa: F401 - registers them
     from onnxopt.pipeline import RewritePass, all_passes
 
@@ -45,7 +46,7 @@ def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def known_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: what a result can be for."""
+    """Completion: names of targets."""
     import onnxopt.passes  # noqa: F401 - registers them
     from onnxopt.pipeline import all_targets
 
@@ -53,7 +54,7 @@ def known_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def known_cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: cases that `verify` runs, and groups of them."""
+    """Completion: cases of `verify`, and groups of cases."""
     from onnxopt.verification.inputs.cases import GROUPS, RECIPES
 
     return _completed((*RECIPES, *GROUPS), incomplete)

@@ -120,7 +120,7 @@ def network() -> ModelProto:
 
 
 def _refuse_taken(source: Path, destination: Path, data: bytes) -> None:
-    """Raises WriteError where something else is there than what an earlier demo left."""
+    """Raises WriteError if a file exists that no earlier demo wrote."""
     if source.is_file() and source.read_bytes() == data:
         return
     for file in (source, destination):
@@ -129,7 +129,7 @@ def _refuse_taken(source: Path, destination: Path, data: bytes) -> None:
 
 
 def _run(context: click.Context, command: click.Command, *words: str) -> None:
-    """Run a command, below a line that shows how it is called."""
+    """Run a command, below a line with the command."""
     say(f"$ onnxopt {shlex.join((str(command.name), *words))}", dim=True)
     with command.make_context(command.name, list(words), parent=context.parent) as inner:
         command.invoke(inner)

@@ -82,7 +82,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
 
 
 def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
-    """The same of one rule."""
+    """Returns the manual page of a rule."""
     from onnxopt.rewriting import text
 
     yield f"{rule.name}: rule of the pass {cls.info.name}, {_when(cls)}"
@@ -96,7 +96,7 @@ def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
 
 
 def _fitted(line: str) -> list[str]:
-    """The lines that it takes on a terminal, as far in as it is; elsewhere it is one."""
+    """Returns the text as lines for the width of a terminal, indented; elsewhere as a single line."""
     if not sys.stdout.isatty():
         return [line]
     import shutil

@@ -71,7 +71,7 @@ def extract(
 
 
 def say_cut(done: Extraction) -> None:
-    """Warn of what was named, or is an output, and is not there."""
+    """Warn of unneeded inputs, and of outputs that the part does not have."""
     if done.unneeded:
         say(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
     if done.left_out:

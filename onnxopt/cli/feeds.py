@@ -1,4 +1,4 @@
-"""Options that say what models are fed: values of inputs, sizes of dims."""
+"""Options for inputs of models: values and sizes of dims."""
 
 from __future__ import annotations
 

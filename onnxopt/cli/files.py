@@ -1,4 +1,4 @@
-"""Files that commands write beside a result, and whom to blame for what cannot be read."""
+"""Files that commands write beside a result, and blame for unreadable inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STAYS: Final = "what was written before stays"
 
 
 def json_text(data: Any) -> str:
-    """JSON that every reader takes: infinity and NaN are null."""
+    """Returns JSON for all readers: infinity and NaN are null."""
     import json
 
     text = json.dumps(_finite(data), indent=2, allow_nan=False)
@@ -29,7 +29,7 @@ def _finite(data: Any) -> Any:
 
 
 def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) -> None:
-    """Raises WriteError if one of the files that are to be written besides the models is one of these, or its data."""
+    """Raises WriteError if a file to be written is a model of the run, or its data file."""
     from onnxopt.errors import WriteError
 
     models = list(models)
@@ -53,7 +53,7 @@ def _refuse_data(file: Path, models: Iterable[str | Path]) -> None:
 
 
 def refuse_unwritable(files: Iterable[Path | None]) -> None:
-    """Raises WriteError if one of the files cannot be written, as far as that can be told before the work is done."""
+    """Raises WriteError for a file that cannot be written, as far as known before the run."""
     from onnxopt.errors import WriteError
 
     for file in files:
@@ -67,7 +67,7 @@ def refuse_unwritable(files: Iterable[Path | None]) -> None:
 
 
 def refuse_missing_folder(word: str, hint: str) -> None:
-    """Raises UsageError where a folder is named that is not there: `new/` is no name for a file."""
+    """Raises UsageError for a missing folder: `new/` is no name for a file."""
     if word.endswith(("/", os.sep)) and not os.path.isdir(word):
         from onnxopt.errors import UsageError
 
@@ -75,7 +75,7 @@ def refuse_missing_folder(word: str, hint: str) -> None:
 
 
 def refuse_swapped(model: Path, word: str, command: str) -> None:
-    """Raises UsageError where the model, which comes first, is no file, and the word behind it is one."""
+    """Raises UsageError if the first argument is no file, and the second argument is a model."""
     from shlex import quote
 
     from onnxopt.errors import UsageError
@@ -86,7 +86,7 @@ def refuse_swapped(model: Path, word: str, command: str) -> None:
 
 
 def named_text(word: str, what: str) -> str:
-    """`word`, or the text of the file that `@FILE` names: `what` is expected in it. Raises UsageError."""
+    """Returns `word`, or the text of the file for `@FILE`. `what`: the expected contents. Raises UsageError."""
     if not word.startswith("@"):
         return word
     from onnxopt.errors import UsageError
@@ -105,7 +105,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def blaming_files(*files: Path) -> Iterator[None]:
-    """`io.blaming` for commands that need nothing of it as long as all goes well."""
+    """`io.blaming`, imported only at an error."""
     try:
         yield
     except Exception:
@@ -137,6 +137,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _is_only_written_to(path: Path) -> bool:
-    """Can no other file take its place? What /dev/stdout is may be a file, which others write to as well."""
+    """Returns whether the path cannot be replaced by a rename (/dev/stdout may be a file in use by another program)."""
     place = path.absolute()
     return place.parts[1:2] in (("dev",), ("proc",)) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)

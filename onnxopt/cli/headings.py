@@ -1,4 +1,4 @@
-"""A command of many options: `--help` describes the main ones, `--help-all` each under its heading."""
+"""A command with many options: `--help` describes the main options, `--help-all` all options under headings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALL: Final = "onnxopt.help_all"  # in the context's meta: are all options asked
 
 
 def heading(title: str) -> Callable[[F], F]:
-    """Decorates a command above the options that `title` stands over, as far as the next heading."""
+    """Decorator: puts the heading `title` above the following options, up to the next heading."""
 
     def put(function: F) -> F:
         for param in getattr(function, "__click_params__", ()):
@@ -32,7 +32,7 @@ def _heading(param: click.Parameter) -> str:
 
 
 class HeadedCommand(ProjectCommand):
-    """`main`: the parameters that `--help` describes, in this order; it names the others."""
+    """A command with two levels of help. `main`: the parameters described by `--help`, in order; the rest is named."""
 
     def __init__(self, *args: Any, main: Iterable[str], **given: Any) -> None:
         super().__init__(*args, **given)

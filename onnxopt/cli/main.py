@@ -1,4 +1,4 @@
-"""The `onnxopt` command: finds the subcommand, and turns errors into one line, a hint and an exit code."""
+"""The `onnxopt` command: finds the subcommand, and converts errors to a line, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Commands(click.Group):
 
 
 def _refuse_empty(command: click.Command, arguments: list[str]) -> None:
-    """Raises UsageError for a place, or a suffix, that is the empty text. An option that is text may be."""
+    """Raises UsageError for an empty path or suffix; options for text may be empty."""
     options = {name: p for p in command.params if isinstance(p, click.Option) for name in p.opts}
     for before, word in pairwise(("", *arguments)):
         name, equals, value = word.partition("=")
@@ -141,7 +141,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command that the arguments say, and end."""
+    """Run the command in the arguments, and exit."""
     try:
         _run()
     except SystemExit as e:
@@ -222,11 +222,11 @@ def _interrupted(interruption: BaseException | None) -> None:
 
 
 class _Interruption:
-    """Raises KeyboardInterrupt, but not again while what the first one set off cleans up.
+    """Handler of SIGINT: raises KeyboardInterrupt once, and never during cleanup or an import.
 
-    Nor in the middle of an import: a module that initializes itself, in C++ perhaps, passes no exception on (onnx's
-    aborts, a class says RuntimeError). It comes again when that is over; without such timers (Windows) it ends the
-    process, and what was begun the next run clears.
+    A C++ module that initializes does not pass exceptions on (onnx's aborts, a class raises RuntimeError). During an
+    import the signal is raised again afterwards. Without timers (Windows) the signal ends the process, and the next run
+    cleans up.
     """
 
     def __init__(self) -> None:
@@ -250,7 +250,7 @@ class _Interruption:
 
 
 def _modules(error: Exception) -> list[str]:
-    """Those that it came through, the innermost last; `NAME!` while NAME was being imported."""
+    """Returns the modules in the traceback, the innermost last; `NAME!` during the import of NAME."""
     found, trace = [], error.__traceback__
     while trace is not None:
         code, name = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
@@ -260,12 +260,12 @@ def _modules(error: Exception) -> list[str]:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Was it raised where something is said, or a model written to stdout?"""
+    """Returns whether the error was raised while printing, or while writing a model to stdout."""
     return error.filename is None and _modules(error)[-1] in (__name__, "click.utils", "rich.console", "shutil")
 
 
 def _is_in_import(error: Exception) -> bool:
-    """Was it raised while a module that is not ours was being imported?"""
+    """Returns whether the error was raised during the import of a third-party module."""
     return any(m.endswith("!") and not m.startswith(("onnxopt.", "__main__")) for m in _modules(error))
 
 
@@ -279,13 +279,15 @@ def _is_nowhere() -> bool:
 
 
 def _leave(code: int) -> NoReturn:
-    """End without taking the graph apart object by object: the end of the process frees it at once. Nor do we wait for
-    threads: one of OpenBLAS that is refused memory asks for ever."""
+    """Exit without freeing objects one by one, and without waiting for threads.
+
+    An OpenBLAS thread that is refused memory never ends.
+    """
     os._exit(code)
 
 
 def _unread() -> NoReturn:
-    """Nobody reads what is printed any more: end as the signal of it would."""
+    """Exit as from SIGPIPE, if no program reads the output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
 
@@ -300,7 +302,7 @@ def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
 
 
 def _tell_program(message: str, hint: str, code: int) -> None:
-    """Whoever asked for JSON gets an object also where a command ends before it has anything to say."""
+    """Print the error as a JSON object if JSON was requested and no output was printed."""
     if _asks_for_json(sys.argv[1:]) and "-" not in sys.argv:  # which is a model on stdout
         from onnxopt.cli.files import json_text
 
@@ -309,7 +311,7 @@ def _tell_program(message: str, hint: str, code: int) -> None:
 
 
 def _asks_for_json(arguments: list[str]) -> bool:
-    """In so many words, or in those of a project's file."""
+    """Returns whether the arguments or the project file select JSON."""
     words = [word for a in arguments for word in (a.split("=", 1) if a.startswith("--") else (a,))]
     said = dict(pairwise(words))
     if "--format" in said or arguments[:1] != ["optimize"]:
@@ -326,7 +328,7 @@ def _asks_for_json(arguments: list[str]) -> bool:
 
 
 def _misused(e: click.ClickException) -> None:
-    """What click says, which has the user's words in it, said as we do."""
+    """Returns click's message in the style of onnxopt, with the user's words escaped."""
     context = e.ctx if isinstance(e, click.UsageError) else None
     message = " ".join(e.format_message().split()).removesuffix(".")  # click lists choices in lines of their own
     message = message.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")

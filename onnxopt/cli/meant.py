@@ -1,4 +1,4 @@
-"""Options and commands that other tools have, and the words for the same here. Imported where one is used in vain."""
+"""Equivalents for options and commands of other tools, imported at an unknown option or command."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ _COMMANDS: Final = {
 
 
 def option(name: str) -> str:
-    """The hint for an option of another tool; empty for one that is not known."""
+    """Returns the hint for an option of another tool; empty for an unknown option."""
     word = name.replace("_", "-")
     return _OPTIONS.get(word, _DISABLE if word.startswith("--skip-") else "")
 
 
 def command(name: str) -> str:
-    """The hint for a command of another tool; empty for one that is not known."""
+    """Returns the hint for a command of another tool; empty for an unknown command."""
     return _COMMANDS.get(name, "")

@@ -277,7 +277,9 @@ def optimize(
 
 
 def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
-    """Is it IN OUT? Raises UsageError where nobody can tell, and for what only IN OUT, or a file, can be asked."""
+    """Returns whether the arguments are IN OUT. Raises UsageError for ambiguous arguments, and for options of IN OUT
+    or files only.
+    """
     cut = asked["begin"] or asked["end"]
     to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])
     if to_one_place and len(models) == 1:
@@ -334,7 +336,7 @@ def _refuse_contradictions(asked: dict[str, Any]) -> None:
 
 
 def _where_to(model: str) -> UsageError:
-    """What to say of a model without a place for its result."""
+    """Returns the error for a model without a destination."""
     if model == "-":
         return UsageError("where should the result of stdin go?", "onnxopt optimize - OUT, or - - for stdout")
     import shlex

@@ -1,4 +1,4 @@
-"""Options that several commands share: what to run, and what that may take."""
+"""Options shared by several commands: passes, changes of the model, limits."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def apply_all(options: list[Callable[[F], F]], function: F) -> F:
 
 
 def dim_option(help: str, *also: str) -> Callable[[F], F]:
-    """`--dim NAME=SIZE` with this help, also under other names, given as `dims`."""
+    """`--dim NAME=SIZE` with this help, also under another name; the parameter is `dims`."""
     return click.option("--dim", *also, "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help=help)
 
 
 def shape_option(help: str) -> Callable[[F], F]:
-    """`--shape INPUT:1,128` with this help, given as `shapes`."""
+    """`--shape INPUT:1,128` with this help; the parameter is `shapes`."""
     return click.option("--shape", "shapes", callback=parse_shapes, multiple=True, metavar="INPUT:1,128", help=help)
 
 
@@ -69,7 +69,7 @@ memory_option = click.option(
 
 
 def timeout_option(of: str) -> Callable[[Any], Any]:
-    """`of`: what may take so long."""
+    """`--timeout`. `of`: the limited work, for the help."""
     return click.option(
         "--timeout",
         type=Number(0, min_open=True),
@@ -80,7 +80,7 @@ def timeout_option(of: str) -> Callable[[Any], Any]:
 
 
 def format_option(*forms: str) -> Callable[[Any], Any]:
-    """The first is what is printed unless told."""
+    """`--format`; the first choice is the default."""
     return click.option(
         "--format",
         "form",
@@ -100,7 +100,7 @@ seed_option = click.option(
 
 
 def tolerance_options(function: F) -> F:
-    """`--rtol` and `--atol`, which are None where not given."""
+    """`--rtol` and `--atol`, None by default."""
     return apply_all(
         [
             click.option(
@@ -250,7 +250,7 @@ _BOUNDS: Final = [  # what passes may take, and make
 
 
 def pipeline_options(function: F) -> F:
-    """What to run. The command gets these as `pipeline=...` and so on; `make_options` reads them."""
+    """Options for passes and changes, given to the command as keywords; `make_options` reads them."""
     return apply_all([*_PASSES, *_MODEL, *_BOUNDS], function)
 
 
@@ -260,7 +260,7 @@ def is_given(name: str) -> bool:
 
 
 def refuse_ignored(given: dict[str, Any]) -> None:
-    """Raises UsageError for options of `pipeline_options` that others leave without effect."""
+    """Raises UsageError for options of `pipeline_options` without effect beside other options."""
     if given["pipeline"] is not None and is_given("pipeline") and is_given("level"):
         raise UsageError("--pipeline contradicts -O", "leave one of them out: a level is a pipeline")
     if not (given["keep_io"] or given["dtype"] or given["int32"]) and is_given("keep_io"):
@@ -268,21 +268,20 @@ def refuse_ignored(given: dict[str, Any]) -> None:
 
 
 def make_options(given: dict[str, Any], **of_a_result: Any) -> OptimizeOptions:
-    """The options that `pipeline_options` put into a command's arguments, and those `of_a_result`; loads the
-    plugins."""
+    """Returns OptimizeOptions from the keywords of `pipeline_options` and `of_a_result`; loads the plugins."""
     from onnxopt.api import settings
 
     return settings.make_options(**settings_of(given), **of_a_result)
 
 
 def made_dynamic(given: dict[str, Any]) -> dict[str, str]:
-    """The name that the dim at each `INPUT:AXIS` gets; `*:0`, the first axis of all inputs, that of `--dim NAME=?`."""
+    """Returns the symbol for each `INPUT:AXIS`; `*:0`, the first axis of all inputs, for `--dim NAME=?`."""
     free = [("*:0", name) for name, size in given["dims"].items() if size is None]
     return {**dict(free), **given["make_dynamic"]}
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
-    """The options that `pipeline_options` put into a command's arguments, as keywords of the Python API."""
+    """Returns the keywords of `pipeline_options` as keywords of the Python API."""
     from onnxopt.api.settings import Settings
     from onnxopt.pipeline.text import literal
 
@@ -295,7 +294,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:
-    """Import what `--plugin` names."""
+    """Import the files and modules of `--plugin`."""
     if plugins:
         from onnxopt.pipeline.registry import load_module
 

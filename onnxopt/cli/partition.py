@@ -117,7 +117,9 @@ def partition(
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
-    """Raises UsageError for what neither the model nor the standard has: a backend's list goes with every model."""
+    """Raises UsageError for operators unknown to both the model and the standard. A backend uses a single list for
+    all models.
+    """
     from difflib import get_close_matches
 
     from onnx import defs
@@ -149,7 +151,7 @@ def _rows(parts: Sequence[Outline]) -> Iterator[tuple[str, ...]]:
 
 
 def _print(parts: Sequence[Outline]) -> None:
-    """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
+    """Print a table on a terminal, and plain lines elsewhere, without an import of rich."""
     covered, total = sum(len(p.nodes) for p in parts if p.supported), sum(len(p.nodes) for p in parts)
     count = sum(p.supported for p in parts)
     summary = f"{count} supported of {counted(len(parts), 'part')}, {covered} of {counted(total, 'node')}"
@@ -167,7 +169,7 @@ def _lines(parts: Sequence[Outline]) -> Iterator[str]:
 
 
 def _print_table(parts: Sequence[Outline], summary: str) -> None:
-    """Names are whole, each on lines of its own: they begin alike. Where there is no room for that, lines."""
+    """Print a table with whole names, each on a separate line; plain lines on a narrow terminal."""
     from rich import box
     from rich.console import Group
     from rich.table import Column, Table
@@ -199,7 +201,7 @@ def _few(names: Sequence[str]) -> list[str]:
 
 
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
-    """Write and check the parts beside `folder`; they go into it when they are right."""
+    """Write and check the parts beside `folder`, and move them into the folder after success."""
     from onnxopt.io import refuse_overwriting_input
     from onnxopt.io.placing import refuse_special
     from onnxopt.verification.composition import Step
@@ -240,7 +242,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
 
 
 def _listed(index: Path) -> set[str]:
-    """The files of parts that an earlier run left in this folder, by what it wrote of them."""
+    """Returns the files of parts in this folder, by the `partition.json` of an earlier run."""
     try:
         found = {str(part["file"]) for part in json.loads(index.read_text())["parts"]}
     except (OSError, ValueError, TypeError, KeyError):  # nobody's, or somebody else's

@@ -64,8 +64,7 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """With what a pass requires, and where it comes from, where there is room: `explain` says both. A list where there
-    is none for a table."""
+    """Print a table, with requirements and packages on a wide terminal; a list on a narrow terminal."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text

@@ -1,7 +1,7 @@
-"""A project's own defaults: `onnxopt.toml`, or `[tool.onnxopt]` in `pyproject.toml`, in this folder or one above.
+"""Defaults of a project: `onnxopt.toml`, or `[tool.onnxopt]` in `pyproject.toml`, in this folder or a parent.
 
-Such a file may come with the models, from anybody. It chooses among results that are verified all the same; what acts
-on the machine, or weakens a check, needs the word of whoever runs the command.
+A file found there may come from a stranger. It may choose among verified results. Options that act on the machine, or
+weaken a check, must come from the user.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ VARIABLE: Final = "ONNXOPT_PROJECT_FILE"
 
 
 class ProjectCommand(click.Command):
-    """A command whose options may have their defaults in the project's file; the command line goes before it."""
+    """A command with defaults of options in the project file; the command line overrides the file."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
@@ -120,14 +120,14 @@ def _defaults(ctx: click.Context, file: Path, settings: dict[str, Any], trusted:
 
 
 def acts(name: str, value: Any = None) -> str:
-    """What a setting does beyond choosing; empty for one that chooses."""
+    """Returns the effect of a setting beyond a choice; empty for a choice."""
     if name == "pipeline" and isinstance(value, str) and value.startswith("@"):
         return ACTS["input"]
     return "" if name in CHOOSES else ACTS.get(name, "acts")
 
 
 def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str) -> Any:
-    """The value as the command line would have it. Raises UsageError for one of another type."""
+    """Returns the value in the form of the command line. Raises UsageError for a wrong type."""
     assert isinstance(param, click.Option)
     if param.name == "config" and isinstance(value, dict):
         value = [f"{key}={_plain(v)}" for key, v in value.items()]
@@ -146,7 +146,7 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str)
 
 
 def _kinds(param: click.Option) -> tuple[tuple[type, ...], str]:
-    """(types of TOML, in words) that an option takes."""
+    """Returns (TOML types, in words) accepted by an option."""
     if param.is_flag:
         return (bool,), "true or false"
     if isinstance(param.type, click.types.IntParamType):
@@ -163,7 +163,7 @@ def _flags(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
-    """What a project's file may set: the options of `optimize`."""
+    """Returns the settings allowed in a project file: the options of `optimize`."""
     commands = ctx.find_root().command
     command = commands.get_command(ctx, "optimize") if isinstance(commands, click.Group) else None
     return _flags(command or ctx.command)
@@ -174,8 +174,7 @@ _MAX_DOTS: Final = 256  # dots of a line: what reads it takes a time that grows 
 
 
 def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """(file, settings) of the file that is named, or the nearest that has any. Raises UsageError for one that is not
-    TOML."""
+    """Returns (file, settings) of the named file, or of the nearest file found. Raises UsageError for invalid TOML."""
     if named is not None:
         return named, _settings_in(named)
     for place in (folder, *folder.parents):
@@ -189,7 +188,7 @@ def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[s
 
 
 def _settings_in(file: Path) -> dict[str, Any]:
-    """Of a `pyproject.toml` the table that is ours, of other files all. Raises UsageError."""
+    """Returns the onnxopt table of a `pyproject.toml`, or the whole of an `onnxopt.toml`. Raises UsageError."""
     import tomllib
 
     data = _bytes(file)
@@ -209,7 +208,7 @@ def _settings_in(file: Path) -> dict[str, Any]:
 
 
 def _bytes(file: Path) -> bytes:
-    """What it holds, up to a byte more than may be."""
+    """Returns the contents, up to a byte above the limit."""
     try:
         with file.open("rb") as f:
             return f.read(_MAX_FILE_BYTES + 1)

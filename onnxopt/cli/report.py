@@ -92,7 +92,7 @@ def report(
 
 
 def tell_page(page: Page, output: Path, err: bool = False) -> None:
-    """What to know of a page that was written."""
+    """Print size and warnings of a written page."""
     from onnxopt.reporting.plain import size
 
     for doubt in page.doubts:
@@ -101,7 +101,7 @@ def tell_page(page: Page, output: Path, err: bool = False) -> None:
 
 
 def _refuse_options(names: list[str], why: str, hint: str) -> None:
-    """Raises UsageError for the first of these parameters that the command line gives."""
+    """Raises UsageError for the first of these parameters given on the command line."""
     ctx = click.get_current_context()
     for p in ctx.command.params:
         if p.name in names and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
@@ -109,7 +109,7 @@ def _refuse_options(names: list[str], why: str, hint: str) -> None:
 
 
 def _named_as(model: Path) -> Path:
-    """Where the page goes that nobody named. What is there may be anything, and stays."""
+    """Returns the default path of the page; an existing file is never replaced."""
     page = Path(f"{model.stem}.html")
     if page.exists():
         raise UsageError(f"{page} exists", f"-o {page} writes over it")

@@ -1,4 +1,4 @@
-"""All that commands write goes through here: a line at a time, of which no name makes two, or anything but text."""
+"""The output of commands: single lines, in which names are escaped."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SPELLED: Final = dict(
 
 
 def spell_out(stream: TextIOWrapper) -> None:
-    """What the stream's encoding does not have (a pipe on Windows, LANG=C) is spelled in ASCII, or escaped.
+    """Write characters outside the stream's encoding (a pipe on Windows, LANG=C) in ASCII, or escaped.
 
-    To click a stream in ASCII is a mistake, to be written to in UTF-8: it would mix what goes through click with what
-    does not. So ASCII gets a name that click does not know.
+    click treats an ASCII stream as a mistake and writes UTF-8, which would mix encodings. ASCII therefore gets a codec
+    name unknown to click.
     """
     register_error("onnxopt.spelled", _spelled)
     encoding = stream.encoding
@@ -62,25 +62,25 @@ def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
-    """One line."""
+    """Print a line."""
     click.echo(click.style(line(text), dim=True) if dim and styled(err=err) else line(text), err=err)
 
 
 def say_lines(texts: Iterable[str]) -> None:
-    """Lines, of which there may be many: they are written together."""
+    """Print many lines in a single write."""
     rest = iter(texts)
     while some := list(islice(rest, _TOGETHER)):
         click.echo("\n".join(map(line, some)))
 
 
 def styled(*, err: bool) -> bool:
-    """May what is written there have colours? Only on a terminal that knows them, of somebody who wants them."""
+    """Returns whether the stream may have colours: a terminal with colours, not disabled by the user."""
     stream = sys.stderr if err else sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def say_error(message: str, hint: str, *, colour: bool = False) -> None:
-    """What went wrong, and what to do about it, on stderr."""
+    """Print an error and its hint on stderr."""
     red, faint, off = ("\x1b[1;31m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     click.echo(f"{red}error:{off} {line(message)}", err=True)
     if hint:
@@ -88,7 +88,7 @@ def say_error(message: str, hint: str, *, colour: bool = False) -> None:
 
 
 def say_all(text: str, *, err: bool = False) -> None:
-    """A document of several lines, which ends them itself: whoever made it wrote names into it as text."""
+    """Print a document of several lines; the author of the document has escaped names."""
     click.echo(harmless(printable(text, keep="\n\t")), nl=not text.endswith("\n"), err=err)
 
 

@@ -1,4 +1,4 @@
-"""One model IN into OUT: the way of `onnxopt optimize` that starts fastest and shows most."""
+"""`onnxopt optimize IN OUT`: the path with the fastest start and the most output."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class Single:
-    """What is asked for. `given`: options of the pipeline, `of_a_result`: others of the optimizer; `inputs`, `outputs`:
-    values at which IN is cut."""
+    """The request. `given`: options of the pipeline. `of_a_result`: other options of the optimizer. `inputs`,
+    `outputs`: values at the ends of the part.
+    """
 
     verify_options: VerifyOptions | None
     telling: Telling
@@ -41,8 +42,9 @@ class Single:
     outputs: tuple[str, ...] = ()
 
     def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
-        """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
-        what `optimize_file` raises."""
+        """Optimize, and print the result; returns the exit code. `called`: the user's names of source and
+        destination. Raises the errors of `optimize_file`.
+        """
         called = called or (str(source), str(destination))
         try:
             return self._run(source, destination, called)
@@ -105,7 +107,7 @@ class Single:
         return code
 
     def _started(self, source: Path) -> Verifier | None:
-        """A verifier that imports while we import, where there is something to verify in the whole model."""
+        """Returns a verifier that imports in parallel, if the whole model is verified."""
         given = any(self.given[key] for key in ("level", "pipeline", "dtype", "int32", "strip_qdq"))
         if self.verify_options is None or not given or self.inputs or self.outputs:
             return None
@@ -125,7 +127,7 @@ class Single:
         instruments: list[Instrument],
         again: list[Instrument],
     ) -> tuple[Report, DifferentResult | None]:
-        """The report, also of a result that differs."""
+        """Returns the report, also for a different result."""
         from onnxopt.api.running import run
         from onnxopt.optimizer import DifferentResult
         from onnxopt.reporting.progress import Progress
@@ -157,7 +159,7 @@ class Single:
 
 
 def _print(report: dict[str, Any], telling: Telling) -> None:
-    """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
+    """Print a table on a terminal, and plain lines elsewhere, without an import of rich."""
     if sys.stdout.isatty():
         from onnxopt.reporting.console import print_report
 
@@ -179,7 +181,7 @@ def _print(report: dict[str, Any], telling: Telling) -> None:
 
 
 def _say_cut(done: Extraction) -> None:
-    """Warn of the names that were left out. The command that has the warning is imported where a model is cut only."""
+    """Warn of names left out of the part; the import is needed only for parts."""
     from onnxopt.cli.extract import say_cut
 
     say_cut(done)

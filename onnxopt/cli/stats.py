@@ -1,4 +1,4 @@
-"""`onnxopt stats A [B]`, and what `onnxopt diff` prints."""
+"""`onnxopt stats A [B]` and `onnxopt diff`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def counting_options(function: F) -> F:
-    """How models are counted, and in which form that is said."""
+    """Options for counting models, and for the format."""
     options = [
         format_option("table", "json", "markdown", "csv"),
         dim_option("Size of a dynamic dim, for MACs."),
@@ -69,7 +69,7 @@ def tell_counts(
     no_work: bool,
     top: int = 0,
 ) -> None:
-    """Print what is in a model, or what changed from one to another."""
+    """Print the contents of a model, or the changes from one model to another."""
     from onnxopt.api import stats as count
 
     before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)
@@ -104,7 +104,7 @@ def tell_counts(
 
 
 def _notes(before: ModelStats, after: ModelStats) -> Iterator[str]:
-    """Which figures of each of two models are a lower bound: their difference may be no change."""
+    """Returns the figures that are lower bounds in either model: their difference may be no change."""
     from onnxopt.reporting.stats_text import notes
 
     for label, model in (("before", before), ("after", after)):
@@ -115,7 +115,7 @@ def _notes(before: ModelStats, after: ModelStats) -> Iterator[str]:
 
 
 def _bounds(models: Sequence[ModelStats]) -> str:
-    """Rows of CSV: how many nodes have sizes that are not known, and is the memory a lower bound?"""
+    """Returns CSV rows: the number of nodes with unknown sizes, and whether the memory is a lower bound."""
     works = [m.work for m in models if m.work is not None]
     rows = {
         "nodes of unknown size": [w.inexact for w in works],

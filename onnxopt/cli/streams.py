@@ -1,4 +1,4 @@
-"""`-` as a model: its bytes on stdin or stdout."""
+"""`-` as a model: bytes on stdin or stdout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def is_stream(place: str) -> bool:
 
 @contextmanager
 def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
-    """Files for a source and a destination of which one or both are `-`. The result goes to stdout when the block is
-    left without an error; what has external data beside it does not. Raises ModelError and UsageError."""
+    """Files for a source and a destination, of which either may be `-`.
+
+    The result is written to stdout at the end of the block, unless an error was raised. A result with external data is
+    refused. Raises ModelError and UsageError.
+    """
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
         given, made = Path(source), Path(destination)
         if is_stream(source):

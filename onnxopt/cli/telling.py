@@ -1,4 +1,4 @@
-"""How a command says what came of it."""
+"""Output of a command's outcome."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class Telling:
-    """`format` text or json; `junit`: a file for JUnit's XML; `report`: one for the JSON; `budgets` to keep;
-    `quiet`: errors only; `data_on_stdout`: stdout is the model's; `verbose`: rules, and reasons for declining;
-    `stats`: what changed, operator by operator."""
+    """Settings of the output. `format`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors
+    only.
+
+    `data_on_stdout`: stdout is used for the model. `verbose`: rules, and reasons for declining. `stats`: changes by
+    operator.
+    """
 
     format: str = "text"
     junit: Path | None = None
@@ -29,16 +32,16 @@ class Telling:
 
     @property
     def has_summary(self) -> bool:
-        """Is there a page of GitHub's to write on?"""
+        """Returns whether GitHub's step summary is available."""
         return bool(os.environ.get("GITHUB_STEP_SUMMARY"))
 
     @property
     def to_machines(self) -> bool:
-        """Do programs read it, for which a warning is none? What is not verified is an error then."""
+        """Returns whether programs read the output; an unverified result is then an error."""
         environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
         return bool(self.format != "text" or self.junit or environment)
 
     @property
     def wanted(self) -> bool:
-        """Is there more to say than a single run says by itself?"""
+        """Returns whether the output has more than the lines of a single run."""
         return bool(self.to_machines or self.budgets)

@@ -1,4 +1,4 @@
-"""Texts that options are given, as values."""
+"""Parsers for values of options."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class Number(click.FloatRange):
 
 
 class NewFile(click.Path):
-    """A file to write: no folder, whether it is there or not, and not `-`, which would be a file of that name.
-    `instead`: what does write to stdout."""
+    """A file to write: not a folder, and not `-`, which would be a file with this name. `instead`: the option that
+    writes to stdout.
+    """
 
     def __init__(self, instead: str = "") -> None:
         super().__init__(path_type=Path)
@@ -64,7 +65,7 @@ class NewFile(click.Path):
 
 
 def once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
-    """Note a value of a repeatable option. Raises UsageError for a second value of one name."""
+    """Record a value of a repeatable option. Raises UsageError for a second value of a name."""
     if given.setdefault(name, value) != value:
         raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
 
@@ -80,7 +81,7 @@ def parse_config(ctx: click.Context, param: click.Parameter, value: tuple[str, .
 
 
 def _is_size(text: str) -> bool:
-    """A number that a dim can hold; Python refuses to read very long ones."""
+    """Returns whether the text is a number within the range of a dim; Python refuses very long numbers."""
     return text.strip().isdecimal() and len(text.strip()) < 19
 
 
@@ -97,7 +98,7 @@ def parse_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...
 
 
 def parse_dims_or_free(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int | None]:
-    """`--dim NAME=SIZE`, and `NAME=?`, which has no size."""
+    """Parse `--dim NAME=SIZE`, and `NAME=?` without a size."""
     free = {text.removesuffix("=?"): None for text in value if text.endswith("=?")}
     if len(free) > 1:
         raise UsageError(f"--dim gives the first axis of all inputs two names: {', '.join(free)}", "give one of them")

@@ -1,4 +1,4 @@
-"""Options that watch a run, and the instruments they stand for."""
+"""Options for observing a run, and their instruments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "chec
 
 
 def instrument_options(function: F) -> F:
-    """What to watch; `Watch` makes instruments of it."""
+    """Options for instruments; `Watch` creates the instruments."""
     return apply_all(
         [
             click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
@@ -59,7 +59,7 @@ def instrument_options(function: F) -> F:
 
 
 class Watch:
-    """The instruments that the command line asks for; `report` shows what they found."""
+    """The instruments of the command line; `report` prints their data."""
 
     def __init__(self, source: Path, given: dict[str, Any], verify_options: VerifyOptions | None = None) -> None:
         self.instruments: list[Instrument] = []
@@ -107,7 +107,7 @@ class Watch:
 
 
 class Recorder:
-    """What `--report` says beside the report itself: when each pass ran, and which rule made which node."""
+    """The data of `--report` beside the report: times of passes, and the rule of each new node."""
 
     def __init__(self) -> None:
         from onnxopt.pipeline.instruments import Journal, Timeline

@@ -68,7 +68,7 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
 
 
 def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> Iterator[str]:
-    """What a pass without rules did, by its own words."""
+    """Returns the counts of a pass without rules."""
     ran = next((p for p in report.passes if p.name == owner.name), None)
     did = f"it did, in {model.name} at -O{level}:" if ran else _idle(owner, report, level)
     yield f"{owner.name} has no rules; {did}"
@@ -79,7 +79,7 @@ def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> I
 
 
 def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
-    """Of a pass that had nothing to do, or that the level does not have."""
+    """Returns the reason for a pass without work, or outside the level."""
     from onnxopt.passes.levels import option_for
 
     if owner.name in report.skipped:
@@ -88,7 +88,9 @@ def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
-    """Each rule: how often it fired, why it does not where it could. Of one rule, an example of each reason."""
+    """Returns for each rule the number of rewrites and the reasons for declining; for a single rule, with an example
+    of each reason.
+    """
     from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
     from onnxopt.rewriting.unknown import refuse_unknown
 
