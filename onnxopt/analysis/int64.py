@@ -1,6 +1,6 @@
-"""Which 64-bit integers of a node may be 32-bit ones: by onnx's schemas, by what runtimes have, and by intervals.
+"""Operands and results of nodes that may become int32 instead of int64, by schemas, runtime kernels and intervals.
 
-The operands and results of a node that share a type symbol of its schema change their type together: they are a group.
+Operands and results of a node with the same type variable of the schema form a group, and change type together.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from onnxopt.record import record
 
 INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
 RANGE: Final = (-(1 << 31), (1 << 31) - 1)
-# Attributes that say of which type the result is.
+# Attributes with the type of the result.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
-# Operators that onnxruntime runs on int64, and has no kernel for with int32 in the place of any one of these.
+# Operators for which onnxruntime has kernels with int64, and none with a single type int64 replaced by int32.
 NO_KERNEL: Final = ("OneHot", "Unique")
-_BY_FIRST: Final = ("EyeLike",)  # without an attribute the result has the type of the operand
-# Operands of which numbers beyond the axis mean its end.
+_BY_FIRST: Final = ("EyeLike",)  # without the attribute the result has the type of the operand
+# Operands clamped to the length of the axis.
 _CLAMPED: Final = {"Slice": (1, 2)}
 
 # Why int64 stays. Of an operator:
@@ -39,8 +39,10 @@ NUMBERS: Final = "numbers may need 64 bits"  # of the value
 
 @record(eq=False)
 class Group:
-    """Operands and results of a node that have one type, by index. `why` they stay int64; empty if they may be int32.
-    `root`: the value whose numbers are not known, where that is why."""
+    """Operands and results of a node with a common type, by index.
+
+    `why`: the reason for staying int64, or an empty string. `root`: for NUMBERS, the value with unknown numbers.
+    """
 
     node: Node
     inputs: list[int]
@@ -50,7 +52,7 @@ class Group:
 
     @property
     def what(self) -> str:
-        """What is named with `why`: the operator, or the value whose numbers are not known."""
+        """Subject of `why`: the operator, or the value with unknown numbers."""
         return self.node.op if self.root is None else f"`{self.root.name}`"
 
     @property
@@ -64,13 +66,12 @@ def is_int64(value: Value | None) -> bool:
 
 
 def open_scopes(model: Model) -> list[Graph]:
-    """The scopes that have types and may be changed, outer ones first."""
+    """Return the scopes with known types that passes may change, outer scopes first."""
     return [scope for scope in reversed([*model.open_scopes()]) if not scope.root.is_function]
 
 
 def int64_values(model: Model) -> Iterator[Value]:
-    """The 64-bit integers of a model: inputs, constants and results of nodes, in order; those of functions have no
-    type."""
+    """Yield the int64 values of a model, except in functions: inputs, constants and results of nodes, in order."""
     for scope in reversed([*model.scopes()]):
         if not scope.root.is_function:
             yield from (v for v in scope.inputs if is_int64(v))
@@ -79,7 +80,7 @@ def int64_values(model: Model) -> Iterator[Value]:
 
 
 class Groups:
-    """The groups of all nodes that hold 64-bit integers. `given`: inputs of the model that become int32."""
+    """The groups of int64 operands and results of all nodes. `given`: inputs of the model that become int32."""
 
     def __init__(self, model: Model, given: set[Value]) -> None:
         self.model = model
@@ -96,16 +97,16 @@ class Groups:
                     self.makers.update((v, group) for i in group.outputs if (v := node.outputs[i]) is not None)
 
     def reader(self, node: Node, index: int) -> Group | None:
-        """The group of an operand."""
+        """Return the group of an operand, or None."""
         return next((g for g in self.of.get(node, ()) if index in g.inputs), None)
 
     def fits(self, value: Value) -> bool:
-        """Is every number of a value one of 32 bits?"""
+        """Whether all numbers of a value provably fit into int32."""
         found = self.intervals.of(value)
         return found is not None and is_within(found, RANGE)
 
     def root(self, value: Value) -> Value:
-        """The first of the values that this one is made of whose numbers are not known."""
+        """Return the earliest value with unknown numbers on a path of int64 operands that leads to `value`."""
         while value.producer is not None:
             before = next((v for v in value.producer.inputs if is_int64(v) and not self.fits(v)), None)  # type: ignore[arg-type]
             if before is None:
@@ -114,7 +115,7 @@ class Groups:
         return value
 
     def narrowed(self, constant: Value) -> np.ndarray:
-        """A constant in 32 bits; ends of a Slice that are beyond them stay beyond every axis."""
+        """Return a constant as int32, with clamped numbers: the end of a Slice stays beyond every axis."""
         return np.clip(constant.array, *RANGE).astype(np.int32)
 
     def _of(self, node: Node) -> Iterator[Group]:
@@ -139,7 +140,7 @@ class Groups:
             yield group
 
     def _obstacle(self, node: Node, is_known: bool) -> str:
-        """Why all of a node's integers stay."""
+        """Return the reason why all integers of a node stay int64, or an empty string."""
         if node.bodies:
             return BODIES
         if not is_known:
@@ -151,7 +152,7 @@ class Groups:
         return ""
 
     def _of_type(self, group: Group) -> str:
-        """Why the type of a result cannot be chosen."""
+        """Return the reason why the type of the results cannot be chosen, or an empty string."""
         op = group.node.op
         if op in _BY_FIRST or (not group.inputs and group.outputs and op not in RESULT_TYPE):
             return ONLY

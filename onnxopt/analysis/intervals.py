@@ -1,8 +1,8 @@
-"""Interval analysis of integers: the least and the largest number that each value can hold.
+"""Interval analysis of integers: a lower and an upper limit of the elements of each value.
 
-An interval follows from constants, from sizes (`shapes/limits.py` has the assumption about these), from operators, and
-from readers: an index beyond an axis is an error at run time, so a value that a Gather of the same scope reads as its
-indices is within the axis. Integers that may leave their type wrap around, and are any number of that type then.
+An interval follows from constants, from sizes (under the assumption of `shapes/limits.py`), from operators, and from
+readers: an index beyond the axis is an error at run time, so indices read by a Gather in the same scope are within the
+axis. A result that may overflow wraps around: the interval is the range of the type.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Found: TypeAlias = "Interval | None"
 Rule: TypeAlias = "Callable[[Intervals, Node], Found | Sequence[Found]]"
 
 _TRUTH: Final = (0, 1)
-# All elements of the first operand are in the result, each at some place.
+# Operators with all elements of the first operand in the result.
 _WHOLE: Final = of_form("same", "order", "permute")
 _INDEXED: Final = ("Gather", "GatherElements", "ScatterElements")
 _BY_ROWS: Final = ("GatherND", "ScatterND")
-# Operands whose numbers become dims of the result, and the least of each.
+# Operands with dims of the result: (index, least number).
 _SIZES: Final = {"Reshape": (1, -1), "Expand": (1, -1), "ConstantOfShape": (0, 0), "TopK": (1, 0), "OneHot": (1, 0)}
 
 
@@ -37,12 +37,12 @@ class Intervals:
     """The intervals of a model's integers. Function bodies have no types, and no intervals."""
 
     def __init__(self, model: Model, narrow: Collection[Value] = ()) -> None:
-        """`narrow`: inputs of 64 bits that callers give numbers of 32 bits."""
+        """`narrow`: int64 inputs to which callers pass 32-bit numbers only."""
         self.sizes = ShapeData()
         self._narrow = narrow
         self._limits: dict[Graph, SizeLimits] = {}
         self._known: dict[Value, Interval] = {}
-        self._asked: dict[Value, Interval] = {}  # by readers
+        self._asked: dict[Value, Interval] = {}  # intervals required by readers
         self._sweep(model.graph)
         self._measure(model.graph)
         self._forward(model.graph)
@@ -51,7 +51,7 @@ class Intervals:
         self._forward(model.graph)
 
     def of(self, value: Value | None) -> Found:
-        """The interval of a value; None of what holds no integers."""
+        """Return the interval of a value; None if the elements are neither integers nor bool."""
         kind = BY_CODE.get(types.dtype(value)) if value is not None else None
         if value is None or kind is None or kind.kind not in "iub":
             return None
@@ -64,11 +64,11 @@ class Intervals:
         return known
 
     def high(self, size: Size, scope: Graph) -> int:
-        """The largest number that a size can be."""
+        """Return an upper limit of a size."""
         return self._limits[scope].high(size)
 
     def count(self, node: Node, axes: Sequence[int] | set[int] | None = None) -> int | None:
-        """The largest number of elements along these axes of the first operand; None where nothing limits it."""
+        """Return an upper limit of the number of elements along `axes` (default: all) of the first operand."""
         dims = self.sizes.shape(node.input(0))
         if dims is None or node.graph is None:
             return MOST  # no tensor has more
@@ -99,7 +99,7 @@ class Intervals:
                 self._measure(body)
 
     def dims(self, value: Value | None) -> list[int] | None:
-        """The largest numbers that the dims of a value can be."""
+        """Return upper limits of the dims of a value, or None if the rank is unknown."""
         found = self.sizes.shape(value)
         return None if found is None or value is None else [self.high(d, value.graph) for d in found]
 
@@ -120,14 +120,14 @@ class Intervals:
                     self._known[v] = self._bounded(v, whole, each[i] if i < len(each) else None)
 
     def _enter(self, node: Node, key: str, body: Graph) -> None:
-        """What is known of the inputs of a body: the number of the turn of a Loop."""
+        """Set the interval of a Loop body's iteration number."""
         if node.op == "Loop" and key == "body" and body.inputs:
             trips = self.of(node.input(0))
             most = max(trips[1] - 1, 0) if trips is not None else int(BY_NAME["int64"].high)
             self._known[body.inputs[0]] = 0, most
 
     def _bounded(self, value: Value, whole: Interval, found: Found) -> Interval:
-        """`found` within the type, cut to what else is known of the value."""
+        """Return the intersection of `found` (or of `whole` on overflow) with intervals from sizes and readers."""
         if value.constant and value.array.dtype.kind in "iu":
             array = value.array
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
@@ -138,7 +138,7 @@ class Intervals:
         return known
 
     def _by_sizes(self, value: Value) -> Found:
-        """Of what holds sizes, as expressions."""
+        """Return the interval of a value with known symbolic content, else None."""
         content = self.sizes.content(value)
         elements = content.reshape(-1).tolist() if content is not None else []
         if not elements or None in elements or any(isinstance(e, bool) for e in elements):
@@ -149,7 +149,7 @@ class Intervals:
     # -- backward ----------------------------------------------------------------------------------------
 
     def _backward(self, graph: Graph) -> None:
-        """What readers ask of values that their own scope makes: wherever such a value is, it is read."""
+        """Collect the intervals required by readers of values from the same scope, which runs both or neither."""
         for node in reversed(list(graph)):
             for body in node.bodies.values():
                 self._backward(body)
@@ -178,7 +178,7 @@ class Intervals:
             self._ask(node, 1, -size, size - 1)
 
     def _ask_operands(self, node: Node, out: Interval) -> None:
-        """What the elements of operands can be where those of the result are in `out`."""
+        """Derive the intervals of operands from the interval `out` of the result."""
         if node.op in _WHOLE or node.op == "Neg":
             self._ask(node, 0, *(out if node.op != "Neg" else (-out[1], -out[0])))
         elif node.op == "Concat":
@@ -197,7 +197,7 @@ class Intervals:
                         self._ask(node, i, out[0] - high, out[1] - low)
 
     def _ask_cast(self, node: Node, out: Interval) -> None:
-        """Of a Cast to a type that has all numbers of what it reads."""
+        """Derive the interval of a Cast's operand, if the new type holds all numbers of the old one."""
         x = node.input(0)
         kinds = [BY_CODE.get(types.dtype(v)) for v in (x, node.output) if v is not None]
         if len(kinds) == 2 and all(k is not None and k.kind in "iu" for k in kinds):
@@ -207,7 +207,7 @@ class Intervals:
     # -- operators ---------------------------------------------------------------------------------------
 
     def hull(self, values: Sequence[Value | None]) -> Found:
-        """The least interval that has those of all values."""
+        """Return the smallest interval with the intervals of all values, or None if one is unknown."""
         found = [self.of(v) for v in values if v is not None]
         known = [f for f in found if f is not None]
         return (min(f[0] for f in known), max(f[1] for f in known)) if known and None not in found else None
@@ -218,7 +218,7 @@ def is_within(a: Interval, b: Interval) -> bool:
 
 
 def _first(s: Intervals, n: Node) -> list[Found]:
-    """Each result has elements of the first operand."""
+    """Intervals of results that consist of elements of the first operand."""
     return [s.of(n.input(0))] * len(n.outputs)
 
 
@@ -243,7 +243,7 @@ def _ends(ends: Sequence[int]) -> Interval:
 
 
 def _divided(a: Interval, b: Interval) -> Interval:
-    """Truncated. A division by zero has no result; by any other number none is larger than what is divided."""
+    """Interval of a truncated quotient: at most the dividend in magnitude. Division by zero has no result."""
     if b[0] > 0 or b[1] < 0:
         return _ends([abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x in a for y in b])
     most = max(abs(a[0]), abs(a[1]))
@@ -251,7 +251,7 @@ def _divided(a: Interval, b: Interval) -> Interval:
 
 
 def _rest(s: Intervals, n: Node) -> Found:
-    """With the sign of the divisor, or with `fmod` that of what is divided."""
+    """Interval of a Mod, with the sign of the divisor, or of the dividend with `fmod`."""
     a, b = s.of(n.input(0)), s.of(n.input(1))
     if a is None or b is None:
         return None
@@ -266,7 +266,7 @@ def _magnitude(x: Interval) -> Interval:
 
 
 def _bits(a: Interval, b: Interval) -> Interval:
-    """And, or, xor: as many bits as the larger of both."""
+    """Interval of a bitwise and, or, xor, with as many bits as the longer operand."""
     bits = max(int(x).bit_length() for x in (*a, *b))
     return (0 if min(a[0], b[0]) >= 0 else -(1 << bits)), (1 << bits) - 1
 
@@ -291,7 +291,7 @@ def _extremes(pick: Callable[..., int]) -> Rule:
 
 
 def _summed(s: Intervals, n: Node) -> Found:
-    """As many elements as there are along the axes. Of nothing the sum is 0."""
+    """Interval of a sum of at most `count` elements along the axes; an empty sum is 0."""
     x, dims = s.of(n.input(0)), s.sizes.shape(n.input(0))
     if x is None:
         return None
@@ -300,7 +300,7 @@ def _summed(s: Intervals, n: Node) -> Found:
 
 
 def _running(s: Intervals, n: Node) -> Found:
-    """A CumSum: at most as many elements as the tensor has."""
+    """Interval of a CumSum, of at most the elements along the axis, or of the tensor if the axis is unknown."""
     x, count = s.of(n.input(0)), s.count(n)
     axes = s.sizes.content(n.input(1))
     dims = s.dims(n.input(0))
@@ -310,7 +310,7 @@ def _running(s: Intervals, n: Node) -> Found:
 
 
 def _extreme_of_axes(s: Intervals, n: Node) -> Found:
-    """Where no reduced dim can be 0: of nothing the result is the least, or largest, number of the type."""
+    """Interval of a maximum or minimum, if no reduced dim can be 0: an empty one is a limit of the type."""
     dims = s.sizes.shape(n.input(0))
     axes = reduced(s.sizes, n, len(dims)) if dims is not None else None
     if dims is None or axes is None or any(not (lowest(dims[a], s.sizes.least) or 0) for a in axes):

@@ -1,8 +1,7 @@
 """Upper and lower limits of size expressions, under one assumption: no tensor of the model has 2**31 elements or more.
 
-A dim is below 2**31 then, and so is the product of adjacent dims of a tensor. Dims of zero are taken as one: also of a
-tensor without elements the other dims have a product below 2**31. A runtime that counts elements in 32 bits has no
-other tensors.
+So a dim is below 2**31, and also the product of adjacent dims of a tensor. Zero dims count as one: the nonzero dims of
+an empty tensor have a product below 2**31, too. Runtimes that count elements in 32 bits support no larger tensor.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _RANK: Final = 8  # dims of a tensor whose adjacent products are known
 
 
 class SizeLimits:
-    """Limits of sizes in one scope. `around`: the limits of the scope around a body, whose tensors exist as well."""
+    """Limits of sizes in a scope. `around`: the limits of the enclosing scope, valid in a body as well."""
 
     def __init__(self, around: SizeLimits | None = None) -> None:
         self._around = around
         self._seen: set[tuple[Size, ...]] = set()
         self._exact: set[Size] = set()  # dims and products of dims
-        self._counted: dict[str, dict[Monomial, int]] = {}  # by each symbol: symbols of a tensor's dims, and the factor
+        self._counted: dict[str, dict[Monomial, int]] = {}  # by symbol: factor by the symbols of a tensor's dims
 
     def add(self, dims: tuple[Size, ...]) -> None:
         """Note the dims of a tensor that exists wherever the scope runs."""
@@ -44,7 +43,7 @@ class SizeLimits:
             self._exact.update(_products(dims))
 
     def high(self, size: Size) -> int:
-        """The largest number that the size can be."""
+        """Return an upper limit of a size."""
         if isinstance(size, int):
             return size
         more = [(m, c) for m, c in size.terms if c > 0]
@@ -52,7 +51,7 @@ class SizeLimits:
         return min(total, MOST) if self._is_exact(size) or self._is_exact(_sum(more)) else total
 
     def low(self, size: Size) -> int:
-        """The least number that the size can be: each symbol is 0 or more."""
+        """Return a lower limit of a size, with symbols >= 0."""
         if isinstance(size, int):
             return size
         return -sum(self._reach(m, -c) for m, c in size.terms if c < 0 or not m)
@@ -61,7 +60,7 @@ class SizeLimits:
         return size in self._exact or (self._around is not None and self._around._is_exact(size))
 
     def _reach(self, symbols: Monomial, factor: int) -> int:
-        """The largest number that a product of symbols, times a factor, can be."""
+        """Return an upper limit of a product of symbols times `factor`."""
         if not symbols:
             return factor
         alone = factor * prod(self.high(s.size) // s.divisor if isinstance(s, Floor) else MOST for s in symbols)
@@ -69,14 +68,14 @@ class SizeLimits:
         return min(alone, MOST if factor <= together else factor * (MOST // together)) if together else alone
 
     def _factors(self, symbols: Monomial) -> Iterable[int]:
-        """The numbers by which these symbols are multiplied in the count of a tensor's elements."""
+        """Yield the factors of the product of `symbols` in the element counts of tensors."""
         wanted = Counter(symbols)
         yield from (c for m, c in self._counted.get(symbols[0], {}).items() if not wanted - Counter(m))
         yield from self._around._factors(symbols) if self._around is not None else ()
 
 
 def _products(dims: tuple[Size, ...]) -> Iterable[Size]:
-    """The products of adjacent dims that are no numbers."""
+    """Yield the symbolic products of adjacent dims."""
     for start in range(len(dims)):
         for end in range(start + 2, len(dims) + 1):
             try:

@@ -1,4 +1,4 @@
-"""64-bit integers become 32-bit ones where every number is proved to fit: few int64 values stay, with few Casts."""
+"""Conversion of int64 values to int32 where all numbers provably fit, leaving the fewest int64 values, then Casts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node, tensor_bytes
 from onnxopt.record import record
 
-_VALUE: Final = 1 << 20  # what an int64 value costs, in Casts, and a constant from so many bytes on;
+_VALUE: Final = 1 << 20  # cost, in Casts, of an int64 value, or of a constant of _LARGE bytes or more
 _LARGE: Final = 1 << 14
-_CONSTANT: Final = 1  # what any other constant costs
+_CONSTANT: Final = 1  # cost of a smaller constant
 _WIDE, _NARROW = 0, 1
 
 
@@ -47,7 +47,7 @@ class ConvertInt32(ModelPass):
 
 
 class Int64Plan:
-    """Which groups of a model become int32. `given`, `given_out`: inputs and outputs of the model that do."""
+    """Chooses the groups to convert. `given`, `given_out`: inputs and outputs of the model that become int32."""
 
     def __init__(self, model: Model, *, keep_io: bool) -> None:
         self.model = model
@@ -60,13 +60,13 @@ class Int64Plan:
         self.given = {v for v in self.given if not v.is_output}
 
     def values(self) -> Iterator[Value]:
-        """Int64 values in scopes that may change."""
+        """Yield the int64 values in scopes that passes may change."""
         for scope in open_scopes(self.model):
             yield from (v for v in (*scope.inputs, *scope.initializers.values()) if is_int64(v))
             yield from (v for node in scope for v in node.outputs if v is not None and is_int64(v))
 
     def narrow(self) -> list[Group]:
-        """The groups that become int32: a smallest cut."""
+        """Return the groups to convert: a minimum cut, by the costs of int64 values and Casts."""
         free = [g for found in self.groups.of.values() for g in found if not g.why]
         vertex = {g: i + 2 for i, g in enumerate(free)}
         network = Network(len(vertex) + 2)
@@ -96,7 +96,7 @@ class Int64Plan:
 
 
 class _Conversion:
-    """Has groups make and read int32, and puts a Cast between a value and readers of the other type."""
+    """Converts groups to int32, and inserts a Cast between a value and readers of a different type."""
 
     def __init__(self, plan: Int64Plan, narrow: set[Group]) -> None:
         self.plan = plan
@@ -132,7 +132,7 @@ class _Conversion:
         return made
 
     def _cast(self, value: Value, data_type: int, behind: Node | None) -> Value:
-        """The value in another type, made in its own scope."""
+        """Return a Cast of the value, inserted in the scope of the value."""
         made = self._new(value, data_type)
         self._insert_cast(value, made, behind)
         return made
@@ -143,7 +143,7 @@ class _Conversion:
         return graph.insert(node, behind.next if behind is not None else graph.first)
 
     def _make_narrow(self, value: Value, narrow: list[tuple[Node, int]], is_wide_read: bool) -> None:
-        """The node makes int32, which narrow readers read; the others what a Cast makes of it, by the name it had."""
+        """Make the producer return int32 for the readers `narrow`; further readers read a Cast with the old name."""
         node, index, graph = value.producer, value.index, value.graph
         assert node is not None
         made = self._new(value, INT32)
@@ -156,14 +156,14 @@ class _Conversion:
             graph.take_over(value, cast)
 
     def _put(self, node: Node, index: int, made: Value) -> None:
-        """The node makes `made` there."""
+        """Make `made` the output `index` of the node."""
         node.outputs[index] = made
         made.producer, made.index = node, index
         node.stale = True
         made.graph.touch(node)
 
     def _change(self, value: Value, wide: list[tuple[Node, int]]) -> None:
-        """An input or output of the model, by its name, is int32."""
+        """Make an input or output of the model int32, under the same name; readers `wide` read an int64 value."""
         node, index, graph = value.producer, value.index, value.graph
         is_narrow = value in self.plan.given or self.plan.groups.makers.get(value) in self.narrow
         value.dtype = INT32
@@ -189,7 +189,7 @@ class _Conversion:
         return self.constants[value]
 
     def _set_type(self, node: Node) -> None:
-        """Of an operator whose result has the type that an attribute says."""
+        """Set the attribute with the result type of an operator, if any."""
         attribute = RESULT_TYPE.get(node.op)
         if attribute == "value":
             node.set_attr("value", node.attr("value").astype("int32"))
@@ -197,7 +197,7 @@ class _Conversion:
             node.set_attr(attribute, INT32)
 
     def _declare(self) -> None:
-        """What the file says of inputs and outputs."""
+        """Update the declared types of inputs and outputs."""
         model, proto = self.model, self.model.proto.graph
         changed = {v.name for v in (*self.plan.given, *self.plan.given_out)}
         for info in (*proto.value_info, *proto.input, *proto.output):
@@ -210,5 +210,5 @@ class _Conversion:
 
 
 def _is_made(value: Value) -> bool:
-    """Does a node of the main graph make an output, which is no constant?"""
+    """Whether a node produces the value, and the value is neither a constant nor an input."""
     return value.producer is not None and not value.is_stored and not value.is_input
