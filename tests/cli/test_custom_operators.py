@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -82,7 +83,7 @@ declare_reference(gate, "acme::Gate")
 declare_reference(halves, "acme::Halves")
 """
 GATED = """
-<ir_version: 8, opset_import: ["" : 17, "acme" : 1, "local" : 1]>
+<ir_version: 8, opset_import: ["" : 17, "acme" : 1, "local" : 1, "com.microsoft" : 1]>
 g (float[N, 8] x, float[8] s, bool c) => (float[N, 8] y, float[N, 4] z) <float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}>
 {
   a = Abs (x)
@@ -93,7 +94,8 @@ g (float[N, 8] x, float[8] s, bool c) => (float[N, 8] y, float[N, 4] z) <float[8
   >
   called = local.Twice (chosen)
   constant = acme.Gate (w)
-  y = Mul (called, constant)
+  gelu = com.microsoft.FastGelu (called)
+  y = Mul (gelu, constant)
   p, q = acme.Halves (y)
   z = Sub (p, q)
 }
@@ -113,6 +115,10 @@ def test_a_reference_may_be_python(run: Run, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(GATED.replace("alpha: float = 0.5", "alpha: float = 0.6")), tmp_path / "other.onnx")
     r = run("verify", "gated.onnx", "other.onnx", "--plugin", "gate.py", "-q")
     assert r.returncode == 1 and "it goes wrong at `called`, with the reference of acme.Gate" in r.stdout, r.stdout
+    renamed = re.sub(r"\b(hard|chosen|called|gelu|constant)\b", r"\1_", GATED)  # one piece as far as y
+    onnx.save(parser.parse_model(renamed), tmp_path / "renamed.onnx")
+    r = run("verify", "gated.onnx", "renamed.onnx", "--plugin", "gate.py", "-q", "--pieces")
+    assert r.returncode == 0 and "verified in pieces: all " in r.stdout, r.stdout
 
 
 FAILS = "B fails: the reference of lite.FC by wrong.py fails: "

@@ -17,6 +17,7 @@ from onnxopt.verification.programs.program import Program, carried, carrier, see
 from onnxopt.verification.programs.steps import shake_dequantized
 from onnxopt.verification.run import OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
+from onnxopt.worker.serving import Refused
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -101,6 +102,8 @@ class Runner:
         if not quiet:
             self.tell_loading(nodes)
         wanted = dict.fromkeys(observed, "")
+        if not (self.reference or self.computed.isdisjoint(nodes) or self.computed.issuperset(nodes)):
+            return Mixed(self, nodes, fed, wanted, change, prepare)
         opened = self._open(nodes, fed, wanted, change, prepare)
         wide = {name: kind for name, kind in opened.types.items() if carrier(kind)}
         return self._open(nodes, fed, wanted | wide, change, prepare) if wide else opened
@@ -138,6 +141,9 @@ class Runner:
                     raise
                 engine = self._load(model, weights, in_reference)
         except Exception as e:  # any exception of a runtime
+            if in_reference and not self.reference:
+                what = f"onnx's reference evaluator, for references in Python, cannot load a piece of {self.label}"
+                raise Refused(f"{what}: {reason(e)}") from e
             raise Failed(reason(e)) from e
         return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
 
@@ -202,6 +208,66 @@ class Opened:
         if self._in_reference:
             self.types = {name: type_of(value) for name, value in results.items()}
         return results
+
+
+class Mixed(Opened):
+    """A part with `Runner.computed` nodes: each runs in the reference evaluator, the nodes between run in onnxruntime.
+
+    Groups of nodes are loaded in turn, once the types of their inputs are known. Constant nodes belong to every group
+    with a reader, because onnxruntime asks for constant shapes when it loads.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        nodes: Sequence[int],
+        fed: Mapping[str, str],
+        observed: dict[str, str],
+        change: Any,
+        prepare: Any,
+    ) -> None:
+        self.nodes, self.types = len(nodes), observed
+        self._runner, self._fed, self._how = runner, fed, (change, prepare)
+        self._names = observed
+        self._made = set(fed)
+        self._groups: list[list[int]] = []
+        self._parts: list[Opened] = []
+        program, computed, is_open = runner.program, runner.computed, False
+        for i in nodes:
+            outputs = program.made([i])
+            is_constant = program.fixed.issuperset(outputs) and self._made.isdisjoint(program.reads[i])
+            if is_constant and i not in computed and observed.keys().isdisjoint(outputs):
+                continue
+            if not is_open or i in computed:
+                self._groups.append([])
+            self._groups[-1].append(i)
+            self._made.update(outputs)
+            is_open = i not in computed
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        """Return the observed values computed from `values`. Raises Failed, and Refused."""
+        known, types, found = {name: values[name] for name in self._fed}, dict(self._fed), dict[str, Any]()
+        for k in range(len(self._groups)):
+            if k == len(self._parts):
+                self._parts.append(self._opened(k, types))
+            made = self._parts[k].run(known)
+            found |= made
+            self.types |= {name: kind for name, kind in self._parts[k].types.items() if name in self._names}
+            for name in made.keys() - self._fed.keys():
+                known[name], types[name] = made[name], self._parts[k].types[name]
+        return {name: found[name] for name in self._names}
+
+    def _opened(self, k: int, types: Mapping[str, str]) -> Opened:
+        runner, program = self._runner, self._runner.program
+        others = (i for group in (*self._groups[:k], *self._groups[k + 1 :]) for i in group)
+        read = self._names.keys() | {r for i in others for r in program.reads[i]}
+        made = program.made(self._groups[k])
+        wanted = [name for name in made if name in read] or made
+        nodes = program.cone(made, self._made)
+        fed = {r: types[r] for i in nodes for r in program.reads[i] if r in types}
+        if self._groups[k][0] in runner.computed:
+            return runner._open(nodes, fed, dict.fromkeys(wanted, ""), *self._how)
+        return runner.open(nodes, fed, wanted, *self._how, quiet=True)
 
 
 def _inline(model: Any, weights: Mapping[str, Any]) -> None:

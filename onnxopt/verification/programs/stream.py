@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.programs.program import narrowed, type_of
+from onnxopt.verification.programs.program import Program, narrowed, type_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
 
 if TYPE_CHECKING:
@@ -21,20 +21,19 @@ _GROWTH: Final = 4  # times the nodes of the last segment: an image may follow c
 VALUES: Final = 16 << 20  # bytes made by a segment, unless it has few nodes
 
 
-def segments(runner: Runner, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
+def segments(program: Program, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
     """Yield consecutive nodes in segments of bounded size.
 
     weights: bytes of weights in a segment, unless a single node exceeds the limit; most: returns the maximum of nodes,
-    called at the start of each segment. A node for the reference evaluator is a segment of its own.
+    called at the start of each segment.
     """
-    program, computed = runner.program, runner.computed
     run: list[int] = []
     size = 0
     for i in range(len(program.nodes)):
         own = program.weights[i]
         if not run:
             nodes = most()
-        elif len(run) >= nodes or size + own > weights or not computed.isdisjoint((i, run[-1])):
+        elif len(run) >= nodes or size + own > weights:
             yield run
             run, size, nodes = [], 0, most()
         run.append(i)
@@ -62,7 +61,7 @@ class Stream:
         The next segment loads in the background, in C without the interpreter lock. weights: bytes per segment; wanted:
         returns the values to observe of given nodes. Raises Failed.
         """
-        parts = segments(self.runner, weights, lambda: self.most)
+        parts = segments(self.runner.program, weights, lambda: self.most)
         nodes, opened = next(parts, None), None
         pool: ThreadPoolExecutor | None = None
         with contextlib.ExitStack() as stack:
@@ -184,7 +183,7 @@ class Streamed:
         program = self._runner.program
         stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
         last = program.last_readers
-        for nodes in segments(self._runner, self._memory // 2):
+        for nodes in segments(program, self._memory // 2):
             end = nodes[-1]
             opened = self._open.get(end)
             if opened is None:
