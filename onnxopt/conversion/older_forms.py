@@ -39,7 +39,7 @@ def _new_value(call: Call) -> None:
         raise Unsayable(f"`{name}` cannot be {call.attr(name)} before opset {call.since}")
 
 
-@FORMS.before(13, "Squeeze", "Unsqueeze", "Split")
+@FORMS.before(13, "Squeeze", "Unsqueeze")
 def _attributes(call: Call) -> list[NodeProto] | None:
     """f(x, axes) = f(x; axes)."""
     if not call.input(1):

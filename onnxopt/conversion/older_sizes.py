@@ -23,13 +23,31 @@ def _equal_parts(call: Call) -> list[NodeProto] | None:
     if call.input(1) or count is None:
         return None
     size = call.size(call.attr("axis"))
-    if size is None:
-        raise Unsayable(f"the size that is split into {count} parts is not known")
-    if size % count == 0:
+    if size is not None and size % count == 0:
         return call.rewritten(without=["num_outputs"])
-    part = -(-size // count)
-    sizes = [min(part, max(0, size - i * part)) for i in range(count)]
-    return call.rewritten(inputs=[call.input(0), call.op.constant(sizes)], without=["num_outputs"])
+    op = call.op
+    whole = op("Gather", op("Shape", call.input(0)), op.constant([call.attr("axis")]))
+    part = op("Div", op("Add", whole, op.constant([count - 1])), op.constant([count]))
+    rest = op("Sub", whole, op("Mul", part, op.constant(range(count))))
+    sizes = op("Max", op("Min", rest, part), op.constant([0]))
+    return call.rewritten(inputs=[call.input(0), sizes], without=["num_outputs"])
+
+
+@FORMS.before(13, "Split")
+def _part_by_part(call: Call) -> list[NodeProto] | None:
+    """Split(x, sizes) = Split(x; sizes), or a Slice for each part where the sizes are computed."""
+    if not call.input(1):
+        return None
+    sizes = call.known.constant(call.input(1))
+    if sizes is not None:
+        return call.rewritten(inputs=[call.input(0)], split=sizes.tolist())
+    op, axis, start = call.op, call.op.constant([call.attr("axis")]), call.op.constant([0])
+    for i, name in enumerate(call.made):
+        end = op("Add", start, op("Slice", call.input(1), op.constant([i]), op.constant([i + 1])))
+        if name:
+            op("Slice", call.input(0), start, end, axis, name=name)
+        start = end
+    return op.nodes
 
 
 def _spread(call: Call, i: int, what: Array, around: Callable[[int], str], rank: int) -> str:

@@ -1,4 +1,4 @@
-"""Forms of operators that did not exist, such as runtimes know them: norms, Gelu and Trilu."""
+"""Forms of operators that did not exist, such as runtimes know them: norms, Gelu, Trilu and AffineGrid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxopt.conversion.boundaries import Forms
-from onnxopt.conversion.call import Call
+from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.protos import numpy_dtype
 
 FORMS = Forms()
@@ -111,3 +111,31 @@ def _gelu(call: Call) -> list[NodeProto] | None:
     phi = call.op("Add", call.op("Erf", call.op("Div", x, root)), one)
     call.op("Mul", call.op("Mul", x, phi), half, name=call.made[0])
     return call.op.nodes
+
+
+@FORMS.before(20, "AffineGrid")
+def _affine_grid(call: Call) -> list[NodeProto]:
+    """AffineGrid(θ, size) = Σ xₖ · θ[:, :, k] + θ[:, :, last], where xₖ are the places of pixels along an axis, from -1
+    to 1. The definition of the standard takes no batch of 1."""
+    op, kind, dims = call.op, call.needed_type(), call.size(0, 1)
+    if dims is None:
+        raise Unsayable("the number of axes of the grid is not known")
+    axes = dims - 2
+    between = op.constant(range(1, axes + 1))
+    one, two = (op.constant(n, numpy_dtype(kind)) for n in (1, 2))
+    last, *factors = (
+        op("Unsqueeze", op("Gather", call.input(0), op.constant(k), axis=2), between) for k in (axes, *range(axes))
+    )
+    terms = [last]
+    for k, factor in enumerate(factors):
+        size = op("Gather", call.input(1), op.constant(dims - 1 - k))
+        double = op("Mul", op("Cast", op("Range", op.constant(0), size, op.constant(1)), to=kind), two)
+        size = op("Cast", size, to=kind)
+        if call.attr("align_corners"):
+            place = op("Div", double, op("Sub", size, one))
+        else:
+            place = op("Div", op("Add", double, one), size)
+        column = op("Unsqueeze", op("Sub", place, one), op.constant(range(1, k + 2)))
+        terms.append(op("Mul", column, factor))
+    op("Sum", *terms, name=call.made[0])
+    return op.nodes

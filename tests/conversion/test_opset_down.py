@@ -28,6 +28,9 @@ SAID: Final[list[tuple[int, str, str, str]]] = [
     (13, ROWS, "y, z = Split <axis = -1> (x, s)", "int64[2] s = {1, 3}"),
     (18, ROWS, "y, z, w = Split <axis = -1, num_outputs = 3> (x)", ""),
     (18, ROWS, "y, z, w = Split <axis = 1, num_outputs = 3> (x)", ""),
+    (18, ROWS, "n = NonZero (x) z, w, y = Split <axis = -1, num_outputs = 3> (n)", ""),
+    (13, ROWS, "c = Cast <to = 7> (a) z, p = Split <axis = -1> (x, c) y = Reshape (p, s)",
+     "float[2] a = {1, 3}, int64[3] s = {3, 3, -1}"),
     (13, ROWS, "y = ReduceSum <keepdims = 0> (x, a)", "int64[1] a = {1}"),
     (18, ROWS, "y = ReduceMax (x)", ""),
     (18, ROWS, "y = ReduceMean <noop_with_empty_axes = 1> (x, a)", "int64[0] a = {}"),
@@ -74,6 +77,8 @@ SAID: Final[list[tuple[int, str, str, str]]] = [
     (20, ROWS, "y = Gelu (x)", ""),
     (20, ROWS, 'y = Gelu <approximate = "tanh"> (x)', ""),
     (22, ROWS, "h = HardSwish (x) m = Mish (h) y = Celu (m)", ""),
+    (20, "float[1, 2, 3] x", "y = AffineGrid <align_corners = 1> (x, s)", "int64[4] s = {1, 1, 4, 3}"),
+    (20, "float[2, 3, 4] x", "y = AffineGrid (x, s)", "int64[5] s = {2, 1, 4, 3, 2}"),
     (14, IMAGE, "u = Trilu (x, k) l = Trilu <upper = 0> (x) y = Add (u, l)", "int64 k = {1}"),
     (23, "float[2, 4, 2, 8] x", "y = RotaryEmbedding (x, c, c, p)", "float[2, 4] c = {1, 2, 3, 4, 5, 6, 7, 8}, "
      "int64[2, 2] p = {0, 1, 1, 1}"),
