@@ -1,4 +1,4 @@
-"""The Python API: what the commands do, as functions that take files and ModelProtos."""
+"""The Python API: the commands as functions of files and ModelProtos."""
 
 from typing import TYPE_CHECKING
 

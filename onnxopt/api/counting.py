@@ -1,4 +1,4 @@
-"""Count what a model file is made of."""
+"""Count the contents of a model file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in memory, as files that the optimizer and the judge read, in a folder that goes afterwards."""
+"""Temporary files for models in memory, for the optimizer and the verifier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_MEMORY = "ModelProto"  # how messages call a model without a file
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yields a folder that goes when the block is left. Errors that are raised in the block do not name the folder."""
+    """Yields a folder, removed at the end of the block; errors raised in the block do not name the folder."""
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as name:
         try:
             yield Path(name)
@@ -33,9 +33,9 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def model_file(model: AnyModel) -> Iterator[Path]:
-    """Yields the path of a model: its own; of a ModelProto, which is not changed, one that goes when the block is left.
+    """Yields the path of a model: the given path, or a temporary file of a ModelProto.
 
-    Raises UsageError for what is neither.
+    Raises UsageError for other arguments.
     """
     from onnx import ModelProto
 
@@ -50,14 +50,16 @@ def model_file(model: AnyModel) -> Iterator[Path]:
 
 
 def name_of(file: Path) -> str:
-    """What users call a model that `model_file` gave a file."""
+    """Returns the user's name for a model with a file from `model_file`."""
     return IN_MEMORY if file.name == IN_MEMORY else str(file)
 
 
 @contextmanager
 def input_files(given: Mapping[str, Any], setting: str) -> Iterator[dict[str, str]]:
-    """Yields a .npy file for each input's value: paths as they are, arrays in files that go when the block is left.
-    Raises UsageError for what is neither, by the `setting` that has it."""
+    """Yields a .npy file for each input: given paths, or temporary files of arrays.
+
+    Raises UsageError, naming `setting`, for other values.
+    """
     given = dict_in(given, setting, "array")
     arrays = {name: value for name, value in given.items() if not isinstance(value, (str, os.PathLike))}
     files = {name: os.fspath(value) for name, value in given.items() if name not in arrays}

@@ -43,7 +43,7 @@ class Found:
     text: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `onnxopt find --format json` prints it."""
+        """Returns the data of `onnxopt find --format json`."""
         return {name: value for name, value in plain(self).items() if name != "text"}
 
     def __str__(self) -> str:

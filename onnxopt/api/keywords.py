@@ -1,4 +1,7 @@
-"""Keywords that a function does not have, and those that do what was meant: other tools', the command's, misspelled."""
+"""Unknown keywords of a function, and their equivalents.
+
+Equivalents exist for keywords of other tools, options of the command, and misspelled names.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,7 @@ _MEANT: Final = {
 
 
 def refuse(called: str, wrong: Iterable[str], known: Collection[str]) -> None:
-    """Raises TypeError if there are `wrong` keywords, which the function `called` so does not have; says what to write
-    instead."""
+    """Raises TypeError for keywords `wrong` that the function `called` does not have, with the equivalents."""
     for name in wrong:
         if name not in known:
             meant = _MEANT.get(name) or nearest(name, known, f"help(onnxopt.{called}) lists those that there are")
@@ -76,7 +78,7 @@ def refuse(called: str, wrong: Iterable[str], known: Collection[str]) -> None:
 
 
 def refuse_second(function: str, given: object) -> NoReturn:
-    """Raises TypeError for what stands where the path of the result belongs."""
+    """Raises TypeError for a second positional argument that is no path."""
     meant = f"level={given}" if isinstance(given, int) else "each setting is a keyword, such as level=3"
     kind = type(given).__name__
     raise TypeError(f"{function}() takes the path of the result as its second argument, not {an(kind)}: {meant}")

@@ -185,5 +185,5 @@ def optimize(
 
 
 def optimize_file(source: AnyModel, destination: str | os.PathLike[str], **settings: Any) -> Report:
-    """`optimize` with a path for the result; returns its report."""
+    """`optimize` with a path for the result; returns the report."""
     return optimize(source, file_path(destination), **settings).report

@@ -83,8 +83,11 @@ def diff(
     *,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Page:
-    """Show in an HTML page, which is written to `output`, what differs between any two models: operators, inputs and
-    outputs, weights, and both graphs. Nothing is run. Raises ModelError and WriteError."""
+    """Returns an HTML page about the differences of any two models.
+
+    The page has operators, inputs and outputs, weights and both graphs, and is written to `output`. The models are not
+    run. Raises ModelError and WriteError.
+    """
     with _pages([a, b], output) as ((before, after), write):
         from onnxopt.comparison import compare_files
 
@@ -106,7 +109,10 @@ class _Write(Protocol):
 def _pages(
     models: Sequence[AnyModel], output: str | os.PathLike[str] | None, record: str | os.PathLike[str] | None = None
 ) -> Iterator[tuple[list[Path], _Write]]:
-    """The files of models, which errors name, and what makes a page and writes it to `output`, another file."""
+    """Yields the files of models, and a function that builds the page and writes `output`.
+
+    Errors name the models.
+    """
     with ExitStack() as stack:
         files = [stack.enter_context(model_file(model)) for model in models]
         staged = None

@@ -1,4 +1,4 @@
-"""What `onnxopt.optimize` returns."""
+"""The result of `onnxopt.optimize`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Result:
     """The optimized model and the report of the optimization."""
 
     def __init__(self, report: Report, model: ModelProto | Path) -> None:
-        """`model`: the model, or the file that it was written to."""
+        """`model`: the model, or the file of the result."""
         self.report = report
         self._model = model
 
     @cached_property
     def model(self) -> ModelProto:
-        """The ModelProto with all its weights. A result that was written is read when this is first asked for."""
+        """The ModelProto with all weights. A written result is read at the first access."""
         return load_whole(self._model) if isinstance(self._model, Path) else self._model
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One model file into another, as the command and `onnxopt.optimize` do it: cut, optimized, verified, rolled back."""
+"""Optimize a model file into another: extract, optimize, verify, roll back. Shared by command and API."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def run(
     zero_weights: bool = False,
     began: float | None = None,
 ) -> Report:
-    """Optimize `source` into `destination`, which the report calls as `called` says.
+    """Optimize `source` into `destination`; the report uses the names in `called`.
 
-    `inputs` and `outputs`: values at which the model is cut first; `cut` is told what came of that. `verifier`: one of
-    `source`, that was started before. `began`: when the caller began, by `time.perf_counter`, for the report's seconds.
-    Raises what `optimize_or_roll_back` and `extract_file` raise.
+    `inputs` and `outputs`: values at the ends of the part; `cut` gets the extraction. `verifier`: a started verifier of
+    `source`. `began`: start time of the caller by `time.perf_counter`, for the report. Raises the errors of
+    `optimize_or_roll_back` and `extract_file`.
     """
     start = time.perf_counter() if began is None else began
     found: Extraction | None = None

@@ -1,4 +1,4 @@
-"""The settings of an optimization as keywords: those of the command's options, with the same names and defaults."""
+"""Settings of an optimization as keywords, with the names and defaults of the command's options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxopt.worker.limits import Limits
 
 
 class Settings(TypedDict, total=False):
-    """What runs, and on what: for each function that optimizes."""
+    """Settings for passes and changes of the model, of each function that optimizes."""
 
     level: int
     pipeline: str | None
@@ -41,7 +41,7 @@ class Settings(TypedDict, total=False):
 
 
 class OfAResult(Settings, total=False):
-    """And what becomes of the result that is kept."""
+    """Further settings for a written result."""
 
     max_rewrites: int | None
     provenance: bool
@@ -51,8 +51,10 @@ class OfAResult(Settings, total=False):
 
 
 def make_options(**settings: Unpack[OfAResult]) -> OptimizeOptions:
-    """Returns the options; loads the plugins, and warns of passes that are not for the target. Raises UsageError for
-    what is no setting."""
+    """Returns the options; loads the plugins, and warns of passes for other targets.
+
+    Raises UsageError for an invalid setting.
+    """
     given: dict[str, Any] = {**settings}
     for plugin in all_in(given.pop("plugins", ()), "plugins", "files and modules"):
         from onnxopt.pipeline.registry import load_module

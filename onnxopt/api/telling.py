@@ -1,4 +1,4 @@
-"""What the command prints, for `logging.getLogger("onnxopt")`."""
+"""Messages of the command, for `logging.getLogger("onnxopt")`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
-    """Log the report line by line. `verified`: somebody wants to know whether the result is right: a verdict that does
-    not say so is a warning, and so are the `remarks`."""
+    """Log the report line by line.
+
+    `verified`: verification was requested, so an unproven verdict is a warning; so are `remarks`.
+    """
     import logging  # most commands print, and need not import it
 
     from onnxopt.reporting import plain
@@ -28,7 +30,7 @@ def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
 
 
 def warn(texts: Iterable[str]) -> None:
-    """Log each as a warning, which Python prints on stderr where nobody configured what becomes of it."""
+    """Log each line as a warning, which Python prints on stderr by default."""
     for text in texts:
         import logging
 

@@ -16,8 +16,9 @@ _COMMA: Final = re.compile(r"(?<!\\),")  # between names
 
 
 def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Callable[[Any], Any]:
-    """An option for names, repeated or separated by commas (`\\,` is a comma in a name). `complete`: known names for
-    the shell.
+    """An option for names, repeated or separated by commas (`\\,` is a comma in a name).
+
+    `complete`: known names for the shell.
     """
     return click.option(*words, callback=_names, multiple=True, shell_complete=complete, metavar=metavar, help=help)
 

@@ -137,6 +137,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _is_only_written_to(path: Path) -> bool:
-    """Returns whether the path cannot be replaced by a rename (/dev/stdout may be a file in use by another program)."""
+    """Returns whether the path cannot be replaced by a rename.
+
+    /dev/stdout may be a file in use by another program.
+    """
     place = path.absolute()
     return place.parts[1:2] in (("dev",), ("proc",)) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)

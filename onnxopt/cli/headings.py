@@ -32,7 +32,10 @@ def _heading(param: click.Parameter) -> str:
 
 
 class HeadedCommand(ProjectCommand):
-    """A command with two levels of help. `main`: the parameters described by `--help`, in order; the rest is named."""
+    """A command with two levels of help.
+
+    `main`: the parameters described by `--help`, in order; the rest is named.
+    """
 
     def __init__(self, *args: Any, main: Iterable[str], **given: Any) -> None:
         super().__init__(*args, **given)

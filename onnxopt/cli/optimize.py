@@ -277,8 +277,9 @@ def optimize(
 
 
 def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
-    """Returns whether the arguments are IN OUT. Raises UsageError for ambiguous arguments, and for options of IN OUT
-    or files only.
+    """Returns whether the arguments are IN OUT.
+
+    Raises UsageError for ambiguous arguments, and for options of IN OUT or files only.
     """
     cut = asked["begin"] or asked["end"]
     to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])

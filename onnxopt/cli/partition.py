@@ -117,8 +117,9 @@ def partition(
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
-    """Raises UsageError for operators unknown to both the model and the standard. A backend uses a single list for
-    all models.
+    """Raises UsageError for operators unknown to both the model and the standard.
+
+    A backend uses a single list for all models.
     """
     from difflib import get_close_matches
 

@@ -174,7 +174,10 @@ _MAX_DOTS: Final = 256  # dots of a line: what reads it takes a time that grows 
 
 
 def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """Returns (file, settings) of the named file, or of the nearest file found. Raises UsageError for invalid TOML."""
+    """Returns (file, settings) of the named file, or of the nearest file found.
+
+    Raises UsageError for invalid TOML.
+    """
     if named is not None:
         return named, _settings_in(named)
     for place in (folder, *folder.parents):

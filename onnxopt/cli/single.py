@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class Single:
-    """The request. `given`: options of the pipeline. `of_a_result`: other options of the optimizer. `inputs`,
-    `outputs`: values at the ends of the part.
+    """The request. `given`: options of the pipeline.
+
+    `of_a_result`: other options of the optimizer. `inputs`, `outputs`: values at the ends of the part.
     """
 
     verify_options: VerifyOptions | None
@@ -42,8 +43,9 @@ class Single:
     outputs: tuple[str, ...] = ()
 
     def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
-        """Optimize, and print the result; returns the exit code. `called`: the user's names of source and
-        destination. Raises the errors of `optimize_file`.
+        """Optimize, and print the result; returns the exit code.
+
+        `called`: the user's names of source and destination. Raises the errors of `optimize_file`.
         """
         called = called or (str(source), str(destination))
         try:

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class Telling:
-    """Settings of the output. `format`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors
-    only.
+    """Settings of the output.
 
-    `data_on_stdout`: stdout is used for the model. `verbose`: rules, and reasons for declining. `stats`: changes by
-    operator.
+    `format`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors only. `data_on_stdout`: stdout
+    is used for the model. `verbose`: rules, and reasons for declining. `stats`: changes by operator.
     """
 
     format: str = "text"

@@ -46,8 +46,9 @@ class Number(click.FloatRange):
 
 
 class NewFile(click.Path):
-    """A file to write: not a folder, and not `-`, which would be a file with this name. `instead`: the option that
-    writes to stdout.
+    """A file to write: not a folder, and not `-`, which would be a file with this name.
+
+    `instead`: the option that writes to stdout.
     """
 
     def __init__(self, instead: str = "") -> None:

@@ -88,8 +88,9 @@ def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
-    """Returns for each rule the number of rewrites and the reasons for declining; for a single rule, with an example
-    of each reason.
+    """Yields for each rule the number of rewrites and the reasons for declining.
+
+    For a single rule, each reason has an example.
     """
     from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
     from onnxopt.rewriting.unknown import refuse_unknown

@@ -1,4 +1,4 @@
-"""What came of many models: lines for logs, a table for terminals, markdown for pull requests."""
+"""Outcomes of many models: lines for logs, a table for terminals, markdown for pull requests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ MARK: Final = {"failed": "✗", "would change": "!"}
 
 
 def lines(outcome: dict[str, Any]) -> Iterator[str]:
-    """One line for an outcome (`batch.Outcome.to_dict()`), and one for each place where the result goes wrong. Why it
-    failed is an error, and said as such."""
+    """Returns a line for an outcome (`batch.Outcome.to_dict()`), and a line for each place of a difference.
+
+    A failure has an error line.
+    """
     outcome = cleaned(outcome)
     yield _line(outcome)
     if outcome["report"] is not None:
@@ -63,7 +65,7 @@ def sizes(outcome: dict[str, Any]) -> str:
 
 
 def verdict(outcome: dict[str, Any]) -> str:
-    """verified; what is less than that, with its message; empty where there was nothing to verify."""
+    """Returns `verified`, or a weaker verdict with its message; empty without verification."""
     found = _found(outcome)
     return judged.brief(found) if found else ""
 
@@ -82,14 +84,14 @@ def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def note(outcome: dict[str, Any]) -> str:
-    """What was left out of the result; empty for most."""
+    """Returns the rewrites left out of the result; mostly empty."""
     lines = left_out((outcome["report"] or {}).get("rolled_back", []))
     more = f"; and {len(lines) - 1} more" if len(lines) > 1 else ""
     return lines[0] + more if lines else ""
 
 
 def said(outcome: dict[str, Any]) -> str:
-    """What is to be said of it: why it failed, what was left out, else its status."""
+    """Returns the failure of an outcome, the rewrites left out, or else the status."""
     status = str(outcome["status"])
     if status == "would change":
         status += f": {nodes(outcome)}"
@@ -97,8 +99,10 @@ def said(outcome: dict[str, Any]) -> str:
 
 
 def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
-    """What else there is to say, line by line: the verdict where it is more than a word, and places; `full`: any
-    verdict, with the figures of pieces and noise."""
+    """Returns further lines: a verdict with a message, and places.
+
+    `full`: every verdict, with figures of pieces and noise.
+    """
     found = _found(outcome)
     if found is None:
         return []
@@ -119,7 +123,7 @@ def summary(outcomes: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
-    """A table as GitHub renders it."""
+    """Returns a table in GitHub's markdown."""
     rows = ["| | model | nodes | size | result | |", "|-|-|-|-|-|-|"]
     for o in cleaned(outcomes):
         cells = [mark(o), "`{}`".format((o["destination"] or o["source"]).replace("`", "'"))]
@@ -130,7 +134,7 @@ def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
 
 
 def _last(outcome: dict[str, Any]) -> list[str]:
-    """The last column of a table: why it failed or what was left out, else the verdict; and what else there is."""
+    """Returns the last column of a table: the failure, the rewrites left out or the verdict, with further lines."""
     first = outcome["message"] or note(outcome)
     more = told(outcome)
     if not first and not more and outcome["report"] is not None:
@@ -145,7 +149,7 @@ def _markdown(text: str) -> str:
 
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
-    """A table for a terminal, without what is said as an error."""
+    """Print a table on a terminal, without errors."""
     from rich.text import Text
 
     from onnxopt.reporting.fitting import Fitting

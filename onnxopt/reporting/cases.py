@@ -1,4 +1,4 @@
-"""`onnxopt verify` as plain lines, for pipes and logs: cases, one line an output; nothing wraps, everything greps."""
+"""`onnxopt verify` as plain lines for pipes and logs: cases, with an unwrapped line for each output."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def sizes(case: dict[str, Any]) -> str:
 
 
 def label(o: dict[str, Any]) -> str:
-    """The name of an output, and which two are compared if not A and B."""
+    """Returns the name of an output, and the compared models if not A and B."""
     return f"{o['name']} [{o['against']}]" if o["against"] else str(o["name"])
 
 
 def kind(o: dict[str, Any]) -> str:
-    """`float32[2,8]`; empty for what was not computed."""
+    """Returns `float32[2,8]`; empty for an output without a value."""
     if not o["dtype"]:
         return ""
     return f"{o['dtype']}[{','.join(map(str, o['shape']))}]"
 
 
 def figures(o: dict[str, Any]) -> bool:
-    """Are there differences to show? Not for what cannot be subtracted."""
+    """Returns whether an output has differences to show; types without subtraction have none."""
     return o["max_abs"] != float("inf") and o["dtype"] not in ("", "bool", "object", "none", "map")
 
 
@@ -70,7 +70,7 @@ def counts(pair: list[int]) -> str:
 
 
 def tolerances(found: dict[str, Any]) -> Iterator[str]:
-    """What is allowed, by type."""
+    """Returns the tolerance of each type."""
     allowed = {
         o["dtype"]: (o["rtol"], o["atol"]) for c in found["cases"] for o in c["outputs"] if o["rtol"] is not None
     }

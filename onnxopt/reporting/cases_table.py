@@ -1,4 +1,4 @@
-"""`onnxopt verify` in a terminal: its cases as a table."""
+"""`onnxopt verify` in a terminal: the cases as a table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _table(found: dict[str, Any], left_out: Collection[str] = ()) -> Table:
 
 
 def _cells(o: dict[str, Any]) -> dict[str, str]:
-    """What there is to say of an output, by heading."""
+    """Returns the cells of an output, by heading."""
     cells = dict.fromkeys(_FIGURES, "") | {"type": kind(o)}
     if figures(o):
         cells |= {"max abs": f"{o['max_abs']:.1e}", "max rel": f"{o['max_rel']:.1e}"}
@@ -84,7 +84,10 @@ def _cells(o: dict[str, Any]) -> dict[str, str]:
 
 
 def _worst(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(those to show, those that are fine): all that differ, and the largest differences, in the model's order."""
+    """Returns (shown outputs, remaining equal outputs), in the model's order.
+
+    Shown are all different outputs and the largest differences.
+    """
     ranked = sorted(range(len(outputs)), key=lambda i: (outputs[i]["ok"], -outputs[i]["max_rel"]))
     count = max(_MAX_OUTPUTS, sum(not o["ok"] for o in outputs))
     return [outputs[i] for i in sorted(ranked[:count])], [outputs[i] for i in ranked[count:]]

@@ -1,4 +1,4 @@
-"""What build systems read: GitHub's annotations, and JUnit's XML."""
+"""Output for build systems: GitHub's annotations, and JUnit XML."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from onnxopt.reporting.batch import said, told
 
 
 def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Workflow commands: an error for what failed, a warning for what was left out. See "Workflow commands for GitHub
-    Actions"; percent signs and line ends are escaped, in properties colons and commas too."""
+    """Returns workflow commands: an error for a failure, a warning for rewrites left out.
+
+    See "Workflow commands for GitHub Actions". Percent signs and line ends are escaped, in properties colons and commas
+    too.
+    """
     for o in cleaned(outcomes):
         if not o["code"]:
             continue
@@ -23,7 +26,7 @@ def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _in_repository(path: str) -> str:
-    """As GitHub finds it: from the root of the repository, wherever we were started."""
+    """Returns a path relative to the root of the repository, independent of the current folder."""
     root = os.environ.get("GITHUB_WORKSPACE")
     if not root or "://" in path:
         return path

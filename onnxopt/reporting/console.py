@@ -1,4 +1,4 @@
-"""The report of one optimization in a terminal: passes, rules, what was declined, the verdict."""
+"""The report of an optimization in a terminal: passes, rules, declined matches, the verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_report(report: dict[str, Any], verbose: int) -> None:
 
 
 def print_details(report: dict[str, Any], verbose: int, title: str) -> None:
-    """Print what the passes did, without what came of it."""
+    """Print the rewrites of the passes, without the result."""
     parts = [Text(title, style="bold")] if title else []
     show(Group(*parts, *_details(cleaned(report), verbose)))
 
@@ -61,7 +61,7 @@ def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
 
 
 def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list[RenderableType]:
-    """A verdict, with its places; `seen`: with the figures of the second look."""
+    """Returns a verdict with its places; `seen`: with the figures of the compared pieces."""
     style = STYLES[found["status"]]
     parts: list[RenderableType] = []
     if seen and (table := _grid(verdict.grouped(verdict.figures(found)))).rows:
@@ -76,7 +76,7 @@ def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list
 
 
 def _grid(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
-    """Labels and what belongs to them; lines that are too long go on below their text."""
+    """Returns labels with their texts; long texts wrap below the text column."""
     grid = Table.grid(padding=(0, gap, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")

@@ -1,4 +1,7 @@
-"""What fits a terminal: tables that leave out columns before a figure is cut, names that fold between their parts."""
+"""Layout for the width of a terminal.
+
+Tables drop columns instead of cutting figures, and long names fold between parts.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ _WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an op
 
 @dataclass(frozen=True)
 class Fitting:
-    """The first of several tables that fits the terminal, where columns that may wrap need no more than `least`; where
-    none does, `otherwise`, or else the last."""
+    """The first table that fits the terminal, or `otherwise`, or the last table.
+
+    Text that may wrap counts `least` columns.
+    """
 
     tables: Sequence[Table]
     least: int = 16
@@ -43,7 +48,7 @@ class Fitting:
 
 @dataclass(frozen=True)
 class Name:
-    """A name that is never cut: it goes on in the next line, behind a part that ends."""
+    """A name that is never cut: a long name continues in the next line, after a complete part."""
 
     text: str
     style: str = ""

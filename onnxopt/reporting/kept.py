@@ -1,4 +1,4 @@
-"""What a guard keeps that is large: said of itself, where `-v` has the rest."""
+"""Large parts of a model kept by a guard: reported without `-v` as well."""
 
 from __future__ import annotations
 

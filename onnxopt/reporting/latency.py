@@ -25,14 +25,16 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def middle(latency: dict[str, Any]) -> str:
-    """`1.23 (95 %: 1.21 to 1.25)`; no interval if there was one opening only."""
+    """Returns `1.23 (95 %: 1.21 to 1.25)`; without an interval for a single loading."""
     interval = [milliseconds(latency[key]) for key in ("low", "high") if latency[key] is not None]
     return milliseconds(latency["median"]) + (f" (95 %: {' to '.join(interval)})" if interval else "")
 
 
 def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Where the time goes: (operator, a column for each file), a column of (label, milliseconds, nodes); the small ones
-    together."""
+    """Returns the time by operator: (operator, a column for each file).
+
+    A column is (label, milliseconds, nodes). Small operators are merged.
+    """
     rows = found["operators"]
     least = _MIN_SHARE * max((sum(times) for times in zip(*(row["seconds"] for row in rows))), default=0.0)
     large = [row for row in rows[:_MAX_OPERATORS] if max(row["seconds"]) >= least]
@@ -50,14 +52,14 @@ def operators(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits of it: 0.0123, 4.56, 789."""
+    """Returns three digits: 0.0123, 4.56, 789."""
     value = seconds * 1e3
     digits = max(0, 2 - len(str(int(value))) + 1) if value >= 1 else 4
     return f"{value:.{digits}f}"
 
 
 def conclusions(found: dict[str, Any]) -> Iterator[str]:
-    """`B / A: 0.780 (95 %: 0.770 to 0.790): B is faster`; no interval if there was one opening only."""
+    """Returns `B / A: 0.780 (95 %: 0.770 to 0.790): B is faster`; without an interval for a single loading."""
     for r in found["ratios"]:
         words = "as fast as A, as far as can be told" if r["verdict"] == "same" else r["verdict"]
         interval = "" if r["low"] is None else f" (95 %: {r['low']:.3f} to {r['high']:.3f})"
@@ -65,7 +67,7 @@ def conclusions(found: dict[str, Any]) -> Iterator[str]:
 
 
 def conditions(found: dict[str, Any]) -> str:
-    """How it was measured."""
+    """Returns the conditions of the measurement."""
     count = found["threads"]
     threads = counted(count, "thread") if count else "threads as onnxruntime chooses"
     dims = "".join(f", {name}={size}" for name, size in found["dims"].items())

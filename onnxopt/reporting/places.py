@@ -1,4 +1,4 @@
-"""Where two models part: the nodes of both, what they start from, and the rewrites that made them."""
+"""Places of differences: the nodes of both models, their inputs, and the responsible rewrites."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def more(found: dict[str, Any], verbose: int = 0) -> str:
 
 
 def headline(place: dict[str, Any]) -> str:
-    """`r` in main / If / then_branch: differs by 2.5e-01 of its range, rounding alone by 1.2e-07, case random."""
+    """Returns `r` in main / If: differs by 2.5e-01 of its range, rounding alone by 1.2e-07, case random."""
     return f"{value(place)}: {difference(place)}"
 
 
@@ -45,7 +45,7 @@ def value(place: dict[str, Any]) -> str:
 
 
 def difference(place: dict[str, Any]) -> str:
-    """How the value differs, what rounding alone does there, and in which case."""
+    """Returns the difference of a value, the effect of rounding alone, and the case."""
     noise = place["noise"]
     said: str = place["record"]["note"]
     if noise is not None and "differ" in said:
@@ -55,7 +55,7 @@ def difference(place: dict[str, Any]) -> str:
 
 
 def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
-    """(label, text), line by line; a label that is empty goes on with the one before."""
+    """Returns (label, text) for each line; an empty label continues the preceding label."""
     for side, label in SIDES.items():
         nodes = place[side]
         if not verbose or not nodes:
@@ -74,7 +74,7 @@ def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def line(place: dict[str, Any]) -> str:
-    """All of it in one line, for those who show no more."""
+    """Returns the place as a single line."""
     sides = [f"{label}: {piece(place[side])}" for side, label in SIDES.items()]
     rest = _and_more(len(place["rewrites"]) - 1)
     made = [f"made by {short(text, _LINE)}{f' {rest}' if rest else ''}" for text in place["rewrites"][:1]]
@@ -82,7 +82,7 @@ def line(place: dict[str, Any]) -> str:
 
 
 def piece(nodes: Sequence[dict[str, Any]]) -> str:
-    """The node that makes the value, behind which others: `BatchNormalization "bn"(c, …) after Conv "conv"`."""
+    """Returns the node of a value with the nodes before: `BatchNormalization "bn"(c, …) after Conv "conv"`."""
     if not nodes:
         return "no node"
     before = [f"{n['op']}{_name(n)}" for n in reversed(nodes[:-1])]

@@ -1,4 +1,4 @@
-"""The report of one optimization as plain lines, for pipes and logs: nothing wraps, everything greps."""
+"""The report of an optimization as plain lines, for pipes and logs, unwrapped for grep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """What the passes did, without what came of it."""
+    """Returns the rewrites of the passes, without the result."""
     for p in report["pipeline"]["passes"]:
         hits = pass_hits(p)
         if hits or p["nodes"] or (verbose and declines(p)):
@@ -76,7 +76,7 @@ def int64_left(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def choices(report: dict[str, Any], verbose: int) -> Iterator[str]:
-    """What was done for the target; with `verbose` also why, a line each."""
+    """Returns the choices for a target; with `verbose` a line with the reason for each."""
     found = report.get("choices") or []
     if found:
         yield f"target {report['target']}: {', '.join(choice['what'] for choice in found)}"
@@ -89,7 +89,7 @@ def _nodes(change: int, width: int = 0) -> str:
 
 
 def warnings(report: dict[str, Any]) -> list[str]:
-    """What is odd, of which nobody asked."""
+    """Returns warnings about unusual parts of the model or run."""
     found = [*report["pipeline"]["warnings"]]
     if count := report.get("brought_in"):
         found.append(f"{counted(count, 'small tensor')} of data files went into the model, where runtimes read sizes")
@@ -101,7 +101,7 @@ def pass_hits(p: dict[str, Any]) -> int:
 
 
 def declines(p: dict[str, Any]) -> bool:
-    """Did a pattern of this pass match, and a guard not hold?"""
+    """Returns whether a pattern of this pass matched, and a guard declined."""
     return any(rule["declined"] for rule in p["rules"].values())
 
 
@@ -109,8 +109,10 @@ _OPERATORS: Final = 2  # verbosity
 
 
 def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
-    """The passes that found nothing, or did not run: one line for each reason. The operators that each one misses are
-    told from `-vv` on."""
+    """Returns the passes without rewrites, and skipped passes: a line for each reason.
+
+    From `-vv` on with the missing operators.
+    """
     found: dict[str, list[str]] = {}
     if verbose:
         idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
@@ -123,18 +125,18 @@ def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
 
 
 def did_not_run(pipeline: dict[str, Any], verbose: int) -> dict[str, str]:
-    """The passes that were left out, and why; without `verbose` those that miss another, which nobody asked for."""
+    """Returns the skipped passes with reasons; without `verbose` only passes with a missing requirement."""
     skipped = pipeline.get("skipped", {}).items()
     return {name: why for name, why in skipped if verbose or why.startswith("requires ")}
 
 
 def statistics(p: dict[str, Any]) -> dict[str, int]:
-    """What a pass counted that only looked."""
+    """Returns the counts of an analysis pass."""
     return {} if p.get("changed", True) else {what: rule["hits"] for what, rule in p["rules"].items() if rule["hits"]}
 
 
 def summary(report: dict[str, Any]) -> str:
-    """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`; and the data files that belong to it."""
+    """Returns `out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`, with the data files."""
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
     nodes = counted(after, "node")
     if before != after:
@@ -147,7 +149,7 @@ def summary(report: dict[str, Any]) -> str:
 
 
 def data(report: dict[str, Any]) -> str:
-    """`, data in out.onnx.3f2a9c1b8d04.data`: what goes where the result goes; empty for most."""
+    """Returns `, data in out.onnx.3f2a9c1b8d04.data`, the data file of the result; mostly empty."""
     names = report.get("data") or []
     return f", data in {_few(names)}" if names else ""
 
@@ -158,7 +160,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
-    """What came of verification, line by line."""
+    """Returns the lines of the verification."""
     found = report.get("verification")
     if found is None:
         if report["changed"]:
@@ -173,8 +175,10 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
 
 
 def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) -> list[str]:
-    """`rolled_back` of the report, a line each, and with `matched` the nodes below it; values that stay float32 for the
-    same reason share a line."""
+    """Returns a line for each entry of `rolled_back`, with `matched` also the nodes.
+
+    Values that stay float32 for the same reason share a line.
+    """
     lines: list[str] = []
     wide: dict[str, list[str]] = {}
     for r in rolled_back:
@@ -202,7 +206,7 @@ def _left_out(r: dict[str, Any]) -> str:
 
 
 def change(n: int) -> str:
-    """A difference in bytes, with its sign: -1.2 KiB; empty for none."""
+    """Returns a difference in bytes with a sign, -1.2 KiB; empty for no difference."""
     return "" if not n else ("-" if n < 0 else "+") + size(abs(n))
 
 

@@ -1,4 +1,4 @@
-"""What happens now, on stderr, for work that takes more than a second; nothing when nobody looks."""
+"""Progress on stderr of work longer than a second, on a terminal only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def _is_seen() -> bool:
 
 
 class Progress:
-    """`phase(name)` says what happens now; `steps`: of an optimization. Shown from one second on, on a terminal only,
-    with the time since it was entered."""
+    """Display of the current phase, set by `phase(name)`. `steps`: of an optimization.
+
+    The display starts after a second, on a terminal only, with the time since the start.
+    """
 
     def __init__(self, enabled: bool = True, steps: bool = False) -> None:
         self._timer = threading.Timer(_DELAY, self._show) if enabled and _is_seen() else None
@@ -67,9 +69,11 @@ class Progress:
 
 
 def optimization_steps(phase: str) -> str:
-    """`load › passes: dead-code › write › verify` in rich's markup, with the present step in bold, and how much of that
-    is done where a share stands behind its name, the past ones green. What is no step, such as bisecting, stands for
-    itself; what else has a name is a pass."""
+    """Returns `load › passes: dead-code › write › verify` in rich's markup.
+
+    The current step is bold, finished steps are green. A share behind the name of the current step shows its progress.
+    A phase that is no step, such as bisecting, stands alone; every other name is a pass.
+    """
     from rich.markup import escape
 
     name, _, share = phase.partition(" ")
@@ -86,8 +90,10 @@ def optimization_steps(phase: str) -> str:
 
 
 class Board:
-    """Which of many models run, and what happens to each; how many are done, and how long the rest may take. On a
-    terminal only."""
+    """Display of running models and their phases, on a terminal only.
+
+    The display has the number of finished models, and the estimated remaining time.
+    """
 
     def __init__(self, total: int, enabled: bool = True) -> None:
         self._live: Any = None

@@ -1,4 +1,4 @@
-"""`onnxopt stats` in a terminal: one model, or two side by side with what changed."""
+"""`onnxopt stats` in a terminal: a model, or two models side by side with the changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LISTED: Final = 6  # inputs and outputs shown
 
 
 def one(stats: ModelStats) -> RenderableType:
-    """Table of one model."""
+    """Returns the table of a model."""
     rows = [_row(name, figures_of(stats, name, n)) for name, n in stats.operators.items()]
     sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
     interface = Table.grid(padding=(0, 2, 0, 0))
@@ -56,7 +56,7 @@ def one(stats: ModelStats) -> RenderableType:
 
 
 def _nodes(stats: ModelStats) -> Table:
-    """The nodes that compute most."""
+    """Returns the nodes with the most work."""
     assert stats.work is not None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     repeated = any(n.times != 1 for n in stats.work.nodes)
@@ -72,7 +72,7 @@ def _nodes(stats: ModelStats) -> Table:
 
 
 def diff(a: ModelStats, b: ModelStats) -> RenderableType:
-    """Table of what changed from `a` to `b`: without the relative, then the absolute change where it is narrow."""
+    """Returns the table of changes from `a` to `b`; narrow forms omit the relative, then the absolute change."""
     rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
     sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
     tables = _narrowing(("before", "after", "change", "%"), rows, sums, least=2)
@@ -81,8 +81,7 @@ def diff(a: ModelStats, b: ModelStats) -> RenderableType:
 
 
 def _narrowing(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], least: int = 1) -> list[Table]:
-    """The table, and it without the last columns, one after the other: no fewer than `least` of figures, at last close
-    together."""
+    """Returns the table in ever narrower forms. The last form has `least` figures, without padding."""
     numbers = [*range(len(headings), least - 1, -1), least]
     return [
         _table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums], close=i == len(numbers) - 1)
@@ -104,7 +103,7 @@ def _table(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells]
 
 
 def _row(name: str, figures: Sequence[str], style: str = "") -> Cells:
-    """Names come from files: no strings, so that nothing in them is markup."""
+    """Returns a row. Names of files are rich Texts, never strings, so that nothing is parsed as markup."""
     return [Name(name, style), *(Text(f, style) for f in figures)]
 
 

@@ -1,4 +1,4 @@
-"""What `onnxopt stats` counts, in words: one model, or two side by side with what changed; as Markdown and CSV."""
+"""`onnxopt stats` in words, as Markdown and CSV: a model, or two models side by side with the changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def change(before: int, after: int, show: Show = exact) -> str:
 
 
 def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]:
-    """(what, before, after, how to show it); parts of the row before start with two spaces."""
+    """Returns (label, before, after, format); labels of sub-entries start with two spaces."""
     yield "nodes", a.nodes, b.nodes, exact
     inner = [sum(n for scope, n in s.nodes_by_scope.items() if scope != "main") for s in (a, b)]
     if any(inner):
@@ -71,19 +71,19 @@ def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]
 
 
 def operators(a: ModelStats, b: ModelStats) -> list[Row]:
-    """Operator counts, the largest decrease first, then those that stayed, by count."""
+    """Returns operator counts: the largest decrease first, then unchanged operators, by count."""
     names = sorted({*a.operators, *b.operators})
     rows = [(name, a.operators.get(name, 0), b.operators.get(name, 0)) for name in names]
     return sorted(rows, key=lambda r: (r[2] == r[1], r[2] - r[1] or -r[2]))
 
 
 def headings_of(stats: ModelStats) -> tuple[str, ...]:
-    """What is said of each operator."""
+    """Returns the columns of an operator."""
     return ("nodes", "MACs", "FLOPs") if stats.work is not None else ("nodes",)
 
 
 def figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
-    """Under these headings, of an operator that `n` nodes have."""
+    """Returns the figures for these headings, of an operator with `n` nodes."""
     if stats.work is None:
         return (exact(n),)
     macs, flops = stats.work.macs_by_operator.get(operator, 0), stats.work.flops_by_operator.get(operator, 0)
@@ -91,7 +91,7 @@ def figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
 
 
 def notes(stats: ModelStats) -> Iterator[str]:
-    """What the figures leave out."""
+    """Returns notes on incomplete figures."""
     work = stats.work
     if work is None:
         return
@@ -106,7 +106,7 @@ def notes(stats: ModelStats) -> Iterator[str]:
 
 
 def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
-    """What callers would notice: an optimizer has no business here."""
+    """Returns changes of inputs and outputs, which an optimizer must not make."""
     for kind, before, after in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
         for name in dict.fromkeys((*before, *after)):
             x, y = before.get(name), after.get(name)

@@ -1,4 +1,4 @@
-"""The terminal as rich writes to it: the only console, so that no name is markup, and none is anything but text."""
+"""The terminal through rich: the only console. Names are plain text, without markup or control sequences."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _UNBOUNDED: Final = 10_000  # characters: nobody folds what a program or a file 
 
 
 class Terminal(Console):
-    """Strings are text: who wants a style makes a `Text`. What is no terminal is as wide as what is written, unless
-    COLUMNS says otherwise. Where there is no stream (pythonw on Windows), what is written goes nowhere."""
+    """A console in which strings are plain text; a style needs a `Text`.
+
+    Without a terminal the width is unlimited, unless COLUMNS is set. Without a stream (pythonw on Windows) output is
+    dropped.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -26,7 +29,7 @@ class Terminal(Console):
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What rich is about to write, piece by piece; only its own pieces control anything."""
+        """Returns rich's segments with names escaped; only rich's own segments may control the terminal."""
         for piece in super().render(renderable, options):
             if piece.control:
                 yield piece
@@ -35,7 +38,7 @@ class Terminal(Console):
 
 
 def show(*renderables: RenderableType) -> None:
-    """Print them to stdout."""
+    """Print to stdout."""
     terminal = Terminal()
     for renderable in renderables:
         terminal.print(renderable)

@@ -1,4 +1,4 @@
-"""A verdict in words: what it is, what was seen in pieces, what rounding alone does, and where it goes wrong."""
+"""A verdict in words: status, compared pieces, the effect of rounding alone, and places of differences."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def is_plain(found: dict[str, Any]) -> bool:
 
 
 def brief(found: dict[str, Any]) -> str:
-    """The word alone, where that is all there is to say."""
+    """Returns the status alone if there is no message."""
     return MARKS[found["status"]][1] if is_plain(found) else sentence(found)
 
 
 def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
-    """The verdict, where it goes wrong, and a hint."""
+    """Returns the verdict, the places of differences, and a hint."""
     yield f"{MARKS[found['status']][0]} {sentence(found)}"
     for text in (*places.lines(found, verbose), found["hint"]):
         if text:
@@ -46,7 +46,7 @@ def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def figures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what, text) of the second look: the pieces, and the noise of outputs."""
+    """Returns (label, text): the compared pieces, and the noise of outputs."""
     if found["pieces"] is not None:
         yield from _pieces(found["pieces"])
     ranked = sorted(found["noise"].items(), key=lambda item: -item[1])
@@ -57,7 +57,7 @@ def figures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def grouped(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Without labels that say what the one before says."""
+    """Returns rows without repeated labels."""
     last = ""
     for label, text in rows:
         yield label if label != last else "", text

@@ -1,4 +1,4 @@
-"""The report of an optimization as one HTML page that needs nothing else."""
+"""The report of an optimization as a self-contained HTML page."""
 
 from onnxopt.reporting.html.page import page
 

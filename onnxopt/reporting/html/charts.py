@@ -16,8 +16,10 @@ _MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
 
 
 def operators(data: dict[str, Any]) -> Markup:
-    """Each operator before and after: the largest change first, those that stayed folded. Of one model how often it
-    has each."""
+    """Returns counts of operators before and after: the largest change first, unchanged operators folded.
+
+    For a single model, its counts.
+    """
     if len(data["stats"]) == 1:
         return _counts(data["stats"][0]["operators"])
     before, after = (s["operators"] for s in data["stats"])
@@ -60,7 +62,7 @@ def _folded(title: str, rows: Sequence[Row], widest: int) -> Markup | None:
 
 
 def _bars(rows: Sequence[Row], widest: int) -> Markup:
-    """A bar and a figure for each model; of two their difference."""
+    """Returns a bar and a figure for each model, and the difference of two models."""
     body = [
         tag(
             "tr",
@@ -86,7 +88,7 @@ def _bar(part: float) -> Markup:
 
 
 def timeline(data: dict[str, Any]) -> Markup:
-    """A lane for each pass that did something, over the time of the run; above, how many nodes there were."""
+    """Returns a lane for each pass with rewrites, over the time of the run, below the number of nodes."""
     report, times = data["history"]["report"], data["times"]
     runs = data["history"]["timeline"]
     pipeline = report["pipeline"]
@@ -144,7 +146,7 @@ def _lane(name: str, marks: list[Markup], seconds: float, times: bool) -> Markup
 
 
 def _curve(runs: list[dict[str, Any]], starts: list[float], lengths: list[float], whole: float, nodes: int) -> Markup:
-    """Steps: how many nodes there were."""
+    """Returns the number of nodes over time, as steps."""
     most = max([nodes, 1, *(r["nodes"] for r in runs)])
 
     def y(n: int) -> str:

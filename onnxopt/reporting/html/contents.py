@@ -1,4 +1,4 @@
-"""What is in a model, or differs between two: inputs and outputs, weights."""
+"""Contents of a model, or differences of two models: inputs and outputs, weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_ROWS: Final = 12  # rows before the rest is folded
 
 
 def interface(data: dict[str, Any]) -> Markup:
-    """Inputs and outputs with their types; of two models the types before and after."""
+    """Returns inputs and outputs with types; for two models, the types before and after."""
     stats = data["stats"]
     labels, rows = _sides(stats, "type"), []
     for kind in ("input", "output"):
@@ -45,7 +45,10 @@ def interface(data: dict[str, Any]) -> Markup:
 
 
 def weights(data: dict[str, Any]) -> Markup:
-    """The largest weights of a model; of two those that differ, also by their elements alone."""
+    """Returns the largest weights of a model, or the changed weights of two models.
+
+    Weights with changed elements alone are included.
+    """
     stats, found = data["stats"], data["weights"]
     labels = _sides(stats, "type")
     rows = [_weight(scope, name, sides, labels) for scope, name, sides in found["rows"]]

@@ -1,4 +1,4 @@
-"""The frame around the two graphs; scripts draw them."""
+"""The frame around the graphs; scripts draw the graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "
 
 
 def graphs(data: dict[str, Any]) -> Markup:
-    """One graph, or two and what became of their nodes."""
+    """Returns the frame of a single graph, or of two graphs with the changes of their nodes."""
     names = ("before", "after") if len(data["stats"]) > 1 else ("",)
     counts = data.get("counts", {})
     chips = [
@@ -64,7 +64,7 @@ def _told(data: dict[str, Any]) -> str:
 
 
 def _differs(count: int) -> Markup | None:
-    """What the marks of places mean, and the way from one to the next."""
+    """Returns the legend of marked places, and the buttons to the next place."""
     if not count:
         return None
     return tag(

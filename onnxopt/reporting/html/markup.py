@@ -1,4 +1,4 @@
-"""HTML from Python, safe by construction: every string is escaped, only what `tag` made is not."""
+"""HTML from Python, safe by construction: all strings are escaped, except results of `tag`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPES: Final = re.compile(r"\\(?:u(d[89ab]..)\\u(d[c-f]..)|u(....)|.)")
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
-    """One after the other, text escaped."""
+    """Returns the parts in order, with text escaped."""
     return Markup("".join(c if isinstance(c, Markup) else _text(c) for c in children if c is not None))
 
 
@@ -44,21 +44,26 @@ def _text(value: object) -> str:
 
 
 def link(text: str, spot: tuple[int, int] | None) -> Markup:
-    """A link to a node of a graph; its text alone, if the node is in neither."""
+    """Returns a link to a node of a graph, or the text alone for a node in neither graph."""
     if spot is None:
         return tag("span", text, class_="mono")
     return tag("button", text, type="button", class_="link", data_side=spot[0], data_node=spot[1])
 
 
 def _visible(found: re.Match[str]) -> str:
-    """The escape of a character that is not seen, as text: a browser obeys those that turn the direction of writing."""
+    """Returns the escape of an invisible character as text.
+
+    Browsers obey characters that change the direction of writing.
+    """
     code = found[3]
     return f"\\\\u{code}" if code is not None and not chr(int(code, 16)).isprintable() else found[0]
 
 
 def json_script(data: Any, **attributes: object) -> Markup:
-    """Data for scripts, texts `printable`; nothing in it can end the script element (`</script`) or change
-    its end (`<!--`)."""
+    """Returns data for scripts, with `printable` texts.
+
+    Nothing in the data can end or extend the script element (`</script`, `<!--`).
+    """
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
     text = _ESCAPES.sub(_visible, text)
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""The report of one optimization as a piece of HTML, for notebooks."""
+"""The report of an optimization as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxopt.reporting.plain import left_out, pass_hits, summary, verdict, warni
 
 
 def table(report: dict[str, Any]) -> Markup:
-    """The summary, the verdict, what was left out, and what each pass did, of `Report.to_dict()`."""
+    """Returns the summary, the verdict, and the rewrites of each pass, from `Report.to_dict()`."""
     report = cleaned(report)
     lines = [*verdict(report), *left_out(report["rolled_back"], matched=True), *warnings(report)]
     did = [p for p in report["pipeline"]["passes"] if pass_hits(p) or p["nodes"]]

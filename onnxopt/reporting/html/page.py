@@ -1,4 +1,4 @@
-"""The page: one file, nothing from elsewhere, no script but its own."""
+"""The page: a single file without external resources, with its own scripts only."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _section(name: str, make: Callable[[dict[str, Any]], Markup | None], data: d
 
 
 def _shown(data: dict[str, Any]) -> dict[str, Any]:
-    """What scripts read: the graphs, and the places where both differ."""
+    """Returns the data for scripts: the graphs, and the places of differences."""
     shown = {key: data[key] for key in ("blocks", "graphs", "pairs", "merged")}
     if data["places"]:
         shown["places"] = [

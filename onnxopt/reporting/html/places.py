@@ -1,4 +1,4 @@
-"""Where result and original part: each place with its nodes, as links into the graphs."""
+"""Places of differences between result and original, with nodes as links into the graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARKED: Final = "marked in both graphs; d goes from one to the next"
 
 
 def places(data: dict[str, Any]) -> Markup | None:
-    """None where there is none."""
+    """Returns the section of places, None without places."""
     found = data["verification"]
     if found is None or not found["places"]:
         return None
@@ -54,13 +54,13 @@ def _list(items: list[Markup]) -> Markup:
 
 
 def _node(side: dict[str, Any], i: int, at: int | None) -> Markup:
-    """Its operator and name lead to it; what it reads follows."""
+    """Returns operator and name as a link to the node, with the inputs."""
     name = f' "{side["node"]}"' if side["node"] else ""
     spot = (i, at) if at is not None else None
     return join(link(f"{side['op']}{name}", spot), tag("span", f"({', '.join(side['inputs'])})", class_="mono"))
 
 
 def _rewrite(text: str, at: tuple[int, int] | None) -> Markup:
-    """The rule leads to what it made; what it did follows."""
+    """Returns the rule as a link to its new nodes, with a description."""
     rule, colon, rest = text.partition(": ")
     return join(link(rule, at), tag("span", colon + rest))

@@ -1,4 +1,4 @@
-"""The head of the page: what it is about, the verdict, and the figures that matter."""
+"""The head of the page: models, verdict and main figures."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
 
 
 def _figures(found: dict[str, Any] | None) -> Markup | None:
-    """What was seen in pieces, and what rounding alone does."""
+    """Returns the compared pieces, and the effect of rounding alone."""
     return _facts(list(grouped(figures(found)))) if found is not None else None
 
 
@@ -92,7 +92,7 @@ def _facts(rows: Sequence[tuple[str, str]]) -> Markup | None:
 
 
 def _properties(rows: Sequence[tuple[str, str]]) -> Iterator[Markup | None]:
-    """What the file says of itself, the first of it at once."""
+    """Returns the metadata of the file; the first entries are visible at once."""
     yield _facts(rows[:_MOST])
     if rest := rows[_MOST:]:
         yield tag("details", tag("summary", f"{len(rest):,} more properties"), _facts(rest))
@@ -103,7 +103,7 @@ def _name(r: dict[str, Any]) -> str:
 
 
 def _notes(data: dict[str, Any]) -> Markup | None:
-    """What the reader has to know before the figures."""
+    """Returns warnings to read before the figures."""
     rows: list[tuple[object, str]] = [(text, "warn") for text in data["notes"]]
     if data["history"] is not None:
         rows += _notes_of_run(data)

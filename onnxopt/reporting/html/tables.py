@@ -1,4 +1,4 @@
-"""What each pass did, and why rules declined."""
+"""Rewrites of each pass, and reasons of declined rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxopt.reporting.plain import change, pass_hits, statistics
 
 
 def passes(data: dict[str, Any]) -> Markup:
-    """One row for each pass that did something, with its rules; the others by name."""
+    """Returns a row for each pass with rewrites, with its rules, and the names of all remaining passes."""
     pipeline, times = data["history"]["report"]["pipeline"], data["times"]
     did = [p for p in pipeline["passes"] if pass_hits(p) or p["nodes"] or statistics(p)]
     idle = [p["name"] for p in pipeline["passes"] if p not in did]
@@ -69,7 +69,7 @@ def _signed(n: int, text: str) -> Markup:
 
 
 def declined(data: dict[str, Any]) -> Markup:
-    """Each reason with its count, and a node to look at."""
+    """Returns each reason with its count and an example node."""
     rows = [
         (d["count"], rule, why, d["example"], p["name"])
         for p in data["history"]["report"]["pipeline"]["passes"]
