@@ -46,7 +46,7 @@ def extract(
 ) -> None:
     """Write the part of MODEL between chosen values as a model.
 
-    Values are inputs, outputs and results of nodes, in the main graph or in one body of If, Loop or Scan, given by name.
+    Values are inputs, outputs and results of nodes, in the main graph or in one body of If, Loop or Scan, by name.
 
     \b
     onnxopt extract model.onnx head.onnx --outputs conv1
