@@ -11,7 +11,7 @@ from onnx.inliner import inline_local_functions
 
 from onnxopt.errors import ModelError
 from onnxopt.protos import DEFAULT_DOMAINS, body_graphs
-from onnxopt.worker.calls import refuse_explosion
+from onnxopt.worker.calls import copy_given_out, refuse_explosion
 
 
 def inlined(proto: ModelProto, path: Path) -> ModelProto:
@@ -20,6 +20,7 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     Raises ModelError if impossible, or if the expansion is too large.
     """
     refuse_explosion(proto, path)
+    copy_given_out(proto)
     _leave_uncalled(proto, _write_defaults(proto))
     _forget_versions(proto)
     try:

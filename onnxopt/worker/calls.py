@@ -9,7 +9,7 @@ from typing import Final
 from onnx import ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
-from onnxopt.protos import body_graphs
+from onnxopt.protos import DEFAULT_DOMAINS, body_graphs
 
 Key = tuple[str, str, str]
 
@@ -55,6 +55,22 @@ def refuse_explosion(proto: ModelProto, name: object) -> None:
     largest = max((k for k in called if k in totals), key=lambda k: called[k] * totals[k][0], default=None)
     if largest is not None and nodes > 4 * own:
         _check(f"function {_label(largest)}, with others that the graph calls,", nodes, 0, name, hint)
+
+
+def copy_given_out(model: ModelProto) -> None:
+    """Give out a copy of each input that a function gives out as it is: onnx's inliner loses such a result."""
+    for function in model.functions:
+        made = {name for node in function.node for name in node.output}
+        for i, name in enumerate(function.output):
+            if name in function.input:
+                copy = f"{name}_out"
+                while copy in made or copy in function.input:
+                    copy += "_"
+                made.add(copy)
+                function.node.add(op_type="Identity", input=[name], output=[copy])
+                function.output[i] = copy
+                if not any(o.domain in DEFAULT_DOMAINS for o in function.opset_import):
+                    function.opset_import.extend(o for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
 
 
 def _check(who: str, nodes: int, depth: int, name: object, hint: str) -> None:

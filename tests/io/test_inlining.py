@@ -11,6 +11,7 @@ from onnx import parser
 
 from onnxopt import OptimizeOptions, optimize_file, stats
 from onnxopt.errors import ModelError
+from onnxopt.graph import write_model
 from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_judge")
@@ -120,3 +121,14 @@ def test_more_functions_than_onnx_takes_of_which_few_are_called(tmp_path: Path) 
     with pytest.raises(ModelError, match=r"cannot be inlined: Model contains 10002 local functions") as e:
         OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
     assert "without --inline-functions" in e.value.hint
+
+
+def test_an_input_that_is_given_out_as_it_is(tmp_path: Path) -> None:
+    """onnx's inliner has the caller read a name that nothing defines."""
+    text = '<domain: "my", opset_import: ["my" : 1]> f (a) => (a, a_out) { a_out = my.h (a) }'
+    model = parser.parse_model(HEAD + "{ k, n = my.f (x) y = Sub (k, n) }" + text + H)
+    onnx.save(model, tmp_path / "a.onnx")
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert [node.op for node in loaded.graph] == ["Neg", "Identity", "Sub"]
+    y = plain_session(write_model(loaded)).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(y, 2 * X)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import TYPE_CHECKING
 
 from onnxopt.verification.model.order import bodies_of, inside
-from onnxopt.worker.calls import refuse_explosion
+from onnxopt.worker.calls import copy_given_out, refuse_explosion
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -140,4 +140,5 @@ def inline(model: ModelProto) -> None:
         from onnx.inliner import inline_local_functions
 
         refuse_explosion(model, "")
+        copy_given_out(model)
         model.CopyFrom(inline_local_functions(model, False))
