@@ -46,6 +46,7 @@ def bisect(
             dims=dict(verify_dims or {}),
             dtype=options.dtype,
             int32=options.gives_int32,
+            inner_int32=options.int32,
             strip_qdq=options.strip_qdq,
             keep=options.keep,
             custom_op_libraries=custom_op_libraries,

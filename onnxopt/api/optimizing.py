@@ -155,6 +155,7 @@ def optimize(
                 dims=dict(verify_dims or {}),
                 dtype=options.dtype,
                 int32=options.gives_int32,
+                inner_int32=options.int32,
                 strip_qdq=strip_qdq,
                 keep=options.keep,
                 custom_op_libraries=custom_op_libraries,

@@ -216,6 +216,7 @@ def optimize(
             dims=verify_dims,
             dtype=dtype,
             int32=given["int32"] and not given["keep_io"],
+            inner_int32=given["int32"],
             freed=freed,
             strip_qdq=given["strip_qdq"],
             keep=given["keep"],

@@ -83,6 +83,7 @@ class Watch:
             options = VerifyOptions(
                 dtype=given["dtype"] or "",
                 int32=given["int32"] and not given["keep_io"],
+                inner_int32=given["int32"],
                 strip_qdq=given["strip_qdq"],
                 keep=given["keep"],
                 custom_op_libraries=libraries,

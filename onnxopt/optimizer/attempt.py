@@ -122,7 +122,7 @@ def attempt(
         from onnxopt.verification import Verifier
 
         asked = replace(verify_options, dtype=options.dtype, strip_qdq=options.strip_qdq, keep=options.keep)
-        asked = replace(asked, freed=options.freed, int32=options.gives_int32)
+        asked = replace(asked, freed=options.freed, int32=options.gives_int32, inner_int32=options.int32)
         verifier = Verifier(source, asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):

@@ -102,6 +102,8 @@ class Look:
             _skeleton(path, foreign, runtime, view) if p is None else p.skeleton
             for path, p, view in zip(paths, known, views(options))
         ]
+        for skeleton in skeletons if options.any_width else ():
+            skeleton.kinds = tensor_types(skeleton.proto)
         if plan.random:
             draw_alike(*skeletons)
         self.a, self.b = (

@@ -42,7 +42,7 @@ class VerifyOptions:
     test data, .npz files. `provider`: an execution provider of onnxruntime.
 
     `dtype`: `float16` or `bfloat16`, allowed in the result in place of float32; pieces are always compared.
-    `int32`: int32 is allowed in inputs and outputs of the result in place of int64.
+    `int32`: int32 is allowed in inputs and outputs of the result in place of int64; `inner_int32`: only inside.
     `rename`: new names of inputs, outputs and symbolic dims, by old names.
     `freed`: fixed dims of the original that are symbols in the result, along which samples are independent.
     `strip_qdq`: compare with the original without pairs of QuantizeLinear and DequantizeLinear, except for names in
@@ -65,6 +65,7 @@ class VerifyOptions:
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str = ""
     int32: bool = False
+    inner_int32: bool = False
     freed: tuple[str, ...] = ()
     without: str = ""
     rename: dict[str, str] = field(default_factory=dict)
@@ -101,6 +102,11 @@ class VerifyOptions:
     def original_names(self) -> dict[str, str]:
         """Return {result name: original name}."""
         return {new: old for old, new in self.rename.items()}
+
+    @property
+    def any_width(self) -> bool:
+        """Whether a value of the result may be int32 in place of int64."""
+        return self.int32 or self.inner_int32
 
     @property
     def thorough(self) -> bool:

@@ -76,6 +76,7 @@ class Skeleton:
         self.stored: dict[str, Stored] = {}  # positions of their data, by name
         self.foreign: list[NodeProto] = []  # nodes cut out
         self.operands: dict[str, Operand] = {}  # operands of random nodes, by new name
+        self.kinds: dict[str, str] = {}  # types of values, if int32 is allowed in place of int64
         inside = self._parse()
         if view is not None:
             view(self.proto)

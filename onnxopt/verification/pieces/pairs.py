@@ -43,7 +43,11 @@ class Pairs:
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
-        self.int32 = int32_values(a.graph, b.graph)  # inputs and outputs: who reads these is not the same in both
+        # Values of B in int32 in place of A's int64; readers of these are not the same in both.
+        self.int32 = int32_values(a.graph, b.graph)
+        if kinds := b.skeleton.kinds:
+            types = ((y, a.skeleton.kinds.get(x), kinds.get(y)) for y, x in self.of.items())
+            self.int32 |= {y for y, *both in types if both == ["tensor(int64)", "tensor(int32)"]}
         self._equal: dict[str, bool] = {}
         self._same: dict[tuple[int, int], bool] = {}  # by (node of A, node of B)
 

@@ -114,7 +114,10 @@ class Replay:
         for i in range(len(self.original.values)):
             feeds = {r: self.views[r](v[i], i) if r in self.views else v[i] for r, v in given.items()}
             feeds |= {r: narrowed(feeds[r], self.dtype) for r in narrow}
-            feeds |= {r: as_int32(r, feeds[r]) for r in int32}
+            try:
+                feeds |= {r: as_int32(r, feeds[r]) for r in int32}
+            except ValueError as e:
+                raise Failed(str(e)) from None
             for name, value in opened.run(feeds).items():
                 found[name].append(value)
         if self.held:

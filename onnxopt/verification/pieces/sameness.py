@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, elements, number_of
+from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of
 from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
@@ -123,12 +123,12 @@ class Sameness:
 
         def of_a(name: str) -> Hashable:
             if name in self._held[0]:
-                return elements(self._held[0][name])
+                return self.a.elements(self._held[0][name])
             return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
 
         def of_b(name: str) -> Hashable:
             if name in self._held[1]:
-                return elements(self._held[1][name])
+                return self.b.elements(self._held[1][name])
             if pairs.b.is_constant(name):
                 return self.b.constant(name)
             if name not in self._fed or name in self._views:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from onnxopt.element_types import element_kind
-from onnxopt.protos import tensor_to_array
+from onnxopt.protos import array_to_tensor, tensor_to_array
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.model.operators import having
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 Numbers: TypeAlias = MutableMapping[str, int]
+_WIDTHS: Final = {"tensor(int32)": 6, "tensor(int64)": 7}
 _MAX_CALLED_NODES: Final = 100_000  # nodes of functions, counted in each call
 _COMMUTING: Final = having("commutes")  # bitwise
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
@@ -68,14 +69,34 @@ class ValueNumbering:
         self._versions = program.skeleton.versions
         self._functions = program.skeleton.functions
         self._left = _MAX_CALLED_NODES
+        self._kinds = program.skeleton.kinds
+        self._any_width = bool(self._kinds)
         self.found: dict[int, dict[str, int]] = {}  # {node: {result: number}}, cached
+
+    def elements(self, array: Any) -> Hashable:
+        """Return the key of a constant array; int32 and int64 have equal keys if any width is allowed."""
+        return elements(self._widened(np.asarray(array)))
+
+    def _widened(self, array: Any) -> Any:
+        """Return int32 as int64 if any width is allowed. The extremes, ends of a Slice, stay extremes."""
+        if not self._any_width or array.dtype != np.int32:
+            return array
+        narrow, ends = np.iinfo(np.int32), np.iinfo(np.int64)
+        wide = array.astype(np.int64)
+        return np.where(wide == narrow.max, ends.max, np.where(wide == narrow.min, ends.min, wide))
+
+    def _only_changes_width(self, node: NodeProto) -> bool:
+        """Return whether a node is a Cast between int32 and int64, and any width is allowed."""
+        if not self._any_width or node.op_type != "Cast" or self._kinds.get(node.input[0]) not in _WIDTHS:
+            return False
+        return any(a.name == "to" and a.i in _WIDTHS.values() for a in node.attribute)
 
     def constant(self, name: str) -> Hashable:
         """Return the key of a constant."""
         program = self._program
         if name not in program.constants:
             return "sparse", id(program), name
-        return elements(program.constant(name))
+        return self.elements(program.constant(name))
 
     def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
         """Add the numbers of results of nodes to `known`, except of fed values."""
@@ -110,13 +131,15 @@ class ValueNumbering:
         is_standard = not domain_of(node.domain)
         if is_standard and (node.op_type == "Identity" or _is_inactive_dropout(node, scope.versions)):
             return reads[:1] + [number_of(self._table, ("mask", reads[0]))] * (len(node.output) - 1)
+        if is_standard and self._only_changes_width(node):
+            return reads[:1]
         function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
             return self._called(function, node, reads, scope)
         told = [(a.name, scope.given.get(a.ref_attr_name, a)) for a in node.attribute if scope.tells(a)]
         if is_standard and node.op_type == "Constant" and len(told) == 1:
-            return [number_of(self._table, _held(*told[0]))]
+            return [number_of(self._table, self._held(*told[0]))]
         if is_standard and node.op_type == "ConstantOfShape" and (fill := self._filled(node, reads[0])) is not None:
             return [number_of(self._table, fill)]
         branches: dict[str, list[int]] = {}
@@ -140,7 +163,8 @@ class ValueNumbering:
         if node.input[0] not in constants or shape != self._table.get(self.constant(node.input[0])):
             return None
         value = next((tensor_to_array(a.t) for a in node.attribute if a.name == "value"), np.zeros(1, np.float32))
-        return _fill(np.asarray(value).reshape(-1)[:1], tuple(self._program.constant(node.input[0]).tolist()))
+        shape_ = tuple(self._program.constant(node.input[0]).tolist())
+        return _fill(self._widened(np.asarray(value)).reshape(-1)[:1], shape_)
 
     def _call(
         self, node: NodeProto, reads: list[int], told: tuple[tuple[str, tuple[str, ...]], ...], scope: _Scope
@@ -171,6 +195,10 @@ class ValueNumbering:
         plain = type(a)()
         plain.CopyFrom(a)
         plain.name = plain.doc_string = ""
+        if self._any_width and a.name == "to" and a.i in _WIDTHS.values():
+            plain.i = _WIDTHS["tensor(int64)"]
+        if self._any_width and a.type == a.TENSOR and a.t.data_type in _WIDTHS.values():
+            plain.t.CopyFrom(array_to_tensor(self._widened(tensor_to_array(a.t)), ""))
         return (plain.SerializeToString(deterministic=True).hex(),)
 
     def body(self, graph: GraphProto, known: Numbers, scope: _Scope | None = None) -> list[int]:
@@ -180,12 +208,22 @@ class ValueNumbering:
         for k, i in enumerate(graph.input):
             inner[i.name] = number_of(self._table, ("given", scope.depth, k))
         for t in graph.initializer:
-            inner[t.name] = number_of(self._table, elements(tensor_to_array(t)))
+            inner[t.name] = number_of(self._table, self.elements(tensor_to_array(t)))
         for s in graph.sparse_initializer:
             inner[s.values.name] = number_of(self._table, ("sparse", id(self._program), s.values.name))
         for node in graph.node:
             self._node(node, inner, scope)
         return [inner[o.name] for o in graph.output]
+
+    def _held(self, name: str, a: AttributeProto) -> Hashable:
+        """Return the key of a Constant."""
+        if name == "value":
+            return self.elements(tensor_to_array(a.t))
+        if name in ("value_int", "value_ints"):
+            return elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
+        if name in ("value_float", "value_floats"):
+            return elements(np.array(a.f if name == "value_float" else list(a.floats), np.float32))
+        return "held", a.SerializeToString(deterministic=True)
 
     def _called(self, function: FunctionProto, node: NodeProto, reads: Sequence[int], scope: _Scope) -> list[int]:
         """Return the numbers of a call's results."""
@@ -203,17 +241,6 @@ def _in_order(operator: str, reads: list[int]) -> tuple[str, list[int]]:
     if operator in _TURNED:
         return _TURNED[operator], reads[::-1]
     return operator, sorted(reads) if operator in _COMMUTING else reads
-
-
-def _held(name: str, a: AttributeProto) -> Hashable:
-    """Return the key of a Constant."""
-    if name == "value":
-        return elements(tensor_to_array(a.t))
-    if name in ("value_int", "value_ints"):
-        return elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
-    if name in ("value_float", "value_floats"):
-        return elements(np.array(a.f if name == "value_float" else list(a.floats), np.float32))
-    return "held", a.SerializeToString(deterministic=True)
 
 
 def elements(array: Any) -> Hashable:
