@@ -20,7 +20,7 @@ class OutputRecord:
     dtype: str
     shape: list[int]
     max_abs: float = 0.0  # largest difference
-    max_rel: float = 0.0  # divided by the largest magnitude in the original
+    max_rel: float = 0.0  # divided by the largest magnitude in the original; of discrete values, the share that differs
     ok: bool = True
     note: str = ""
     uneven: bool = False  # negligible for the whole, but large within its row or channel
