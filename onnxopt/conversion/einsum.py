@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from onnx import NodeProto
 
+from onnxopt.analysis.shapes.symbolic import Size
 from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.operators.einsum import Equation, Letters, read_equation
@@ -32,13 +33,13 @@ def _einsum(call: Call) -> list[NodeProto]:
 
 
 class _Steps:
-    """The nodes of one Einsum. `_sizes`: the known sizes of each letter's axes."""
+    """The nodes of one Einsum. `_sizes`: the sizes of each letter's axes, None for an unknown size."""
 
     def __init__(self, call: Call, equation: Equation) -> None:
         self._op = call.op
-        self._sizes: dict[str, set[int | str | None]] = {}
+        self._sizes: dict[str, set[Size | None]] = {}
         for name, letters in zip(call.node.input, equation.terms):
-            for letter, size in zip(letters, call.known.shape(name) or ()):
+            for letter, size in zip(letters, call.known.sizes(name) or [None] * len(letters)):
                 self._sizes.setdefault(letter, set()).add(size)
 
     def product(self, x: Operand, y: Operand, kept: Collection[str]) -> Operand:
@@ -55,8 +56,7 @@ class _Steps:
 
     def _is_one_size(self, letter: str) -> bool:
         """Return whether all axes of this letter have the same known size: MatMul repeats no axis of one element."""
-        sizes = self._sizes[letter]
-        return len(sizes) == 1 and None not in sizes
+        return len(self._sizes[letter]) == 1 and None not in self._sizes[letter]
 
     def summed(self, x: Operand, kept: Collection[str]) -> Operand:
         """Return the sum over all axes but the `kept` letters."""

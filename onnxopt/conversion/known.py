@@ -114,9 +114,15 @@ class Known:
         return held.astype(object) if held is not None else self._sizes.content(value) if value is not None else None
 
     def sizes(self, name: str) -> tuple[Any, ...] | None:
-        """Return the dims of a value, as numbers and expressions of sizes; None if the rank is unknown."""
+        """Return the dims of a value, as numbers and expressions of sizes; None if the rank is unknown.
+
+        Equal expressions are equal sizes, which equal names in a body need not be.
+        """
         value = self._value(name)
-        return self._sizes.shape(value) if value is not None else None
+        if value is not None:
+            return self._sizes.shape(value)
+        dims = self.shape(name)
+        return dims if dims is not None and all(isinstance(d, int) for d in dims) else None
 
     def _held(self, name: str) -> Array | None:
         import numpy as np

@@ -182,6 +182,19 @@ def test_a_reshape_gives_empty_tensors_their_shape(made: str, filled: bool, batc
     assert filled == any(n.op_type == "ConstantOfShape" for n in lowered(before, 13).graph.node)
 
 
+def test_in_a_body_equal_names_are_no_equal_sizes() -> None:
+    before = parsed("""
+        <ir_version: 10, opset_import: ["" : 21]> g (float[n, m] x, float[p, q] v) => (float[A, B] y)
+          <int64 one = {1}, bool on = {1}> {
+          s = Shape (x)
+          y = Loop (one, on, v) <body = b (int64 i, bool c, float[n, m] a) => (bool d, float[n, m] r) {
+            d = Identity (c)  t = Relu (a)  r = Reshape <allowzero = 1> (t, s) }> }
+    """)
+    x, v = np.zeros((0, 4), np.float32), np.zeros((5, 0), np.float32)
+    for model in (before, lowered(before, 13)):
+        assert plain_session(model).run(None, {"x": x, "v": v})[0].shape == (0, 4)
+
+
 def test_a_name_that_bodies_give_to_a_constant_and_to_what_is_computed_is_no_constant() -> None:
     before = parsed("""
         <ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] x, float[1] k, bool c) => (float[A] y) {
