@@ -95,7 +95,7 @@ def declare_reference(function: FunctionProto | str | Callable[..., Any], op: st
 
     if isinstance(function, str | FunctionProto) or not callable(function):
         made = _of_onnx(function)
-        if op.replace("::", ".") not in ("", f"{made.domain}.{made.name}"):
+        if str(op).replace("::", ".") not in ("", f"{made.domain}.{made.name}"):
             raise UsageError(f"the reference of {made.domain}.{made.name} is declared for {op}", "leave the name out")
     else:
         made = _of_python(function, op)
@@ -106,7 +106,7 @@ def declare_reference(function: FunctionProto | str | Callable[..., Any], op: st
 
 
 def _of_python(function: Callable[..., Any], op: str) -> Reference:
-    domain, _, name = op.rpartition("::")
+    domain, _, name = str(op).rpartition("::")
     if domain in ("", "ai.onnx") or not name:
         raise UsageError(
             f"the reference {_called(function)} is for no operator of another domain: {op!r}", _PYTHON_FORM

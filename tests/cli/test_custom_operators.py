@@ -170,7 +170,13 @@ def gate(x: object) -> object:
 
 
 def test_a_python_function_that_is_no_reference() -> None:
-    for function, op in ((gate, "Gate"), (gate, "ai.onnx::Relu"), (lambda x: x, "acme::Gate"), (len, "acme::Gate")):
+    for function, op in (
+        (gate, "Gate"),
+        (gate, "ai.onnx::Relu"),
+        (gate, 3),
+        (lambda x: x, "acme::Gate"),
+        (len, "acme::Gate"),
+    ):
         with pytest.raises(UsageError, match=r"for no operator of another domain|imported by another process") as e:
             declare_reference(function, op)
         assert 'declare_reference(gate, "lite::Gate")' in e.value.hint

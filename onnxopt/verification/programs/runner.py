@@ -61,10 +61,10 @@ class Runner:
     @cached_property
     def computed(self) -> frozenset[int]:
         """Nodes that call a reference in Python, directly, in a body or in a function."""
+        if not self.runtime.computed:
+            return frozenset()
         functions = self.program.skeleton.functions
         operators = self.runtime.computed - functions.names
-        if not operators:
-            return frozenset()
 
         def is_one(node: NodeProto) -> bool:
             return operator_of(node) in operators
