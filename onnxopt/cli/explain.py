@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -38,8 +37,7 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
         for cls, rules in pass_or_rule(name)
     ]
     for line in (line for i, lines in enumerate(pages) for line in ([""] * bool(i) + lines)):
-        for part in _fitted(line):
-            say(part)
+        say(line)
 
 
 def page(cls: type[Pass]) -> Iterator[str]:
@@ -93,19 +91,6 @@ def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
     yield ""
     yield f"onnxopt why MODEL {rule.name}: where it fires, and why not elsewhere"
     yield f"onnxopt optimize … --disable {rule.name}: without it"
-
-
-def _fitted(line: str) -> list[str]:
-    """Returns the text as lines for the width of a terminal, indented; elsewhere as a single line."""
-    if not sys.stdout.isatty():
-        return [line]
-    import shutil
-    import textwrap
-
-    width, within = shutil.get_terminal_size().columns, " " * (len(line) - len(line.lstrip()))
-    fitting = textwrap.TextWrapper(width, initial_indent=within, subsequent_indent=within)
-    fitting.break_long_words = fitting.break_on_hyphens = False  # names can be copied
-    return fitting.wrap(line.strip()) or [line]
 
 
 def _when(cls: type[Pass]) -> str:

@@ -174,10 +174,9 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
     from rich import box
     from rich.console import Group
     from rich.table import Column, Table
-    from rich.text import Text
 
     from onnxopt.plaintext import line
-    from onnxopt.reporting.fitting import Fitting, Name
+    from onnxopt.reporting.fitting import Fitting, Name, Text
     from onnxopt.reporting.terminal import show
 
     table = Table(
@@ -193,7 +192,7 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
         names = [*_few(p.inputs), *_few([f"→ {name}" for name in p.outputs])]
         mark, style = ("✓", "") if p.supported else ("", "dim")
         table.add_row(part, nodes, Text(ops), Group(*map(Name, names)), mark, style=style)
-    show(Fitting([table], otherwise=Text("\n".join(map(line, _lines(parts))))), summary)
+    show(Fitting([table], least=24, otherwise=Text("\n".join(map(line, _lines(parts))))), summary)
 
 
 def _few(names: Sequence[str]) -> list[str]:

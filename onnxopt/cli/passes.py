@@ -67,9 +67,8 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print a table, with requirements and packages on a wide terminal; a list on a narrow terminal."""
     from rich.console import Group
     from rich.padding import Padding
-    from rich.text import Text
 
-    from onnxopt.reporting.fitting import Fitting
+    from onnxopt.reporting.fitting import Fitting, Text
     from onnxopt.reporting.terminal import show
 
     tables = [_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))]
@@ -83,7 +82,8 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 def _table(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
+
+    from onnxopt.reporting.fitting import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     kept = [i for i, heading in enumerate(_HEADINGS) if heading not in left_out]

@@ -9,7 +9,9 @@ from codecs import register_error
 from collections.abc import Iterable
 from io import TextIOWrapper
 from itertools import islice
-from typing import Final
+from shutil import get_terminal_size
+from textwrap import TextWrapper
+from typing import Final, TextIO
 
 import click
 
@@ -62,15 +64,29 @@ def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
-    """Print a line."""
-    click.echo(click.style(line(text), dim=True) if dim and styled(err=err) else line(text), err=err)
+    """Print a line. `dim`: a command to copy, which stays a single line on a narrow terminal."""
+    if dim:
+        click.echo(click.style(line(text), dim=True) if styled(err=err) else line(text), err=err)
+        return
+    for part in _fitted(line(text), sys.stderr if err else sys.stdout):
+        click.echo(part, err=err)
+
+
+def _fitted(text: str, stream: TextIO) -> list[str]:
+    """Returns the text as lines for the width of a terminal, with its indent; elsewhere as a single line."""
+    if not stream.isatty() or len(text) <= (width := get_terminal_size().columns):
+        return [text]
+    within = " " * (len(text) - len(text.lstrip()))
+    fitting = TextWrapper(width, initial_indent=within, subsequent_indent=within)
+    fitting.break_long_words = fitting.break_on_hyphens = False  # names can be copied
+    return fitting.wrap(text.strip()) or [text]
 
 
 def say_lines(texts: Iterable[str]) -> None:
     """Print many lines in a single write."""
     rest = iter(texts)
     while some := list(islice(rest, _TOGETHER)):
-        click.echo("\n".join(map(line, some)))
+        click.echo("\n".join(part for text in some for part in _fitted(line(text), sys.stdout)))
 
 
 def styled(*, err: bool) -> bool:

@@ -94,9 +94,8 @@ def tell_counts(
     if form == "markdown":
         say_all("\n".join([stats_text.markdown(before, after), *(f"\n{n}" for n in notes)]))
         return
-    from rich.text import Text
-
     from onnxopt.reporting import stats_table
+    from onnxopt.reporting.fitting import Text
     from onnxopt.reporting.terminal import show
 
     table = stats_table.one(before) if after is None else stats_table.diff(before, after)

@@ -150,9 +150,7 @@ def _markdown(text: str) -> str:
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
     """Print a table on a terminal, without errors."""
-    from rich.text import Text
-
-    from onnxopt.reporting.fitting import Fitting
+    from onnxopt.reporting.fitting import Fitting, Text
     from onnxopt.reporting.terminal import show
 
     records: list[dict[str, Any]] = cleaned(outcomes)

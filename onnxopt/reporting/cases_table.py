@@ -8,12 +8,11 @@ from typing import Any, Final
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from onnxopt.plaintext import cleaned, short
 from onnxopt.reporting.cases import counts, figures, kind, label, tolerances
 from onnxopt.reporting.console import told
-from onnxopt.reporting.fitting import Fitting, Name
+from onnxopt.reporting.fitting import Fitting, Name, Text
 from onnxopt.reporting.terminal import show
 
 _MAX_OUTPUTS: Final = 8  # outputs of a case, where none differs

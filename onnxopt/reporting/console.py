@@ -9,12 +9,11 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from onnxopt.plaintext import cleaned
 from onnxopt.reporting import kept, places, verdict
-from onnxopt.reporting.fitting import Fitting
-from onnxopt.reporting.plain import change, on_request, pass_hits, statistics, summary, warnings, without_work
+from onnxopt.reporting.fitting import Fitting, Text
+from onnxopt.reporting.plain import change, declined, on_request, pass_hits, statistics, summary, warnings, without_work
 from onnxopt.reporting.plain import verdict as outcome
 from onnxopt.reporting.terminal import show
 
@@ -43,8 +42,9 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
         parts.append(Fitting([_passes(pipeline, verbose), _passes(pipeline, verbose, close=True)]))
     parts += [Text(line, "dim") for line in without_work(pipeline, verbose)]
     parts += [Text(line, "dim") for line in on_request(report, verbose)]
-    if verbose and (declined := _declined(pipeline)).rows:
-        parts.append(declined)
+    if verbose and (lines := [line for p in pipeline["passes"] for line in declined(p)]):
+        listed = Group(Text("declined", "bold"), *(Text(line) for line in lines))
+        parts.append(Fitting([_declined(pipeline)], least=28, otherwise=listed))
     return parts
 
 
@@ -75,7 +75,7 @@ def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list
     return parts
 
 
-def _grid(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
+def _grid(rows: Iterable[tuple[str, RenderableType]], gap: int = 2) -> Table:
     """Returns labels with their texts; long texts wrap below the text column."""
     grid = Table.grid(padding=(0, gap, 0, 0))
     grid.add_column(no_wrap=True, style="dim")

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import rich.text
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, OverflowMethod, RenderableType, RenderResult
+from rich.containers import Lines
 from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 _UNLIMITED_WIDTH: Final = 10_000
 _ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
+_WORD: Final = re.compile(r"\s*\S+\s*|\s+")
 _WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
 
 
@@ -46,6 +48,51 @@ class Fitting:
         yield self.tables[-1] if self.otherwise is None else self.otherwise
 
 
+class Text(rich.text.Text):
+    """Text that wraps between words. A word longer than a line continues in the next line, after a complete part."""
+
+    def wrap(
+        self,
+        console: Console,
+        width: int,
+        *,
+        justify: JustifyMethod | None = None,
+        overflow: OverflowMethod | None = None,
+        tab_size: int = 8,
+        no_wrap: bool | None = None,
+    ) -> Lines:
+        if no_wrap or self.no_wrap or overflow == "ignore":
+            return super().wrap(
+                console, width, justify=justify, overflow=overflow, tab_size=tab_size, no_wrap=no_wrap or self.no_wrap
+            )
+        found = Lines()
+        for line in self.split(allow_blank=True):
+            line.expand_tabs(tab_size)
+            parts = line.divide(_breaks(line.plain, max(width, 1)))
+            for part in parts:
+                part.rstrip_end(width)
+            if justify or self.justify:
+                parts.justify(console, width, justify=justify or self.justify or "default")
+            found.extend(parts)
+        return found
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Returns where the second and later lines of a text begin."""
+    found, used = list[int](), 0
+    for word in _WORD.finditer(text):
+        parts = [*folded(word[0].rstrip(), width, indent=0)]
+        at = word.start()
+        for k, part in enumerate(parts):
+            if k or (used and used + cell_len(part) > width):
+                found.append(at)
+                used = 0
+            used += cell_len(part)
+            at += len(part)
+        used += word.end() - at
+    return found
+
+
 @dataclass(frozen=True)
 class Name:
     """A name that is never cut: a long name continues in the next line, after a complete part."""
@@ -60,7 +107,7 @@ class Name:
         yield Text("\n  ".join(folded(self.text, options.max_width)), self.style, overflow="fold")
 
 
-def folded(name: str, width: int) -> Iterator[str]:
+def folded(name: str, width: int, indent: int = 2) -> Iterator[str]:
     """`/model/layers.0/mlp/MatMul` as `/model/layers.0/` and `mlp/MatMul`, where both fit, also set off by two;
     `BatchNormalization` as `Batch` and `Normalization`."""
     most = width
@@ -69,5 +116,5 @@ def folded(name: str, width: int) -> Iterator[str]:
         word = max((m.start() for m in _WORD_START.finditer(name, 1) if m.start() <= most), default=0)
         end = next((end for end in (*ends, word) if end > most // 3), most)
         yield name[:end]
-        name, most = name[end:], max(width - 2, 1)
+        name, most = name[end:], max(width - indent, 1)
     yield name

@@ -80,8 +80,8 @@ def print_latencies(found: dict[str, Any]) -> None:
     """Print the record as a table."""
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
+    from onnxopt.reporting.fitting import Text
     from onnxopt.reporting.terminal import show
 
     found = cleaned(found)

@@ -41,10 +41,16 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                 if rule["hits"]:
                     removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
                     yield f"    {name}: {rule['hits']:,}{removed}"
-                for reason, d in rule["declined"].items():
-                    yield f"    {name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
+                yield from (f"    {line}" for line in declined({"rules": {name: rule}}))
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
     yield from on_request(report, verbose)
+
+
+def declined(p: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each reason for which a rule of a pass declined."""
+    for name, rule in p["rules"].items():
+        for reason, d in rule["declined"].items():
+            yield f"{name} declined {counted(d['count'], 'time')}: {reason}, for example {d['example']}"
 
 
 def on_request(report: dict[str, Any], verbose: int) -> Iterator[str]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from onnxopt.reporting.fitting import Fitting, Name
+from onnxopt.reporting.fitting import Fitting, Name, Text
 from onnxopt.reporting.stats_text import (
     Show,
     change,
@@ -55,19 +54,26 @@ def one(stats: ModelStats) -> RenderableType:
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
 
 
-def _nodes(stats: ModelStats) -> Table:
-    """Returns the nodes with the most work."""
+def _nodes(stats: ModelStats) -> Fitting:
+    """Returns the nodes with the most work: a table, on narrow terminals without results, else lines."""
+    assert stats.work is not None
+    lines = [Text.assemble((n.name, "bold"), f"  {n.op}, {count(n.flops)} FLOPs, {n.shape}") for n in stats.work.nodes]
+    return Fitting([_work(stats), _work(stats, with_result=False)], least=24, otherwise=Group(*lines))
+
+
+def _work(stats: ModelStats, *, with_result: bool = True) -> Table:
     assert stats.work is not None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     repeated = any(n.times != 1 for n in stats.work.nodes)
-    for heading in ("node", "operator", "result"):
+    for heading in ("node", "operator", *(["result"] if with_result else [])):
         table.add_column(heading, no_wrap=heading == "operator")
     for heading in (*(["times"] if repeated else []), "MACs", "FLOPs", "%"):
         table.add_column(heading, justify="right", no_wrap=True)
     for n in stats.work.nodes:
         part = f"{n.flops / stats.work.flops:.1%}" if stats.work.flops else ""
         times = [exact(n.times) if n.times != 1 else ""] if repeated else []
-        table.add_row(Name(n.name), n.op, Name(n.shape), *times, count(n.macs) if n.macs else "", count(n.flops), part)
+        result = [Name(n.shape)] if with_result else []
+        table.add_row(Name(n.name), n.op, *result, *times, count(n.macs) if n.macs else "", count(n.flops), part)
     return table
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 
 from onnxopt.plaintext import harmless, printable
+from onnxopt.reporting.fitting import Text
 
 _UNBOUNDED: Final = 10_000  # characters: nobody folds what a program or a file is to get
 
@@ -28,6 +29,11 @@ class Terminal(Console):
         width = None if is_bounded else _UNBOUNDED
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
+    def render_str(self, text: str, **given: Any) -> Text:
+        """A string as text, without markup, in words that are not cut."""
+        made = super().render_str(text, **given)
+        return Text(made.plain, style=made.style, justify=made.justify, overflow=made.overflow)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Returns rich's segments with names escaped; only rich's own segments may control the terminal."""
         for piece in super().render(renderable, options):
@@ -41,4 +47,4 @@ def show(*renderables: RenderableType) -> None:
     """Print to stdout."""
     terminal = Terminal()
     for renderable in renderables:
-        terminal.print(renderable)
+        terminal.print(Group(renderable))  # print joins texts, and what they are is lost

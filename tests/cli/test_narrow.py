@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -164,3 +165,47 @@ def test_no_colour_where_nobody_wants_it(
     last = done.output.splitlines()[-1]
     assert "next: onnxopt report" in last
     assert ("\x1b" in last) == (variable == {"TERM": "xterm"})
+
+
+COMMANDS = """
+optimize model.onnx out.onnx -v --no-verify
+optimize model.onnx other.onnx --check --no-verify
+stats model.onnx --top 8
+diff model.onnx other.onnx
+why model.onnx matmul-scale-folding --node NAME/Mul
+passes
+explain conv-bn-folding
+verify model.onnx other.onnx --cases ones
+bench model.onnx --runs 1
+partition model.onnx --ops Mul
+extract model.onnx part.onnx --outputs NAME/output_0
+find model.onnx Mul(x,y)
+"""
+CUT_WHERE = "/._-: "
+
+
+@pytest.mark.parametrize("command", COMMANDS.strip().splitlines())
+def test_names_are_whole_or_go_on_behind_a_part(monkeypatch: pytest.MonkeyPatch, model: Path, command: str) -> None:
+    """At 60 columns: what is longer is a name alone, which can be copied, or a command."""
+    other = onnx.load(model)
+    other.graph.initializer[0].float_data[:] = [1, 2, 3, 9]
+    onnx.save(other, model.with_name("other.onnx"))
+    monkeypatch.chdir(model.parent)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
+    monkeypatch.setattr("onnxopt.reporting.progress._is_seen", lambda: False)
+    done = CliRunner().invoke(cli, [word.replace("NAME", LAYER.format(2)) for word in command.split()])
+    assert done.exit_code in (0, 1) and not isinstance(done.exception, Exception), done.output
+    lines = [line.strip() for line in unstyle(done.output).splitlines() if not line.startswith("next: ")]
+    assert lines and all(len(line) <= 60 or " " not in line for line in lines)
+    proto = onnx.load(model).graph
+    names = {n.name for n in proto.node} | {v for n in proto.node for v in n.output} | {n.op_type for n in proto.node}
+    cut = [
+        (line, after)
+        for line, after in pairwise(lines)
+        for name in names
+        for k in range(4, len(name) - 3)
+        if line.endswith(name[:k]) and after.startswith(name[k : k + 4]) and name[k - 1] not in CUT_WHERE
+    ]
+    assert not cut
+    assert not re.search(r"[a-z]…( |$)", done.output)
