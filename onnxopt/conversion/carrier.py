@@ -16,7 +16,7 @@ from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size, divide, symbol
 from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
-from onnxopt.graph import Model, Value
+from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, numpy_dtype
 
@@ -47,8 +47,7 @@ class Carrier:
         self.model, self.graph, self.name, self.size = model, model.graph, name, size
         self.symbol = symbol(name)
         self.was, self.now = ShapeData(), ShapeData(assumed=True)
-        for _ in self.was.sweep(self.graph):
-            pass
+        self._sweep(self.graph)
         self.now.contents = ChainMap({}, self.was.contents)
         self.at: dict[Value, Carried] = {}
         self.first = next(iter(self.graph), None)
@@ -57,6 +56,11 @@ class Carrier:
         self._known: dict[Value, Array] = {}
         for value, axis in inputs.items():
             self.follow(value, Carried(axis))
+
+    def _sweep(self, graph: Graph) -> None:
+        for node in self.was.sweep(graph):
+            for body in node.bodies.values():
+                self._sweep(body)
 
     # -- what follows ------------------------------------------------------------------------------------
 
@@ -118,7 +122,7 @@ class Carrier:
             return
         if all(v is not None and v.constant for v in node.inputs) or result_bytes(node, operands) > _MAX_INDEX_BYTES:
             return
-        made = evaluate(node, operands, self.graph.opset(node.domain))
+        made = evaluate(node, operands, scope_of(node).opset(node.domain))
         for v, array in zip(node.outputs, made or ()):
             if v is not None:
                 self._known[v] = array
@@ -131,7 +135,7 @@ class Carrier:
 
     def refuse(self, node: Node, why: str) -> NoReturn:
         """Raises UsageError: the dim cannot follow behind this node."""
-        scope = self.graph.path
+        scope = scope_of(node).path
         raise UsageError(
             f"{self.model.name}: {scope}: {node!r}: {why}",
             f"so {self.name!r} cannot become a symbol by rewriting: export the model with a dynamic dim",
@@ -153,9 +157,10 @@ class Carrier:
             self.refuse(node, f"`{value.name}` has another size along the axis of {self.name!r}")
         one = self._one_sample(node, value, axis, inner)
         if not (inner == 1 and broadcasts):
-            repeats = [self.graph.constant(np.ones(1, np.int64), "one", node)] * len(dims)
+            graph = scope_of(node)
+            repeats = [graph.constant(np.ones(1, np.int64), "one", node)] * len(dims)
             repeats[axis] = self.length()
-            one = self.graph.make("Tile", [one, self.graph.make("Concat", repeats, before=node, axis=0)], before=node)
+            one = graph.make("Tile", [one, graph.make("Concat", repeats, before=node, axis=0)], before=node)
         node.set_input(index, one)
 
     def _one_sample(self, node: Node, value: Value, axis: int, inner: int) -> Value:
@@ -164,9 +169,9 @@ class Carrier:
         if not self._is_alike(value, axis, inner):
             self.refuse(node, f"`{value.name}` holds different numbers for each of the {self.size} samples")
         if value.constant:
-            return self.graph.constant(value.array.take(range(inner), axis), value.name, node)
-        start, end, at = (self.graph.constant(np.array([i]), "bound", node) for i in (0, inner, axis))
-        return self.graph.make("Slice", [value, start, end, at], before=node)
+            return scope_of(node).constant(value.array.take(range(inner), axis), value.name, node)
+        start, end, at = (scope_of(node).constant(np.array([i]), "bound", node) for i in (0, inner, axis))
+        return scope_of(node).make("Slice", [value, start, end, at], before=node)
 
     def _is_alike(self, value: Value, axis: int, inner: int) -> bool:
         """Are the numbers of all samples proven to be the same?"""
@@ -198,8 +203,8 @@ class Carrier:
             self.refuse(node, f"its size along the axis of {self.name!r} hangs on other dims, too")
         if factor == 1:
             return self.length()
-        times = self.graph.constant(np.array([factor]), "factor", node)
-        return self.graph.make("Mul", [self.length(), times], before=node)
+        times = scope_of(node).constant(np.array([factor]), "factor", node)
+        return scope_of(node).make("Mul", [self.length(), times], before=node)
 
     def rewrite(self, node: Node, index: int, sizes: Array, changed: Mapping[int, int | Carried]) -> None:
         """Change elements of the sizes that operand `index` lists: numbers, or what is computed."""
@@ -207,7 +212,7 @@ class Carrier:
         assert value is not None
         numbers = [changed.get(i, e) for i, e in enumerate(sizes.tolist())]
         if all(isinstance(e, int) for e in numbers):
-            node.set_input(index, self.graph.constant(np.array(numbers, np.int64), value.name, node))
+            node.set_input(index, scope_of(node).constant(np.array(numbers, np.int64), value.name, node))
             return
         parts: list[Value] = []
         for i in range(len(numbers)):
@@ -215,11 +220,11 @@ class Carrier:
             if isinstance(new, Carried):
                 parts.append(self.written(node, new))
             elif isinstance(numbers[i], int):
-                parts.append(self.graph.constant(np.array([numbers[i]], np.int64), "size", node))
+                parts.append(scope_of(node).constant(np.array([numbers[i]], np.int64), "size", node))
             else:
-                at = self.graph.constant(np.array([i]), "at", node)
-                parts.append(self.graph.make("Gather", [value, at], before=node, axis=0))
-        node.set_input(index, self.graph.make("Concat", parts, before=node, axis=0))
+                at = scope_of(node).constant(np.array([i]), "at", node)
+                parts.append(scope_of(node).make("Gather", [value, at], before=node, axis=0))
+        node.set_input(index, scope_of(node).make("Concat", parts, before=node, axis=0))
 
     def sizes(self, node: Node, index: int) -> Array:
         """The sizes that operand `index` lists, where the dim is a symbol; an unknown one is None."""
@@ -247,6 +252,12 @@ def places(carrier: Carrier, before: Sequence[Size], after: Sequence[Size], c: C
         found,
         key=lambda p: (not (p.outer == 1 and p.inner == 1), p.axis == last, p.outer != 1, abs(p.axis - c.axis), p.axis),
     )
+
+
+def scope_of(node: Node) -> Graph:
+    """Return the graph or body with the node."""
+    assert node.graph is not None
+    return node.graph
 
 
 def rank(value: Value | None) -> int:

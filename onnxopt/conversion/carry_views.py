@@ -8,7 +8,7 @@ import numpy as np
 from onnxopt.analysis.shapes.sizes import product
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts_of
 from onnxopt.analysis.shapes.symbolic import Size, divide
-from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, operand, places, rank
+from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, operand, places, rank, scope_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.rewriting.forms import listed_axes
@@ -57,12 +57,12 @@ def reshaped(c: Carrier, node: Node, x: Value) -> Results:
     target = [-1 if i == place.axis else d for i, d in enumerate(after)]
     if not all(isinstance(d, int) for d in target):
         c.refuse(node, f"it drops the axis of {c.name!r}")
-    shape = c.graph.constant(np.array(target, np.int64), "shape", node)
-    made = c.graph.make("Reshape", [x, shape], before=node)
+    shape = scope_of(node).constant(np.array(target, np.int64), "shape", node)
+    made = scope_of(node).make("Reshape", [x, shape], before=node)
     output = node.output
     assert made.producer is not None
-    c.graph.take_over(output, made.producer)
-    c.graph.remove(node)
+    scope_of(node).take_over(output, made.producer)
+    scope_of(node).remove(node)
     c.follow(output, place)
     return []
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from onnxopt.analysis import types
-from onnxopt.conversion.carrier import Carrier
+from onnxopt.conversion.carrier import Carried, Carrier, Results
 from onnxopt.conversion.carry_rules import carry
 from onnxopt.errors import UsageError, nearest
-from onnxopt.graph import Model, Value
+from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.dim_names import as_symbol, as_written
 from onnxopt.graph.model import values_read
+from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.passes.basics.constant_folding import ConstantFolding
 from onnxopt.passes.basics.dead_code import DeadCode
@@ -85,17 +86,7 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
     assert isinstance(size, int)
     types.refresh_allowed(model)
     c = Carrier(model, as_symbol(name), size, axes)
-    for node in list(graph):
-        if c.computes_size(node):
-            continue
-        read = values_read(node) if node.bodies else [v for v in node.inputs if v is not None]
-        if not any(v in c.at or c.has_symbol(v) for v in read):
-            c.evaluate(node)
-            continue
-        outputs = list(node.outputs)
-        for value, carried in zip(outputs, carry(c, node)):
-            if value is not None and carried is not None:
-                c.follow(value, carried)
+    _carry_all(c, graph)
     if sizes := [v.name for v in graph.outputs if c.has_symbol(v)]:
         others = [v.name for v in graph.outputs if v.name not in sizes]
         hint = f"--outputs {','.join(others)} leaves such outputs out" if others else "the model has no other output"
@@ -107,24 +98,62 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
     return size
 
 
+def _carry_all(c: Carrier, graph: Graph) -> None:
+    """Carry the dim through the nodes of the main graph, or of a branch."""
+    for node in list(graph):
+        if c.computes_size(node):
+            continue
+        read = values_read(node) if node.bodies else [v for v in node.inputs if v is not None]
+        if not any(v in c.at or c.has_symbol(v) for v in read):
+            c.evaluate(node)
+            continue
+        outputs = list(node.outputs)
+        found = _through_branches(c, node) if node.op == "If" else carry(c, node)
+        for value, carried in zip(outputs, found):
+            if value is not None and carried is not None:
+                c.follow(value, carried)
+
+
+def _through_branches(c: Carrier, node: Node) -> Results:
+    """Return the axis in each result of an If: both branches have to give the same."""
+    condition = node.input(0)
+    if condition in c.at or c.has_symbol(condition):
+        c.refuse(node, f"the condition depends on {c.name!r}")
+    branches = list(node.bodies.values())
+    for body in branches:
+        _carry_all(c, body)
+    found: list[Carried | None] = []
+    for given in zip(*(body.outputs for body in branches)):
+        carried = {c.at.get(v) for v in given}
+        if len(carried) > 1 or any(map(c.has_symbol, given)):
+            c.refuse(node, f"its branches do not give {c.name!r} along one axis")
+        found.append(carried.pop())
+    return found
+
+
 def _declare(c: Carrier, name: str, axes: Mapping[Value, int]) -> None:
     """Write the symbol into inputs and outputs; what was known of the values that follow is not so any more."""
-    model, proto = c.model, c.model.proto.graph
+    model = c.model
+    protos: list[Any] = [scope.proto for scope in model.scopes() if not scope.is_function]
+    infos: dict[str, list[Any]] = {}
+    for info in (info for proto in protos for info in (*proto.input, *proto.output)):
+        infos.setdefault(info.name, []).append(info)
     for value, carried in c.at.items():
         dims = c.now.dims[value]
         value.shape = tuple(d if isinstance(d, int) else d.name for d in dims)
         if value.is_input or value.is_output:
             whole = carried.outer == carried.inner == 1
-            for info in (*proto.input, *proto.output):
-                listed = tensor_type(info.type)[1] if info.name == value.name else None
+            for info in infos.get(value.name, ()):
+                listed = tensor_type(info.type)[1]
                 if listed is not None and len(listed) > carried.axis:
                     dim = info.type.tensor_type.shape.dim[carried.axis]
                     dim.Clear()
                     if whole:
                         dim.dim_param = name
     follows = {v.name for v in c.at}
-    for info in [i for i in proto.value_info if i.name in follows]:
-        proto.value_info.remove(info)
+    for proto in protos:
+        for info in [i for i in proto.value_info if i.name in follows]:
+            proto.value_info.remove(info)
     model.version += 1
     model.analyses.clear()
     model.interface = interface_of(model.proto)

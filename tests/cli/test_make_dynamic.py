@@ -83,8 +83,14 @@ TIED = {
     f"g ({X}) => (float[1, 4] y) <int64[1] a = {{1}}, int64[1] e = {{2}}> {{ y = Slice (x, a, e) }}": (
         "Slice -> y: it takes some of the places"
     ),
-    f"g ({X}, bool c) => (float[2, 4] y) {{ y = If (c) <then_branch = a () => (float[2, 4] p) {{ p = Neg (x) }},"
-    " else_branch = b () => (float[2, 4] q) { q = Abs (x) }> }": "If -> y: it, or its body, reads",
+    f"g ({X}, bool c) => (float[2, 4] y) <float[2, 4] w = {{1, 2, 3, 4, 1, 2, 3, 4}}>"
+    "{ y = If (c) <then_branch = a () => (float[2, 4] p) { p = Neg (x) },"
+    " else_branch = b () => (float[2, 4] q) { q = Identity (w) }> }": "If -> y: its branches do not give 'n' along one",
+    f"g ({X}) => (float[2, 4] y) {{ d = Shape <start = 0, end = 1> (x) e = Squeeze (d) c = Cast <to = 9> (e)"
+    " y = If (c) <then_branch = a () => (float[2, 4] p) { p = Neg (x) },"
+    " else_branch = b () => (float[2, 4] q) { q = Abs (x) }> }": "it computes with the size of 'n'",
+    f"g ({X}, bool c, int64 t) => (float[2, 4] y) {{ y = Loop (t, c, x) <body = b (int64 i, bool k, float[2, 4] s)"
+    " => (bool l, float[2, 4] r) { l = Identity (k) r = Neg (s) }> }": "Loop -> y: it, or its body, reads",
     f"g ({X}, float[3] z) => (float[2, 4] y) {{ y = Neg (x) }}": "'n' would be of different sizes: x: 2, z: 3",
     "g (float[n, 4] x, float[2] z) => (float[n, 4] y) { y = Neg (x) }": "'n' is a dynamic dim already",
     "g (float x) => (float y) { y = Neg (x) }": "no input has a fixed first axis",
@@ -122,6 +128,13 @@ ONE = {
     "sizes": (
         "g (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y) <int64[4] s = {1, 1, 4, 4}>"
         '{ y = Resize <mode = "nearest"> (x, , , s) }'
+    ),
+    "branches": (
+        "g (float[1, 4] x) => (float[1, 2] y)"
+        "<int64[3] r = {1, 2, 2}, float[1, 4] w = {1, 2, 3, 4}, int64 one = {1}, float zero = {0}, bool c = {1}>"
+        "{ u = Neg (x) z = If (c) <then_branch = a () => (float[1, 2, 2] p) { q = Reshape (u, r) p = Mul (q, q) },"
+        " else_branch = b () => (float[1, 2, 2] s) { v = Add (x, w) s = Reshape (v, r) }>"
+        " y = Gather <axis = 2> (z, one) }"
     ),
     "a state": (
         "g (float[1, 3, 2] x) => (float[1, 3, 2] y) <int64[3] s = {1, 3, 2}, int64[1] z = {0}>"
