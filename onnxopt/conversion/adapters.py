@@ -1,7 +1,7 @@
-"""Operators that onnx's version converter converts wrongly, or as if nothing had changed: adapters of our own.
+"""Adapters of operators that onnx's version converter converts wrongly, or leaves unconverted.
 
-Found by running it: each operator of each opset from 7 on, converted up, against the original in onnxruntime. What has
-no form in the newer opset is refused, by the operator's name.
+The faults were found by running each operator of each opset from 7 on, converted up, against the original in
+onnxruntime. An operator without a form in the newer opset is refused by name.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Conversion:
         self.known, self.current, self.target = known, current, target
 
     def crosses(self, version: int) -> bool:
-        """Does the conversion go from before this version to it, or beyond?"""
+        """Return whether the conversion begins below `version` and ends at `version` or above."""
         return self.current < version <= self.target
 
     def is_hidden(self, node: NodeProto) -> bool:
         return node.domain in DEFAULT_DOMAINS and self.crosses(HIDDEN.get(node.op_type, 0))
 
     def hide(self, graph: GraphProto) -> None:
-        """Put what the converter is not to see in place of such nodes. Raises Unconvertible."""
+        """Put an Identity in place of each hidden node. Raises Unconvertible."""
         for node in graph.node:
             if node.domain in DEFAULT_DOMAINS:
                 self._refuse(node)
@@ -57,7 +57,7 @@ class Conversion:
             raise Unconvertible(f"Resize, which makes `{node.output[0]}`, has no mode {mode} from opset 13 on")
 
     def adapted(self, old: NodeProto, new: NodeProto) -> list[NodeProto]:
-        """What takes the place of `new`, which the converter made of `old`. Raises Unconvertible."""
+        """Return the nodes in place of `new`, the converter's form of `old`. Raises Unconvertible."""
         if old.domain not in DEFAULT_DOMAINS:
             return [new]
         since, adapter = _ADAPTERS.get(old.op_type, (0, None))
@@ -69,7 +69,7 @@ def _attribute(node: NodeProto, name: str) -> Any:
 
 
 def _hardmax(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[NodeProto]:
-    """Before opset 13 the axes before `axis` were one, and so were those from it on."""
+    """Before opset 13, Hardmax joined the axes before `axis`, and the axes from `axis` on."""
     steps = Steps(conversion.known, old.output[0])
     axis = _attribute(old, "axis")
     flat = steps("Flatten", old.input[0], axis=1 if axis is None else axis)
@@ -80,7 +80,7 @@ def _hardmax(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[Nod
 
 
 def _group_normalization(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[NodeProto]:
-    """Before opset 21 scale and bias were those of a group, not of a channel."""
+    """Before opset 21, scale and bias had an element for each group, not for each channel."""
     steps = Steps(conversion.known, old.output[0])
     groups = steps.constant([_attribute(old, "num_groups")])
     channels = steps("Shape", old.input[0], start=1, end=2)
@@ -94,8 +94,7 @@ def _group_normalization(conversion: Conversion, old: NodeProto, new: NodeProto)
 
 
 def _resize(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[NodeProto]:
-    """Before opset 11 numbers were taken from where x / scale is: of what grows from the one before it, of what shrinks
-    from the one behind."""
+    """Before opset 11, Resize read the element at x / scale, rounded down to enlarge, and up to shrink."""
     if new.op_type != "Resize":
         raise Unconvertible(f"{old.op_type}, which makes `{old.output[0]}`, became {new.op_type}")
     mode = _attribute(old, "mode") or "nearest"

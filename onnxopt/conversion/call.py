@@ -1,4 +1,4 @@
-"""A node as the table of older forms sees it: operands, attributes with their defaults, constants, types."""
+"""A node for the table of older forms: operands, attributes with defaults, constants, types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Unsayable(Exception):
 
 
 class Call:
-    """A call of an operator that is another one before opset `since`. `op` makes new nodes, see `Steps`."""
+    """A call of an operator that opset `since` changed. `op` makes new nodes, see `Steps`."""
 
     def __init__(self, node: NodeProto, since: int, known: Known) -> None:
         self.node, self.since, self.known = node, since, known
@@ -28,46 +28,46 @@ class Call:
         self.op = Steps(known, next(filter(None, node.output), node.op_type))
 
     def input(self, i: int) -> str:
-        """The name of an operand; empty where it is absent."""
+        """Return the name of an operand; empty for an absent operand."""
         return str(self.node.input[i]) if i < len(self.node.input) else ""
 
     def output(self, i: int) -> str:
-        """The name of a result that is read; empty for another."""
+        """Return the name of a result with readers; empty for other results."""
         name = str(self.node.output[i]) if i < len(self.node.output) else ""
         return name if i == 0 or name in self.known.reads else ""
 
     def attr(self, name: str) -> Any:
-        """What an attribute says, or its default; None without one."""
+        """Return the value of an attribute, or the default; None without a default."""
         given = next((a for a in self.node.attribute if a.name == name), None)
         return attribute_value(given) if given is not None else attribute_default(self.node.op_type, self.since, name)
 
     def constant(self, i: int, what: str) -> Array:
-        """What an operand holds. Raises Unsayable where it is computed."""
+        """Return the value of a constant operand. Raises Unsayable for a computed operand."""
         found = self.known.constant(self.input(i))
         if found is None:
             raise Unsayable(f"`{what}` is computed, and has to be constant before opset {self.since}")
         return found
 
     def element_type(self, i: int = 0) -> int:
-        """Of an operand; 0 where that is not known."""
+        """Return the element type of an operand; 0 for an unknown type."""
         return self.known.element_type(self.input(i))
 
     def needed_type(self, i: int = 0) -> int:
-        """The same. Raises Unsayable where it is not known."""
+        """Return the element type of an operand. Raises Unsayable for an unknown type."""
         found = self.element_type(i)
         if not found:
             raise Unsayable(f"the type of `{self.input(i)}` is not known")
         return found
 
     def rank(self, i: int = 0) -> int:
-        """Of an operand. Raises Unsayable where it is not known."""
+        """Return the rank of an operand. Raises Unsayable for an unknown rank."""
         dims = self.known.shape(self.input(i))
         if dims is None:
             raise Unsayable(f"the rank of `{self.input(i)}` is not known")
         return len(dims)
 
     def size(self, axis: int, i: int = 0) -> int | None:
-        """Of an operand along an axis, if it is a known number."""
+        """Return the size of an operand along an axis; None unless the size is a known number."""
         dims = self.known.shape(self.input(i))
         found = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
         return found if isinstance(found, int) else None
@@ -75,7 +75,7 @@ class Call:
     def rewritten(
         self, *, inputs: Collection[str] | None = None, without: Collection[str] = (), **attributes: Any
     ) -> list[NodeProto]:
-        """The steps so far, and the call with other operands and attributes; None: as they are."""
+        """Return the steps so far, and the call with the given operands and attributes; None keeps the operands."""
         node = NodeProto()
         node.CopyFrom(self.node)
         if inputs is not None:
@@ -88,11 +88,11 @@ class Call:
         return [*self.op.nodes, node]
 
     def cast(self, name: str, to: int) -> str:
-        """The value in another element type."""
+        """Return the name of the value in the element type `to`."""
         return self.op("Cast", name, to=to) if self.known.element_type(name) != to else name
 
     def widely(self, wide: int, operands: Collection[int]) -> list[NodeProto]:
-        """The call with these operands in a wider element type, and its first result as it was."""
+        """Return the call with these operands in a wider element type, and a Cast of the first result."""
         narrow = self.needed_type(min(operands))
         inputs = [self.cast(n, wide) if n and i in operands else n for i, n in enumerate(self.node.input)]
         result = self.known.fresh(f"{self.made[0]}_{type_name(wide).lower()}")

@@ -1,4 +1,4 @@
-"""May an operator be called in the version before as it is called in this one? As the schemas of the standard say."""
+"""Whether a call of an operator is valid in an older opset, by the schemas of the standard."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _OPTIONAL: Final = OpSchema.FormalParameterOption.Optional
 
 
 def without_news(node: NodeProto, since: int) -> NodeProto:
-    """The node without the attributes that `since` brought, where they say what was so before; with those written whose
-    default changed then."""
+    """Return the node without attributes of opset `since` that say the older behaviour.
+
+    Attributes whose default `since` changed are written.
+    """
     new, old = find_schema(node.op_type, since), find_schema(node.op_type, since - 1)
     assert new is not None and old is not None
     kept = {a.name: a for a in node.attribute}
@@ -41,7 +43,7 @@ def without_news(node: NodeProto, since: int) -> NodeProto:
 
 
 def unfit(node: NodeProto, opset: int, known: Known) -> str:
-    """Why the standard's operator of this opset cannot be called like that; empty if it can."""
+    """Return why the call is invalid for the operator of `opset`; empty for a valid call."""
     schema = find_schema(node.op_type, opset) if node.domain in DEFAULT_DOMAINS else None
     if schema is None:
         return ""

@@ -1,6 +1,6 @@
-"""What is known of the values of a model that is converted: their names, constants, element types and shapes.
+"""Names, constants, element types and shapes of the values of a model in conversion.
 
-A name that two bodies give to different values is known as none of them.
+A name of different values in two bodies is known as neither.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Dims = tuple[int | str | None, ...]
 
 
 def skeleton(proto: ModelProto) -> ModelProto:
-    """The model without large data: those initializers are inputs. Names and nodes are the same."""
+    """Return the model with an input in place of each large initializer. Names and nodes are the same."""
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)
     graph, source = skeleton.graph, proto.graph
@@ -59,7 +59,7 @@ def _is_large(tensor: TensorProto) -> bool:
 
 
 class Known:
-    """Of one model. `reads`: names that nodes or callers read."""
+    """Facts of one model. `reads`: names read by nodes or callers."""
 
     def __init__(self, proto: ModelProto) -> None:
         self.reads: set[str] = set()
@@ -87,12 +87,12 @@ class Known:
                 self._learn(body, set())
 
     def _hold(self, node: NodeProto) -> None:
-        """Learn what a Constant holds."""
+        """Keep the value of a Constant."""
         if node.op_type == "Constant" and node.output and node.attribute and not _is_large(node.attribute[0].t):
             self._constants[node.output[0]] = node.attribute[0]
 
     def fresh(self, name: str) -> str:
-        """A name that no value has, made of this one."""
+        """Return a new name, derived from `name`."""
         while name in self._names:
             name += "_"
         self._names.add(name)
@@ -116,7 +116,7 @@ class Known:
     def sizes(self, name: str) -> tuple[Any, ...] | None:
         """Return the dims of a value, as numbers and expressions of sizes; None if the rank is unknown.
 
-        Equal expressions are equal sizes, which equal names in a body need not be.
+        Equal expressions are equal sizes; equal names in a body need not be.
         """
         value = self._value(name)
         if value is not None:
@@ -136,7 +136,7 @@ class Known:
         return self._values.get(name) if name not in self._twice else None
 
     def infer(self, proto: ModelProto) -> None:
-        """Learn the types of all values of a model, which is this one, and what integers are made of."""
+        """Infer the types of all values of `proto`, the model, and the elements of small integer tensors."""
         from onnxopt.analysis import types
         from onnxopt.analysis.shapes.sweep import ShapeData
         from onnxopt.graph.reader import read_model
@@ -173,7 +173,7 @@ class Known:
             self._types[name] = found if self._types.get(name, found) == found else None
 
     def infer_made(self, node: NodeProto, opset: int) -> None:
-        """Learn the types of what a new node makes, from what is known of its operands."""
+        """Infer the types of the results of a new node from the types of the operands."""
         from onnxopt.inferring import infer_call
 
         self._hold(node)
@@ -197,7 +197,7 @@ class Known:
         return self._types.get(name)
 
     def element_type(self, name: str) -> int:
-        """0 where that is not known, or where the value is no tensor."""
+        """Return the element type of a tensor; 0 for an unknown type and for other values."""
         found = self._types.get(name)
         return tensor_type(found)[0] if found is not None else 0
 

@@ -71,7 +71,7 @@ def _undilated(call: Call) -> list[NodeProto] | None:
 
 @FORMS.before(13, "Softmax", "LogSoftmax", "Hardmax")
 def _along_the_last(call: Call) -> list[NodeProto]:
-    """f(x; axis) = Transpose(f(Transpose x; -1)): before, all axes from `axis` on were one."""
+    """f(x; axis) = Transpose(f(Transpose x; -1)); before, all axes from `axis` on were joined."""
     axis = call.attr("axis")
     if axis == -1 or (axis >= 0 and call.rank() - 1 == axis):
         return call.rewritten(axis=-1)
@@ -98,7 +98,7 @@ def _as_tensor(call: Call) -> list[NodeProto] | None:
 
 @FORMS.before(12, "Dropout")
 def _inference(call: Call) -> list[NodeProto]:
-    """Dropout(x, ratio, False) = Dropout(x), and a mask of what is true."""
+    """Dropout(x, ratio, False) = Dropout(x), and a mask of true."""
     if call.input(2) and call.constant(2, "training_mode").any():
         raise Unsayable(f"it trains, which it could not before opset {call.since}")
     (dropout,) = call.rewritten(inputs=[call.input(0)], without=["seed"])

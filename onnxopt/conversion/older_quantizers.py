@@ -14,7 +14,7 @@ FORMS = Forms()
 
 @FORMS.before(13, "DequantizeLinear")
 def _dequantized(call: Call) -> list[NodeProto]:
-    """DequantizeLinear(x, s, z; axis) = (x - z) · s: before, there was no axis."""
+    """DequantizeLinear(x, s, z; axis) = (x - z) · s; before, no attribute `axis`."""
     if _is_single(call):
         return call.rewritten(without=["axis"])
     x, scale, zero = (call.input(i) for i in range(3))
@@ -28,7 +28,7 @@ def _dequantized(call: Call) -> list[NodeProto]:
 
 @FORMS.before(13, "QuantizeLinear")
 def _quantized(call: Call) -> list[NodeProto]:
-    """QuantizeLinear(x, s, z; axis) = Cast(Clip(Round(x / s) + z)): before, there was no axis."""
+    """QuantizeLinear(x, s, z; axis) = Cast(Clip(Round(x / s) + z)); before, no attribute `axis`."""
     if _is_single(call):
         return call.rewritten(without=["axis"])
     x, scale, zero = (call.input(i) for i in range(3))
@@ -43,12 +43,12 @@ def _quantized(call: Call) -> list[NodeProto]:
 
 
 def _is_single(call: Call) -> bool:
-    """Is there one scale for all?"""
+    """Return whether a single scale applies to all elements."""
     return call.rank(1) == 0 or call.size(0, 1) == 1
 
 
 def _column(call: Call, name: str) -> str:
-    """One number for each entry along `axis`, as it is broadcast."""
+    """Return the value with a size for each axis from `axis` on, to broadcast along `axis`."""
     rank = call.rank()
     return call.op("Reshape", name, call.op.constant([-1] + [1] * (rank - 1 - call.attr("axis") % rank)))
 

@@ -18,7 +18,7 @@ FORMS = Forms()
 
 @FORMS.before(18, "Split")
 def _equal_parts(call: Call) -> list[NodeProto] | None:
-    """Split(x; num_outputs) = Split(x) where the parts are equal, Split(x, sizes) where the last one is smaller."""
+    """Split(x; num_outputs) = Split(x) for equal parts, Split(x, sizes) for a smaller last part."""
     count = call.attr("num_outputs")
     if call.input(1) or count is None:
         return None
@@ -51,7 +51,8 @@ def _part_by_part(call: Call) -> list[NodeProto] | None:
 
 
 def _spread(call: Call, i: int, what: Array, around: Callable[[int], str], rank: int) -> str:
-    """The operand, an entry for each of the axes `what`, as one with an entry for each axis; `around`: the others."""
+    """Return an operand with an entry for each axis. Entries of the axes `what` come from operand `i`, of others from
+    `around`."""
     places = {int(a) % rank: k for k, a in enumerate(what)}
     piece = []
     for axis in range(rank):

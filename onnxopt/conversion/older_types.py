@@ -1,4 +1,4 @@
-"""Older forms of operators that took fewer element types, or other ones."""
+"""Older forms of operators with fewer, or different, element types."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _clipped(call: Call) -> list[NodeProto] | None:
 
 @FORMS.before(12, "Pow")
 def _one_type(call: Call) -> list[NodeProto] | None:
-    """xⁿ = Cast(Cast(x)^Cast(n)): both of one type, which is a float."""
+    """xⁿ = Cast(Cast(x)^Cast(n)): both of the same float type."""
     base, power = call.element_type(0), call.element_type(1)
     if 0 in (base, power) or (base == power and base in FLOATS):
         return None

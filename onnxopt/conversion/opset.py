@@ -18,10 +18,10 @@ LOWEST: Final = 11  # to which a model is converted down: before, negative axes 
 
 
 def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | None = None) -> bool:
-    """Change `proto` so that it uses version `target` of the default domain; False where it does already.
+    """Convert `proto` to version `target` of the default domain. Return False for a model of this version.
 
-    Raises UsageError for a version that the installed onnx does not know, and for a lower one than `LOWEST`; ModelError
-    where an operator cannot be converted, and for models with functions, which import versions of their own.
+    Raises UsageError for a version beyond the installed onnx, and for a version below `LOWEST`; ModelError for an
+    operator without a form there, and for models with functions, whose opset imports are their own.
     """
     from onnx import defs, helper
 
@@ -64,7 +64,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
 
 
 def opset_of(proto: ModelProto) -> int:
-    """The version of the default domain; 0 without one."""
+    """Return the version of the default domain; 0 without an import."""
     return next((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), 0)
 
 

@@ -1,9 +1,9 @@
 """Lower the opset of a model, node by node and boundary by boundary.
 
-The schemas of the standard say in which version an operator became another one. There the table of older forms
-(`older_forms`) has what is written instead, or nothing: then the operator only takes more types since, or has an
-attribute whose default is what it did before. What did not exist is written out as the standard defines it
-(`written_out`). All that cannot be said is told at once, by node.
+A boundary is an opset that changed an operator, by the schemas of the standard. The table of older forms
+(`older_forms`) has the form before each boundary. No entry means that the operator only takes more types since, or has
+an attribute whose default is the older behaviour. A new operator is written out by the definition of the standard
+(`written_out`). One error names all nodes without an older form.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _MAX_NAMED: Final = 3  # nodes that a refusal names, of one reason, and reasons
 
 
 def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
-    """Change the nodes of `proto` such that they are those of an older version of the default domain. Raises ModelError
-    that names the nodes which have no form there; `proto` is as it was then."""
+    """Change the nodes of `proto` to an older version of the default domain.
+
+    Raises ModelError with the nodes without an older form; `proto` is unchanged then.
+    """
     known = Known(proto)
     known.infer(proto)
     with Definitions(known, limits) as definitions:
@@ -43,14 +45,14 @@ def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 
 
 class _Lowering:
-    """`refused`: by the boundary at which there is no older form, the scope, the operator and why, the nodes."""
+    """`refused`: the nodes without an older form, by boundary, scope, operator and reason."""
 
     def __init__(self, known: Known, definitions: Definitions, target: int) -> None:
         self._known, self._definitions, self._target = known, definitions, target
         self.refused: dict[tuple[int, str, str, str], list[str]] = {}
 
     def scope(self, nodes: Iterable[NodeProto], opset: int, where: str) -> list[NodeProto]:
-        """The nodes of a graph or a body, lowered; without those that are refused."""
+        """Return the lowered nodes of a graph or a body, without refused nodes."""
         found: list[NodeProto] = []
         for node in nodes:
             try:
@@ -65,7 +67,7 @@ class _Lowering:
         return found
 
     def _older(self, node: NodeProto, opset: int) -> Iterator[NodeProto]:
-        """What says the same as `node`, which is one of this opset. Raises Unsayable."""
+        """Yield the nodes of the target opset in place of `node`, a node of `opset`. Raises Unsayable."""
         since = self._since(node, opset)
         while since > self._target:
             try:
@@ -87,7 +89,7 @@ class _Lowering:
         yield node
 
     def _step(self, node: NodeProto, since: int) -> NodeProto | tuple[int, list[NodeProto]]:
-        """The node, of `since`, as one of the version before; or the nodes that make the same, and their opset."""
+        """Return a node of `since` as a node of the version before, or nodes in place of the node, and their opset."""
         adapter, before = TABLE.get((node.op_type, since)), since - 1
         made = adapter(Call(node, since, self._known)) if adapter is not None else None
         if made is None:
@@ -102,7 +104,7 @@ class _Lowering:
         return before, made
 
     def _fitted(self, node: NodeProto, since: int) -> NodeProto | tuple[int, list[NodeProto]]:
-        """The node, of `since`, as one of the version before; or what it is written out as, and the opset of that."""
+        """Return a node of `since` as a node of the version before, or the nodes of the definition, and their opset."""
         if find_schema(node.op_type, since - 1) is None:
             why = f"there is no {node.op_type}"
         else:
@@ -124,7 +126,7 @@ class _Lowering:
         return self.scope(nodes, opset, f"{where} / {owner.op_type}{name} / {label}")
 
     def _all(self, opset: int, label: str, nodes: list[NodeProto]) -> list[NodeProto]:
-        """The nodes of a body that no file has: what is refused there is so of what is written out."""
+        """Return the lowered nodes of a body in a definition. Raises Unsayable for the node that is written out."""
         return [made for node in nodes for made in self._older(node, opset)]
 
     def refusal(self) -> str:
@@ -141,7 +143,7 @@ class _Lowering:
 
 
 def _with_bodies(node: NodeProto, lower: Callable[[str, list[NodeProto]], list[NodeProto]]) -> NodeProto:
-    """The node, with the nodes of its bodies, whose labels `lower` is told, lowered."""
+    """Return the node with lowered bodies; `lower` is given the label and nodes of each body."""
     if not body_graphs(node):
         return node
     copy = NodeProto()
@@ -155,7 +157,7 @@ def _with_bodies(node: NodeProto, lower: Callable[[str, list[NodeProto]], list[N
 
 
 def _note(made: NodeProto, node: NodeProto) -> None:
-    """Give the last of those that are made in place of a node its name and its notes."""
+    """Give `made`, the last node in place of `node`, the name and the notes of `node`."""
     made.name, made.doc_string = node.name, node.doc_string
     if not made.metadata_props:
         made.metadata_props.extend(node.metadata_props)
@@ -168,7 +170,7 @@ def _at(since: int, why: str) -> Unsayable:
 
 
 def _some(texts: Sequence[str], count: int = 0, between: str = ", ") -> str:
-    """The first of them, and how many there are beside."""
+    """Return the first texts, and the number of the others."""
     more = (count or len(texts)) - len(texts[:_MAX_NAMED])
     return between.join(texts[:_MAX_NAMED]) + (
         f"{between if between == '; ' else ' '}and {more} more" if more > 0 else ""

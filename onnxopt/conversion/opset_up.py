@@ -1,8 +1,8 @@
-"""Raise the opset of a model, by onnx's version converter, without losing what the converter does not carry.
+"""Raise the opset of a model by onnx's version converter, and keep all data that the converter drops.
 
-The converter goes through a representation of its own, which has no room for metadata of nodes, quantization
-annotations, most value_info, or external data. It is given a skeleton; what it changed is put back into the model.
-It runs in a process of its own: of odd models it crashes.
+The converter's representation has no metadata of nodes, quantization annotations, external data, and little
+value_info. The converter is given a skeleton, and changed nodes are put back into the model. It runs in a separate
+process, because some models crash it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onnxopt.worker.limits import Limits
 
 
 def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
-    """Change the nodes of `proto` such that they are those of a newer version of the default domain. Raises ModelError
-    where an operator cannot be converted."""
+    """Change the nodes of `proto` to a newer version of the default domain. Raises ModelError for an operator without a
+    form there."""
     conversion = Conversion(Known(proto), current, target)
     try:
         converted = _converted(proto, conversion, path, limits).graph
@@ -47,7 +47,7 @@ def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Li
 
 
 def _take_nodes(graph: GraphProto, converted: GraphProto, conversion: Conversion) -> None:
-    """The nodes of `converted` in `graph`: its own protos where nothing changed, their names and notes elsewhere."""
+    """Put the nodes of `converted` into `graph`; changed nodes keep their former names and notes."""
     by_output = {name: node for node in graph.node for name in node.output if name}
     nodes = []
     for new in converted.node:
@@ -82,7 +82,7 @@ def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto
 
 
 def _call(node: NodeProto) -> tuple[object, ...]:
-    """Operator, operands and attributes, whatever the order in which they are written."""
+    """Return operator, operands and attributes, independent of the order in the file."""
     return node.op_type, _trimmed(node.input), _trimmed(node.output), attribute_bytes(node)
 
 

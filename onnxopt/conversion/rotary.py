@@ -14,7 +14,7 @@ FORMS = Forms()
 def _rotary_embedding(call: Call) -> list[NodeProto]:
     """RotaryEmbedding(x, cos, sin) = Concat(cos·a - sin·b, sin·a + cos·b, rest), where x = Concat(a, b, rest).
 
-    With `interleaved` a and b take turns. Of three axes the last one is that of all heads.
+    With `interleaved`, elements of a and b alternate. The last of three axes joins all heads.
     """
     op, x, positions = call.op, call.input(0), call.input(3)
     flat = call.rank() == 3

@@ -1,4 +1,4 @@
-"""New nodes, one after the other, in place of one."""
+"""New nodes in place of a node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onnxopt.protos import make_node
 
 
 class Steps:
-    """Makes nodes of the standard, each of one result, whose name is made of `base`."""
+    """A list of new nodes of the standard, each with a single result. Names of results derive from `base`."""
 
     def __init__(self, known: Known, base: str) -> None:
         self._known, self._base = known, base
         self.nodes: list[NodeProto] = []
 
     def __call__(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
-        """The name of what the node makes: `name`, or a fresh one."""
+        """Add a node, and return the name of the result: `name`, or a new name."""
         node = make_node(op, "", "", attributes)
         node.input.extend(inputs)
         node.output.append(name or self._known.fresh(f"{self._base}_{op.lower()}"))

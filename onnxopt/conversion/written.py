@@ -1,4 +1,4 @@
-"""Forms of operators that did not exist, such as runtimes know them: norms, Gelu, Trilu and AffineGrid."""
+"""Forms of operators absent from older opsets, as runtimes recognize the forms: norms, Gelu, Trilu and AffineGrid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMS = Forms()
 
 
 class _Wide:
-    """The operand of a norm in the element type in which its statistics are computed."""
+    """The operand of a norm in the element type of the statistics."""
 
     def __init__(self, call: Call) -> None:
         self.own = call.needed_type()

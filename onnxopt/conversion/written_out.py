@@ -1,4 +1,4 @@
-"""Operators written out as the standard defines them: the bodies of its function operators, for one call."""
+"""Operators written out by the definition of the standard: the function body for a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxopt.worker.serving import Refused
 
 
 class Definitions:
-    """A context manager: onnx is asked in a process of its own, as the body may depend on what the call says."""
+    """A context manager. onnx gives the definitions in a separate process, because a body may depend on the call."""
 
     def __init__(self, known: Known, limits: Limits) -> None:
         self._known = known
@@ -30,9 +30,9 @@ class Definitions:
         self._room.close()
 
     def of(self, node: NodeProto, since: int) -> tuple[int, list[NodeProto]] | None:
-        """(the opset of the nodes, the nodes that make what `node` makes); None where the standard has no definition.
+        """Return the opset and the nodes of the definition of `node`; None if the standard has no definition.
 
-        Raises Unsayable where onnx does not give it.
+        Raises Unsayable if onnx fails to give the definition.
         """
         schema = find_schema(node.op_type, since)
         assert schema is not None
@@ -57,7 +57,7 @@ class Definitions:
 
 
 class _Body:
-    """A function's nodes with names of this model, and the attributes that the call gives."""
+    """The nodes of a function with names of the model and attributes of the call."""
 
     def __init__(self, known: Known, base: str, given: Mapping[str, AttributeProto]) -> None:
         self._known, self._base, self._given = known, base, given
@@ -95,7 +95,7 @@ class _Body:
 
 
 def _live(nodes: list[NodeProto], read: set[str]) -> list[NodeProto]:
-    """Without those that nothing reads."""
+    """Return the nodes with readers, direct or indirect."""
     kept: list[NodeProto] = []
     for node in reversed(nodes):
         if not read.isdisjoint(node.output):
