@@ -44,12 +44,6 @@ def bisect(
             seed,
             limit=options.limits.memory,
             dims=dict(verify_dims or {}),
-            dtype=options.dtype,
-            int32=options.gives_int32,
-            inner_int32=options.int32,
-            strip_qdq=options.strip_qdq,
-            keep=options.keep,
             custom_op_libraries=custom_op_libraries,
-            freed=options.freed,
         )
-        return bisection.bisect(source, options, judging, progress)
+        return bisection.bisect(source, options, options.judging(judging), progress)

@@ -153,14 +153,9 @@ def optimize(
                 verify_memory,
                 memory,
                 dims=dict(verify_dims or {}),
-                dtype=options.dtype,
-                int32=options.gives_int32,
-                inner_int32=options.int32,
-                strip_qdq=strip_qdq,
-                keep=options.keep,
                 custom_op_libraries=custom_op_libraries,
-                freed=options.freed,
             )
+            verify_options = options.judging(verify_options)
         made = stack.enter_context(temporary_folder()) / IN_MEMORY if output is None else Path(output)
         report = run(
             source,

@@ -29,7 +29,7 @@ _COMPARISONS: Final[dict[type, Callable[[Any, Any], bool]]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_MAX_NOTE: Final = 500
+_MAX_CONDITION: Final = 500
 _UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -57,8 +57,8 @@ def parse_budget(text: str) -> Budget:
     fault.
     """
     text = " ".join(text.split())
-    if len(text) > _MAX_NOTE:
-        raise UsageError(f"--fail-if '{text[:40]}…': longer than {_MAX_NOTE} characters", _hint())
+    if len(text) > _MAX_CONDITION:
+        raise UsageError(f"--fail-if '{text[:40]}…': longer than {_MAX_CONDITION} characters", _hint())
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # deep nesting raises the last two

@@ -21,12 +21,12 @@ from onnxopt.cli.options import (
     format_option,
     is_given,
     library_option,
-    made_dynamic,
     make_options,
     memory_option,
     pipeline_options,
     refuse_ignored,
     rename_option,
+    requested_changes,
     seed_option,
     timeout_option,
     tolerance_options,
@@ -203,8 +203,6 @@ def optimize(
     plain = _is_plain(models, asked)
     verify_options = None
     if not no_verify:
-        dtype = given["dtype"] or ""
-        freed = tuple(dict.fromkeys(made_dynamic(given).values()))
         verify_options = VerifyOptions(
             rtol,
             atol,
@@ -214,13 +212,8 @@ def optimize(
             verify_memory,
             given["memory"],
             dims=verify_dims,
-            dtype=dtype,
-            int32=given["int32"] and not given["keep_io"],
-            inner_int32=given["int32"],
-            freed=freed,
-            strip_qdq=given["strip_qdq"],
-            keep=given["keep"],
             custom_op_libraries=custom_op_libraries,
+            **requested_changes(given),
         )
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats

@@ -274,10 +274,22 @@ def make_options(given: dict[str, Any], **of_a_result: Any) -> OptimizeOptions:
     return settings.make_options(**settings_of(given), **of_a_result)
 
 
-def made_dynamic(given: dict[str, Any]) -> dict[str, str]:
+def _made_dynamic(given: dict[str, Any]) -> dict[str, str]:
     """Returns the symbol for each `INPUT:AXIS`; `*:0`, the first axis of all inputs, for `--dim NAME=?`."""
     free = [("*:0", name) for name, size in given["dims"].items() if size is None]
     return {**dict(free), **given["make_dynamic"]}
+
+
+def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `VerifyOptions` for requested changes, as `OptimizeOptions.judging` does."""
+    return {
+        "dtype": given["dtype"] or "",
+        "int32": given["int32"] and not given["keep_io"],
+        "inner_int32": given["int32"],
+        "freed": tuple(dict.fromkeys(_made_dynamic(given).values())),
+        "strip_qdq": given["strip_qdq"],
+        "keep": given["keep"],
+    }
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
@@ -286,7 +298,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
     from onnxopt.pipeline.text import literal
 
     config = {key: literal(text) for key, text in given["config"].items()}
-    named = given | {"config": config, "target": given["target"] or "any", "make_dynamic": made_dynamic(given)}
+    named = given | {"config": config, "target": given["target"] or "any", "make_dynamic": _made_dynamic(given)}
     named["dims"] = {name: size for name, size in given["dims"].items() if size is not None}
     if given["keep_dynamic"]:
         named |= {"dims": {}, "shapes": {}}

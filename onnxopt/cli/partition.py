@@ -286,7 +286,8 @@ def _write_fused(
 def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, options: VerifyOptions) -> None:
     from onnxopt.verification import DIFFERENT, UNVERIFIED
     from onnxopt.verification.composition import verify_composition
-    from onnxopt.verification.missing import UNREGISTERED, UNREGISTERED_HINT
+    from onnxopt.verification.missing import UNREGISTERED_HINT
+    from onnxopt.verification.runtime import UNREGISTERED
 
     verdict = verify_composition(source, plan, steps, options)
     if verdict.status == DIFFERENT:

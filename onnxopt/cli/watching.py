@@ -10,7 +10,7 @@ import click
 
 from onnxopt.cli.completing import known_passes, names_option
 from onnxopt.cli.files import write_text
-from onnxopt.cli.options import apply_all
+from onnxopt.cli.options import apply_all, requested_changes
 from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile
 
@@ -80,14 +80,7 @@ class Watch:
             from onnxopt.verification import VerifyOptions
 
             libraries = verify_options.custom_op_libraries if verify_options is not None else ()
-            options = VerifyOptions(
-                dtype=given["dtype"] or "",
-                int32=given["int32"] and not given["keep_io"],
-                inner_int32=given["int32"],
-                strip_qdq=given["strip_qdq"],
-                keep=given["keep"],
-                custom_op_libraries=libraries,
-            )
+            options = VerifyOptions(custom_op_libraries=libraries, **requested_changes(given))
             self.instruments.append(VerifyEach(source, options))
         if given["journal"]:
             self._journal = Journal()

@@ -59,15 +59,8 @@ def judge(
     of custom operators.
     """
     options = options or OptimizeOptions()
-    asked = VerifyOptions(
-        limit=options.limits.memory,
-        dtype=options.dtype,
-        freed=options.freed,
-        strip_qdq=options.strip_qdq,
-        keep=options.keep,
-        custom_op_libraries=libraries,
-    )
-    with Verifier(source, asked) as verifier:
+    asked = VerifyOptions(limit=options.limits.memory, custom_op_libraries=libraries)
+    with Verifier(source, options.judging(asked)) as verifier:
         verifier.start()
         model = load(source, stored=True)
         specialise(model, options.dims, options.shapes)

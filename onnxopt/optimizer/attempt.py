@@ -121,9 +121,7 @@ def attempt(
     if verify_options is not None and verifier is None and not options.only_copy:
         from onnxopt.verification import Verifier
 
-        asked = replace(verify_options, dtype=options.dtype, strip_qdq=options.strip_qdq, keep=options.keep)
-        asked = replace(asked, freed=options.freed, int32=options.gives_int32, inner_int32=options.int32)
-        verifier = Verifier(source, asked)
+        verifier = Verifier(source, options.judging(verify_options))
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")
@@ -164,21 +162,21 @@ def attempt(
             report.target, report.choices = str(ctx.target), options.choices(model)
             report.phases, report.changed, report.data = phases, changed, staged.read
             report.fixed_dims, report.freed_dims, report.int64 = fixed, dict(converted.freed), int64
-            verified = verifier is not None and changed
-            if verifier is not None and changed:
-                verifier.submit(staged.path, model.tolerances, options.rename)
+            judge = verifier if changed else None
+            if judge is not None:
+                judge.submit(staged.path, model.tolerances, options.rename)
                 progress("verifying")
-                verifier.progress = lambda done: progress(f"verifying {done:.0%}")
+                judge.progress = lambda done: progress(f"verifying {done:.0%}")
             if changed and report.bytes_after - report.bytes_before >= _GROWN:
                 from onnxopt.optimizer.growth import growth
 
                 # While the verifier runs both models.
-                report.pipeline.warnings += growth(report, source, options, verified)
-            if verifier is not None and changed:
+                report.pipeline.warnings += growth(report, source, options, judge is not None)
+            if judge is not None:
                 from onnxopt.verification import let_in
 
                 try:
-                    verdict = verifier.finish()
+                    verdict = judge.finish()
                 except FileNotFoundError:
                     watch.refuse_removed()
                     raise
@@ -186,7 +184,7 @@ def attempt(
                 if verdict.status == DIFFERENT and (options.target_opset or options.chosen or options.make_dynamic):
                     from onnxopt.optimizer.conversion import judged
 
-                    verdict = judged(verdict, staged.path, source, options, verifier)
+                    verdict = judged(verdict, staged.path, source, options, judge)
                 report.verification = verdict
                 phase("verify")
             report.seconds = time.perf_counter() - start

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from onnxopt.graph import Model
     from onnxopt.optimizer.forms import Choice, Chosen
+    from onnxopt.verification.options import VerifyOptions
 
 _DTYPES: Final = ("float16", "bfloat16")
 
@@ -134,6 +135,18 @@ class OptimizeOptions:
     def gives_int32(self) -> bool:
         """Whether inputs and outputs may become int32."""
         return self.int32 and not self.keep_io
+
+    def judging(self, options: VerifyOptions) -> VerifyOptions:
+        """Return `options` for a result made with these options: requested changes are no differences."""
+        return replace(
+            options,
+            dtype=self.dtype,
+            int32=self.gives_int32,
+            inner_int32=self.int32,
+            freed=self.freed,
+            strip_qdq=self.strip_qdq,
+            keep=self.keep,
+        )
 
     @property
     def _level(self) -> int:

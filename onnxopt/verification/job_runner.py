@@ -39,11 +39,12 @@ from onnxopt.verification.job import (
     Request,
     Submission,
 )
-from onnxopt.verification.missing import UNREGISTERED, UNREGISTERED_HINT
+from onnxopt.verification.missing import UNREGISTERED_HINT
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED, VerifyOptions
 from onnxopt.verification.proof import Proof, proof, telling
 from onnxopt.verification.records import LEFT_OUT, JudgedCase, Verification
 from onnxopt.verification.run import is_starved, reason
+from onnxopt.verification.runtime import UNREGISTERED
 from onnxopt.verification.second_look import SecondLook
 from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
 from onnxopt.worker.serving import Died, Refused, Tell

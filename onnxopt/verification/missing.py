@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.options import DIFFERENT, UNVERIFIED
+from onnxopt.verification.runtime import UNREGISTERED
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Verification
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 _UNIMPLEMENTED: Final = re.compile(r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)")
 
 
-UNREGISTERED: Final = "is not a registered function/op"  # onnxruntime's message for an unknown operator
 UNREGISTERED_HINT: Final = "--custom-op-library FILE brings a kernel, a plugin's declare_reference a function"
 
 
@@ -30,13 +30,9 @@ def let_in(verdict: Verification, domains: Collection[str] = ()) -> Verification
     return verdict
 
 
-def _lacks(error: str) -> tuple[str, int] | None:
-    """Return (operator, opset) missing according to an error of onnxruntime, else None."""
-    found = _UNIMPLEMENTED.search(error)
-    return (found[1] or found[3], int(found[2] or found[4])) if found else None
-
-
 def missing(error: str) -> str:
     """Return a sentence naming the operator missing according to an error of onnxruntime; "" for other errors."""
-    lacks = _lacks(error)
-    return f"onnxruntime does not implement {lacks[0]} of opset {lacks[1]} for its types" if lacks else ""
+    found = _UNIMPLEMENTED.search(error)
+    if found is None:
+        return ""
+    return f"onnxruntime does not implement {found[1] or found[3]} of opset {found[2] or found[4]} for its types"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CPU: Final = "CPUExecutionProvider"
 _MAX_INLINE_BYTES: Final = 1024  # bytes; larger weights are skipped when reading
+UNREGISTERED: Final = "is not a registered function/op"  # onnxruntime's message for an unknown operator
 
 
 @record(frozen=True)
@@ -99,7 +100,7 @@ class Runtime:
         try:
             onnxruntime().InferenceSession(model.SerializeToString(), self.session_options(), providers=[CPU])
         except Exception as e:
-            return "is not a registered function/op" not in str(e)
+            return UNREGISTERED not in str(e)
         return True
 
     @cached_property

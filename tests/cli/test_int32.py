@@ -66,6 +66,9 @@ def test_interfaces(model: Path, run: Run) -> None:
     kinds = {"ids": "INT32", "other": "INT32", "moved": "INT32", "square": "INT64"}
     assert kinds.items() <= types(model.parent / "out.onnx").items()
     assert run("verify", model, "out.onnx", "--int32", "--pieces", "-q").returncode == 0
+    shown = run("report", model, "out.onnx", "--int32", "--no-keep-io", "-o", "page.html")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "DIFFERENT" not in (model.parent / "page.html").read_text()
     assert "input `ids` is int64 in A and int32 in B" in run("verify", model, "out.onnx").stderr
     wrong = onnx.load(model.parent / "out.onnx")
     next(n for n in wrong.graph.node if n.op_type == "Mul").input[:] = ["other", "other"]

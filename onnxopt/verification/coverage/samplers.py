@@ -16,6 +16,7 @@ import numpy as np
 from onnxopt.element_types import element_kind, of
 from onnxopt.verification.coverage.cones import EPSILON
 from onnxopt.verification.inputs.wide import covering
+from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.shaken import are_integers
@@ -214,6 +215,6 @@ def changing_values(program: Program, given: Collection[str] | None = None) -> s
     """Return the values that depend on more than sizes of the inputs, or of `given`."""
     found = set(program.given if given is None else given)
     for node, reads in zip(program.nodes, program.reads):
-        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads):
+        if node.op_type not in MEASURING and not found.isdisjoint(reads):
             found.update(node.output)
     return found

@@ -18,6 +18,7 @@ from onnxopt.verification.coverage.counterparts import held
 from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
 from onnxopt.verification.coverage.traces import cannot_be_taken
 from onnxopt.verification.model.functions import may_hide
+from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.enclosing import depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 3  # an iteration
-_SHAPE_READERS: Final = ("Shape", "Size")
 _MAX_DEPTH: Final = 4  # nested parts for which several counterparts are tried
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
@@ -316,7 +316,7 @@ def _is_half_seen(walk: Walk, node: NodeProto) -> bool:
 
 def _read(program: Program, value: str, fed: set[str]) -> set[str]:
     """Return the cutpoints a value is computed from, except through sizes."""
-    nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in _SHAPE_READERS)
+    nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in MEASURING)
     return {r for i in nodes for r in program.reads[i] if r in fed}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxopt.verification.model.operators import MATRICES, SIZED
 from onnxopt.verification.pieces.convolutions import as_products
+from onnxopt.verification.programs.program import add_cast
 from onnxopt.verification.programs.runner import Failed, Prepare
 
 if TYPE_CHECKING:
@@ -77,18 +78,13 @@ def with_sums(dtype: str) -> Prepare:
                 continue
             for i, name in enumerate(node.input[:1] if node.op_type not in _OF_ALL else node.input):
                 node.input[i] = f"{name}{_SUM_SUFFIX}{len(graph.node)}"
-                _cast(graph, name, node.input[i], _DOUBLE)
+                add_cast(graph, name, node.input[i], _DOUBLE)
             made, node.output[0] = node.output[0], f"{node.output[0]}{_SUM_SUFFIX}"
             graph.node.append(node)
-            _cast(graph, node.output[0], made, NARROW[dtype])
+            add_cast(graph, node.output[0], made, NARROW[dtype])
         return weights
 
     return prepare
-
-
-def _cast(graph: GraphProto, source: str, target: str, code: int) -> None:
-    node = graph.node.add(op_type="Cast", input=[source], output=[target])
-    node.attribute.add(name="to", i=code, type=2)
 
 
 def as_double(array: Any) -> Any:

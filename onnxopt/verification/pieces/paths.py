@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.element_types import BY_NAME, TYPES
 from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.numbers.rounding import EPSILON, allowed, roundings
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.rounded import rounds
@@ -102,7 +103,7 @@ def paths(
         depth = coarsest = 0.0
         for before in (found[r] for r in program.reads[i] if r in found and r not in cuts):
             depth, coarsest = max(depth, before[0]), max(coarsest, before[1])
-        if node.op_type in ("Shape", "Size"):  # sizes are exact
+        if node.op_type in MEASURING:  # sizes are exact
             depth = coarsest = 0.0
         own = roundings(node, program.constants)
         for output in node.output[:]:

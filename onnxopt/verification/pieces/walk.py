@@ -177,10 +177,10 @@ class Walk:
             return
         found = self.replay.run_each(renamed, self.fed)
         for value in renamed:
-            view = self.replay.hold(value, found[value], 0.0)[2]
+            _, differences, view = self.replay.hold(value, found[value], 0.0)
             if view is not None:
                 self.replay.views[value] = view
-            elif any(d.note for d in self.replay.hold(value, found[value], 0.0)[1]):  # corresponds to no value of A
+            elif any(d.note for d in differences):  # corresponds to no value of A
                 self.pending.remove(value)
 
     def _assume_all(self) -> None:

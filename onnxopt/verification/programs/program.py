@@ -249,7 +249,7 @@ class Program:
             given = graph.input.add(name=carried(name) if wide else name)
             given.type.CopyFrom(_type_proto(f"tensor({wide})" if wide else kind))
             if wide:
-                _cast(graph, carried(name), name, _element(kind))
+                add_cast(graph, carried(name), name, _code(_element(kind)))
         for i in nodes:
             node = graph.node.add()
             node.CopyFrom(self.nodes[i])
@@ -259,7 +259,7 @@ class Program:
         for name, kind in observed.items():
             made_as = seen(name) if name in fed else name
             if carrier(kind):
-                _cast(graph, made_as, carried(name), carrier(kind))
+                add_cast(graph, made_as, carried(name), _code(carrier(kind)))
             graph.output.add(name=carried(name) if carrier(kind) else made_as)
         return model, weights
 
@@ -330,7 +330,7 @@ def _element(kind: str) -> str:
 
 def _type_proto(kind: str) -> TypeProto:
     """Return the proto of a type. Raises ValueError for a type impossible as a model input."""
-    from onnx import TensorProto, TypeProto
+    from onnx import TypeProto
 
     found = TypeProto()
     if kind.startswith("seq("):
@@ -338,15 +338,21 @@ def _type_proto(kind: str) -> TypeProto:
     elif kind.startswith("optional("):
         found.optional_type.elem_type.CopyFrom(_type_proto(kind[9:-1]))
     else:
-        found.tensor_type.elem_type = TensorProto.DataType.Value(_element(kind).upper())
+        found.tensor_type.elem_type = _code(_element(kind))
     return found
 
 
-def _cast(graph: GraphProto, source: str, target: str, kind: str) -> None:
+def _code(kind: str) -> int:
+    """Return the code of an element type, such as `float16`."""
     from onnx import TensorProto
 
+    return int(TensorProto.DataType.Value(kind.upper()))
+
+
+def add_cast(graph: GraphProto, source: str, target: str, code: int) -> None:
+    """Append a Cast to a type of TensorProto.DataType."""
     node = graph.node.add(op_type="Cast", input=[source], output=[target])
-    attribute = node.attribute.add(name="to", i=TensorProto.DataType.Value(kind.upper()))
+    attribute = node.attribute.add(name="to", i=code)
     attribute.type = attribute.INT
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.numbers.narrow import CODES
+from onnxopt.verification.programs.program import add_cast
 from onnxopt.verification.programs.typed import tensor_types
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
             continue
         for name in sorted(known.intersection(node.input).difference(wide)):
             wide[name] = f"{name}{_WIDE_SUFFIX}{depth}"
-            _cast(graph, name, wide[name], _FLOAT)
+            add_cast(graph, name, wide[name], _FLOAT)
         node.input[:] = [wide.get(name, name) for name in node.input]
         _add_rounded(graph, node, [name for name in node.output if name in known], code)
 
@@ -115,13 +116,7 @@ def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], co
         _widen(node, code)
     graph.node.append(node)
     for name in narrow:
-        _cast(graph, name + _RAW, name, code)
-
-
-def _cast(graph: GraphProto, source: str, target: str, code: int) -> None:
-    node = graph.node.add(op_type="Cast", input=[source], output=[target])
-    attribute = node.attribute.add(name="to", i=code)
-    attribute.type = attribute.INT
+        add_cast(graph, name + _RAW, name, code)
 
 
 def _widen(node: NodeProto, code: int) -> None:
