@@ -7,8 +7,9 @@ axis. A result that may overflow wraps around: the interval is the range of the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.limits import MOST, SizeLimits
@@ -27,6 +28,7 @@ Rule: TypeAlias = "Callable[[Intervals, Node], Found | Sequence[Found]]"
 _TRUTH: Final = (0, 1)
 # Operators with all elements of the first operand in the result.
 _WHOLE: Final = of_form("same", "order", "permute")
+_PICKED: Final = of_form("same", "order", "permute", "pick") | {"Cast"}  # elements of the first operand only
 _INDEXED: Final = ("Gather", "GatherElements", "ScatterElements")
 _BY_ROWS: Final = ("GatherND", "ScatterND")
 # Operands with dims of the result: (index, least number).
@@ -43,6 +45,7 @@ class Intervals:
         self._limits: dict[Graph, SizeLimits] = {}
         self._known: dict[Value, Interval] = {}
         self._asked: dict[Value, Interval] = {}  # intervals required by readers
+        self._tops: dict[Value, Size] = {}  # symbolic upper limits
         self._sweep(model.graph)
         self._measure(model.graph)
         self._forward(model.graph)
@@ -117,6 +120,7 @@ class Intervals:
                 kind = BY_CODE.get(types.dtype(v)) if v is not None else None
                 if v is not None and kind is not None and kind.kind in "iu":
                     whole = int(kind.low), int(kind.high)
+                    self._note_top(node, v)
                     self._known[v] = self._bounded(v, whole, each[i] if i < len(each) else None)
 
     def _enter(self, node: Node, key: str, body: Graph) -> None:
@@ -132,6 +136,8 @@ class Intervals:
             array = value.array
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
         known = whole if found is None or not is_within(found, whole) else found
+        if known[0] >= 0 and value in self._tops:
+            known = known[0], max(known[0], min(known[1], self.high(self._tops[value], value.graph)))
         for other in (self._by_sizes(value), self._asked.get(value)):
             if other is not None and max(known[0], other[0]) <= min(known[1], other[1]):
                 known = max(known[0], other[0]), min(known[1], other[1])
@@ -139,12 +145,43 @@ class Intervals:
 
     def _by_sizes(self, value: Value) -> Found:
         """Return the interval of a value with known symbolic content, else None."""
-        content = self.sizes.content(value)
-        elements = content.reshape(-1).tolist() if content is not None else []
-        if not elements or None in elements or any(isinstance(e, bool) for e in elements):
+        elements = self._elements(value)
+        if not elements:
             return None
         limits = self._limits[value.graph]
         return min(map(limits.low, elements)), max(map(limits.high, elements))
+
+    def _note_top(self, node: Node, value: Value) -> None:
+        """Note a symbolic upper limit of a result, such as rows times columns."""
+        found: Size | None = None
+        if node.op == "Range":
+            start, limit, delta = ([None, *self._elements(v)][-1] for v in node.inputs)
+            if isinstance(start, int) and start >= 0 and limit is not None and delta == 1:
+                found = limit - 1
+        elif node.op in _PICKED and node.inputs:
+            found = self._top(node.inputs[0])
+        elif node.op in ("Add", "Mul"):
+            a, b = map(self._top, node.inputs)
+            with contextlib.suppress(TooComplex):
+                found = None if a is None or b is None else a + b if node.op == "Add" else a * b
+        if found is not None:
+            self._tops[value] = found
+
+    def _top(self, value: Value | None) -> Size | None:
+        """Return a symbolic upper limit of a value without negative elements, else None."""
+        if value is None or (self.of(value) or (-1, 0))[0] < 0:
+            return None
+        elements = self._elements(value)
+        one: Size | None = elements[0] if len({*elements}) == 1 else None
+        if one is None and elements and value.constant:
+            one = max(elements)
+        return self._tops.get(value) if one is None else one
+
+    def _elements(self, value: Value | None) -> list[Any]:
+        """Return the elements of a value with known symbolic content, else none."""
+        content = self.sizes.content(value)
+        elements = content.reshape(-1).tolist() if content is not None else []
+        return [] if None in elements or any(isinstance(e, bool) for e in elements) else elements
 
     # -- backward ----------------------------------------------------------------------------------------
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
+from onnxopt.verification.inputs.cases import RECIPES
+from onnxopt.verification.inputs.plan import InputSpec, Plan
+from onnxopt.verification.inputs.values import InputMaker
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
@@ -47,3 +51,13 @@ def test_value_numbers(text: str, any_width: bool, alike: bool, tmp_path: Path) 
     pairs = Pairs(*(program(tmp_path, f"{i}.onnx", t, any_width=any_width) for i, t in enumerate((WIDE, text))))
     assert Sameness(pairs, pairs.b.given).is_made_alike("y") == alike
     assert pairs.int32 == ({"c_int32", "g_int32", "m_int32"} if any_width and "int32" in text else set())
+
+
+@pytest.mark.parametrize("recipe", ["random", "wide", "extremes"])
+def test_int64_inputs_are_fed_numbers_of_32_bits(recipe: str) -> None:
+    plan = Plan([InputSpec("n", "int64"), InputSpec("m", "int64", (64,))])
+    plan.hold_int32()
+    feeds = InputMaker(plan, {}, 0).fill(RECIPES[recipe], {}, "wide").feeds
+    for array in feeds.values():
+        assert isinstance(array, np.ndarray) and array.dtype == np.int64
+        assert (array == array.astype(np.int32)).all()

@@ -80,7 +80,7 @@ class InputMaker:
             if i.name in turned:
                 values = [np.logical_not(v, out=v) for v in values]
             if i.int32:
-                values = [np.clip(v, *BY_NAME["int32"].integers) for v in values]
+                values = [np.asarray(np.clip(v, *BY_NAME["int32"].integers)) for v in values]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self._override(case, daring) if recipe.override else case
 
