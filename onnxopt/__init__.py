@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.lazy import listing
+from onnxopt.startup.lazy import listing
 
 if TYPE_CHECKING:
     from onnxopt.analysis.types import dtype, shape
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         stats,
         verify,
     )
+    from onnxopt.conversion.extraction import Extraction, extract, extract_file
     from onnxopt.errors import (
         DomainError,
         EmissionError,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
         VerificationError,
         WriteError,
     )
-    from onnxopt.extraction import Extraction, extract, extract_file
     from onnxopt.graph import Graph, Model, Node, Value, declare_domain, read_model, write_model
     from onnxopt.pipeline import (
         CapabilityPartitioner,
@@ -128,7 +128,7 @@ _HOMES: Final = {
         "DomainError EmissionError InstrumentError InvariantError MistypedError ModelError NoFixpointError "
         "OnnxOptError PassError PreconditionError UsageError VerificationError WriteError"
     ),
-    "onnxopt.extraction": "Extraction extract extract_file",
+    "onnxopt.conversion.extraction": "Extraction extract extract_file",
     "onnxopt.graph": "Graph Model Node Value declare_domain read_model write_model",
     "onnxopt.pipeline": (
         "CapabilityPartitioner CheckEach ConfigKey DebugPass DumpModels Fixpoint GraphInterpreter GraphPass "

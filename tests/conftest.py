@@ -16,8 +16,8 @@ from hypothesis import settings
 from onnxopt.graph import Model
 from onnxopt.verification import verifier
 from onnxopt.verification.verifier import Verifier
-from onnxopt.worker import room
-from onnxopt.worker.room import Room
+from onnxopt.worker import sandbox
+from onnxopt.worker.sandbox import Sandbox
 from onnxopt.worker.service import Spare
 
 # What commands do otherwise in a build, in colours, or as their user has set them up.
@@ -58,13 +58,13 @@ def workers_are_forked() -> Iterator[None]:
 
 
 @contextmanager
-def _keeping(module: ModuleType, owner: type[Room] | type[Verifier]) -> Iterator[None]:
+def _keeping(module: ModuleType, owner: type[Sandbox] | type[Verifier]) -> Iterator[None]:
     """As a batch does with its small models: what `owner` closes is kept for the next one, which begins where its start
     would end. One of another program, or with another limit, is a new one; so is one that died, or has had much memory.
     """
     spare = Spare()
 
-    def close(self: Room | Verifier) -> None:
+    def close(self: Sandbox | Verifier) -> None:
         if self._service is not None:
             spare.keep(self._service)
             self._service = None
@@ -78,7 +78,7 @@ def _keeping(module: ModuleType, owner: type[Room] | type[Verifier]) -> Iterator
 
 def keeping_worker() -> AbstractContextManager[None]:
     """Of what folds: its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
-    return _keeping(room, Room)
+    return _keeping(sandbox, Sandbox)
 
 
 def keeping_judge() -> AbstractContextManager[None]:

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt.element_types import BY_CODE, BY_NAME, FLOATS, INTEGERS, TYPES, ElementType, element_kind, is_float, of
+from onnxopt.proto.element_types import (
+    BY_CODE,
+    BY_NAME,
+    FLOATS,
+    INTEGERS,
+    TYPES,
+    ElementType,
+    element_kind,
+    is_float,
+    of,
+)
 
 PACKAGE = Path(__file__).parents[1] / "onnxopt"
 NUMBERS = [t for t in TYPES if t.kind in "fiu"]

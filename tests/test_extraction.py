@@ -63,7 +63,7 @@ def names(infos: Any) -> list[str]:
 
 
 def types(infos: Any) -> dict[str, str]:
-    from onnxopt.protos import type_proto_text
+    from onnxopt.proto.messages import type_proto_text
 
     return {i.name: type_proto_text(i.type) for i in infos}
 

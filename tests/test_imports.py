@@ -16,7 +16,7 @@ def levels(first: str) -> dict[str, int]:
     return {name: i for i, names in enumerate(order[1].split("<")) for name in re.findall(r"\w+", names)}
 
 
-LEVEL = levels("record <")
+LEVEL = levels("errors, startup <")
 JUDGE = levels("options <")
 SEEN = re.findall(r"`(\w+)`", TEXT.partition("`verification` sees only ")[2].partition("`reporting`")[0])
 RECORDS = (("stats_table.py", "analysis"), ("stats_text.py", "analysis"))  # the type of what they show

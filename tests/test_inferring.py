@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper, shape_inference
 
-from onnxopt.inferring import InferenceError, infer_call
+from onnxopt.proto.inference import InferenceError, infer_call
 
 RESHAPE = helper.make_node("Reshape", ["x", "t"], ["y"])
 TYPES = {"x": helper.make_tensor_type_proto(1, (2, 3)), "t": helper.make_tensor_type_proto(7, (1,))}

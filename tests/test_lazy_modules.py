@@ -9,12 +9,12 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxopt.lazy_modules import _POSTPONED
+from onnxopt.startup.lazy_modules import _POSTPONED
 from onnxopt.worker.process import child
 from tests.samples import sample
 
-LATER = "import sys; from onnxopt.lazy_modules import Later, postpone_modules; postpone_modules(); "
-WAITING = "print(' '.join(sorted(n for n, m in sys.modules.items() if type(m).__name__ == 'Later')))"
+LATER = "import sys; from onnxopt.startup.lazy_modules import LazyModule, postpone_modules; postpone_modules(); "
+WAITING = "print(' '.join(sorted(n for n, m in sys.modules.items() if type(m).__name__ == 'LazyModule')))"
 
 
 def run(code: str, start: str = LATER) -> str:
@@ -85,7 +85,7 @@ def test_what_is_not_there_is_not_there() -> None:
 
 def test_a_module_that_has_run_is_like_any_other() -> None:
     asked = "import ipaddress; before = type(ipaddress); ipaddress.ip_address; print(before.__name__, type(ipaddress))"
-    assert run(asked) == "Later <class 'module'>\n"
+    assert run(asked) == "LazyModule <class 'module'>\n"
 
 
 def test_one_that_was_imported_before_stays_as_it_is() -> None:

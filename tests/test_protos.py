@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt.protos import _QUALIFIED, qualified, tensor_to_array
+from onnxopt.proto.messages import _QUALIFIED, qualified, tensor_to_array
 
 NUMBERS: dict[str, list[Any]] = {
     "FLOAT": [0.1, -0.0, float("nan"), float("inf"), 1e-45, 3.4e38],

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from onnxopt.record import plain, record
+from onnxopt.startup.record import plain, record
 
 
 @record

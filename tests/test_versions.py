@@ -14,7 +14,7 @@ import onnxopt
 from onnxopt.batch.cache import Cache
 from onnxopt.batch.job import Job
 from onnxopt.pipeline.reproducer import environment
-from onnxopt.versions import version_of
+from onnxopt.runtime.versions import version_of
 from tests.samples import sample
 
 
@@ -25,7 +25,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("onnxopt.versions.version", version)
+    monkeypatch.setattr("onnxopt.runtime.versions.version", version)
 
 
 def test_as_installed() -> None:

@@ -14,7 +14,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.protos import tensor_type, tensor_value_info
+from onnxopt.proto.messages import tensor_type, tensor_value_info
 
 
 def in_bodies(model: Model) -> dict[str, list[Value]]:

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array
 
 _FIRST: Final = 16  # elements compared before the rest
 

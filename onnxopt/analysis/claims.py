@@ -11,7 +11,7 @@ from onnx import NodeProto, TypeProto
 
 from onnxopt.graph.dim_names import rename_dims
 from onnxopt.graph.graph import Graph
-from onnxopt.protos import body_graphs, qualified
+from onnxopt.proto.messages import body_graphs, qualified
 
 
 def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:

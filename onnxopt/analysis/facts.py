@@ -19,7 +19,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 _OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()

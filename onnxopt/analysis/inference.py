@@ -19,9 +19,9 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema, typed_like
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos, write_functions
-from onnxopt.inferring import infer_call, infer_shapes, inferable, open_sizes
 from onnxopt.operators import LIKE_FIRST
-from onnxopt.protos import (
+from onnxopt.proto.inference import infer_call, infer_shapes, inferable, open_sizes
+from onnxopt.proto.messages import (
     array_to_tensor,
     body_graphs,
     qualified,

@@ -16,7 +16,7 @@ from onnxopt.analysis.intervals import Intervals, is_within
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import formals
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
 RANGE: Final = (-(1 << 31), (1 << 31) - 1)

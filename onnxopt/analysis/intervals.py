@@ -16,10 +16,10 @@ from onnxopt.analysis.shapes.limits import MOST, SizeLimits
 from onnxopt.analysis.shapes.sizes import axis_of, product, reduced
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Size, TooComplex, lowest
-from onnxopt.element_types import BY_CODE, BY_NAME
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import of_form
+from onnxopt.proto.element_types import BY_CODE, BY_NAME
 
 Interval: TypeAlias = "tuple[int, int]"
 Found: TypeAlias = "Interval | None"

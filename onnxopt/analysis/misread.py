@@ -29,11 +29,11 @@ from typing import Final, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
-from onnxopt.element_types import FLOATS
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.operators import POOLS
-from onnxopt.protos import body_graphs
+from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import body_graphs
 
 _SLICE: Final = 10
 _SQUEEZE: Final = 11

@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.element_types import BY_NAME
 from onnxopt.graph.domains import is_standard
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.operators import of_form
 from onnxopt.operators.contrib import DOMAIN, table
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.element_types import BY_NAME
+from onnxopt.proto.messages import Array, numpy_dtype
 
 NARROW: Final = {name: BY_NAME[name].code for name in ("float16", "bfloat16")}
 

@@ -20,7 +20,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.loading.refusing import Loading

@@ -9,12 +9,12 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.element_types import BY_CODE, element_kind
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import CONTRACTIONS, PICKS
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.element_types import BY_CODE, element_kind
+from onnxopt.proto.messages import Array
+from onnxopt.startup.record import record
 
 _MAX_MASK_DEPTH: Final = 12
 _UNIT: Final = frozenset(("Sigmoid", "Tanh", "Erf"))

@@ -18,7 +18,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.structure import Excused, check_structure
 from onnxopt.graph.value import Shape, Value
 from onnxopt.graph.writer import node_protos, write_functions
-from onnxopt.protos import array_to_tensor, fields, qualified, tensor_type, tensor_value_info
+from onnxopt.proto.messages import array_to_tensor, fields, qualified, tensor_type, tensor_value_info
 
 Boundary = tuple[list[Value], list[Value], list[Value]]
 

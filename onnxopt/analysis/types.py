@@ -21,7 +21,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
+from onnxopt.proto.messages import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
 
 DATA_UP_TO: Final = 4096  # bytes; larger constants are no shapes, axes or indices
 Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value

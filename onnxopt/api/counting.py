@@ -30,7 +30,7 @@ def stats(
     symbol) and `shapes` (by input). Raises ModelError for an unreadable model, UsageError for unknown names.
     """
     from onnxopt.analysis.measures.cost import model_stats, model_work
-    from onnxopt.settling import settle_shapes
+    from onnxopt.conversion.shape_refinement import settle_shapes
 
     with model_file(model) as source, blaming(source):
         measured = load(source, stored=True)

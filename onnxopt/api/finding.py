@@ -9,9 +9,9 @@ from onnxopt.analysis.facts import infer
 from onnxopt.api.files import model_file
 from onnxopt.graph.text import node_text
 from onnxopt.io import blaming, load
-from onnxopt.record import plain, record
 from onnxopt.rewriting import SubgraphMatcher
 from onnxopt.rewriting.unknown import refuse_unknown
+from onnxopt.startup.record import plain, record
 
 if TYPE_CHECKING:
     from onnxopt.api.files import AnyModel

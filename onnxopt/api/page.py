@@ -14,7 +14,7 @@ from onnxopt.api.keywords import refuse
 from onnxopt.api.settings import Settings, make_options
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io import Staged, blaming, refuse_overwriting_input
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.api.files import AnyModel

@@ -15,7 +15,7 @@ from onnxopt.rollback import optimize_or_roll_back
 from onnxopt.verification import VerifyOptions
 
 if TYPE_CHECKING:
-    from onnxopt.extraction import Extraction
+    from onnxopt.conversion.extraction import Extraction
     from onnxopt.verification import Verifier
 
 
@@ -50,7 +50,7 @@ def run(
     found: Extraction | None = None
     with ExitStack() as stack:
         if inputs or outputs:
-            from onnxopt.extraction import cut_off
+            from onnxopt.conversion.extraction import cut_off
 
             source, found = stack.enter_context(cut_off(source, destination, inputs, outputs))
             cut(found)

@@ -71,7 +71,7 @@ class Cache:
         from onnxopt import __version__
         from onnxopt.io.external import ExternalData, data_files, external_tensors
         from onnxopt.io.load import read_proto
-        from onnxopt.versions import version_of
+        from onnxopt.runtime.versions import version_of
 
         data = ExternalData(source.absolute().parent, source.name)
         beside = data_files(external_tensors(read_proto(source, weights=False)))

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from onnxopt.optimizer import OptimizeOptions
-from onnxopt.record import record
+from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 
 # Exit codes from best to worst, for `worst_code`.

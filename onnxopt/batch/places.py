@@ -12,7 +12,7 @@ from onnxopt.errors import ModelError, UsageError
 from onnxopt.io.external import data_files, external_tensors
 from onnxopt.io.load import read_proto
 from onnxopt.io.placing import is_data_of, listed
-from onnxopt.wire import stands_alone
+from onnxopt.proto.wire import stands_alone
 
 
 def destinations(sources: Sequence[str], folder: str) -> list[str]:

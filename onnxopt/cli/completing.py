@@ -83,7 +83,7 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def _made(graph: GraphProto) -> Iterator[str]:
     """The results of the nodes of a graph and of its bodies."""
-    from onnxopt.protos import body_graphs
+    from onnxopt.proto.messages import body_graphs
 
     for node in graph.node:
         yield from node.output

@@ -103,7 +103,7 @@ def network() -> ModelProto:
     import numpy as np
     from onnx import parser
 
-    from onnxopt.protos import array_to_tensor
+    from onnxopt.proto.messages import array_to_tensor
 
     model = parser.parse_model(_NETWORK)
     rng = np.random.default_rng(0)

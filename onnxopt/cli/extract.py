@@ -15,7 +15,7 @@ from onnxopt.errors import few
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
-    from onnxopt.extraction import Extraction
+    from onnxopt.conversion.extraction import Extraction
 
 
 _OUT = NewFile("`onnxopt optimize MODEL - --outputs NAMES` cuts and writes to stdout, with -O0 it does no more")
@@ -54,7 +54,7 @@ def extract(
     onnxopt extract model.onnx block.onnx --inputs relu4 --outputs relu5
     onnxopt extract model.onnx step.onnx --outputs 'main / Loop "decode" / body / logits'
     """
-    from onnxopt.extraction import extract_file
+    from onnxopt.conversion.extraction import extract_file
     from onnxopt.reporting.plain import size
 
     external = {"copy": "copy", "reference": "reuse"}[data] if data is not None else external

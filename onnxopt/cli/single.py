@@ -14,10 +14,10 @@ from onnxopt.cli.say import say
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import Recorder, Watch
 from onnxopt.errors import OnnxOptError
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
-    from onnxopt.extraction import Extraction
+    from onnxopt.conversion.extraction import Extraction
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.verification import Verifier, VerifyOptions

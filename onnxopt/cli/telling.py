@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.batch.budget import Budget

@@ -8,7 +8,7 @@ from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History, read_history
 from onnxopt.comparison.records import GraphRecord, graph_record
 from onnxopt.comparison.viewing import view_file
-from onnxopt.lazy import lazy, listing
+from onnxopt.startup.lazy import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.comparison.repetition import judge, repeat

@@ -14,7 +14,7 @@ from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite
 from onnxopt.comparison.records import ABSENT, GraphRecord
 from onnxopt.graph.text import shape_text, type_text
 from onnxopt.graph.value import Value
-from onnxopt.protos import tensor_type, type_name
+from onnxopt.proto.messages import tensor_type, type_name
 
 _BOXES: Final = 1_000
 _LENGTH: Final = 120  # characters of a name

@@ -15,7 +15,7 @@ from typing import Final
 from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord, is_elsewhere, same_constant
 from onnxopt.graph.value import Value
 from onnxopt.pipeline.instruments import Entry
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 _COMPARED: Final = 1 << 16  # bytes of constants compared by content
 

@@ -17,7 +17,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import attribute_text, constant_text, shape_text
 from onnxopt.graph.value import Value
-from onnxopt.protos import attribute_value, is_external, type_name
+from onnxopt.proto.messages import attribute_value, is_external, type_name
 
 ABSENT: Final = -1  # an omitted optional input or output
 LARGE: Final = 16_000  # nodes of a graph, up to which each is shown

@@ -8,7 +8,7 @@ from typing import Any, Final
 from onnxopt.comparison.records import GraphRecord, elements, is_elsewhere, same_constant
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 _LISTED: Final = 300
 

@@ -13,7 +13,7 @@ from onnx import GraphProto, NodeProto
 
 from onnxopt.conversion.known import Known
 from onnxopt.conversion.steps import Steps
-from onnxopt.protos import DEFAULT_DOMAINS, attribute_value, body_graphs, make_node
+from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_value, body_graphs, make_node
 
 Adapter = Callable[["Conversion", NodeProto, NodeProto], "list[NodeProto]"]
 # Where the meaning of an operator changed: the converter sees an Identity of its first operand in its place.

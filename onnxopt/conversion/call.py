@@ -10,7 +10,7 @@ from onnx import NodeProto
 from onnxopt.conversion.known import Known
 from onnxopt.conversion.steps import Steps
 from onnxopt.graph.schema import attribute_default
-from onnxopt.protos import Array, attribute_value, make_attribute, type_name
+from onnxopt.proto.messages import Array, attribute_value, make_attribute, type_name
 
 
 class Unsayable(Exception):

@@ -14,11 +14,11 @@ from onnxopt.analysis.shapes.integers import CONTENTS
 from onnxopt.analysis.shapes.sizes import axis_of, product
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size, divide, symbol
-from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array, numpy_dtype
 
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 _MAX_INDEX_BYTES: Final = 1 << 20  # bytes of indices, that are not looked at

@@ -18,7 +18,7 @@ from onnxopt.passes.basics.constant_folding import ConstantFolding
 from onnxopt.passes.basics.dead_code import DeadCode
 from onnxopt.passes.basics.lift_constants import LiftConstants
 from onnxopt.pipeline import Sequential, execute
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 ALL_INPUTS: Final = "*:0"  # the first axis of all inputs
 

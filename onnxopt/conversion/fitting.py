@@ -9,7 +9,7 @@ from onnx.defs import OpSchema
 
 from onnxopt.conversion.known import Known
 from onnxopt.graph.schema import attribute_default, find_schema, formals
-from onnxopt.protos import DEFAULT_DOMAINS, attribute_value, make_attribute, type_name
+from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_value, make_attribute, type_name
 
 _OPTIONAL: Final = OpSchema.FormalParameterOption.Optional
 

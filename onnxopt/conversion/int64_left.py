@@ -8,7 +8,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.int64 import INT64, int64_values
 from onnxopt.graph import Model, Value
 from onnxopt.passes.dtypes.convert_int32 import Int64Plan
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 _INTERFACE: Final = "inputs and outputs of the model keep their type"
 _OVERRIDABLE: Final = "callers may override an initializer"

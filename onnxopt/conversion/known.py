@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from onnxopt.graph.schema import find_schema
-from onnxopt.protos import (
+from onnxopt.proto.messages import (
     Array,
     array_to_tensor,
     attribute_value,
@@ -140,7 +140,7 @@ class Known:
         from onnxopt.analysis import types
         from onnxopt.analysis.shapes.sweep import ShapeData
         from onnxopt.graph.reader import read_model
-        from onnxopt.inferring import infer_shapes, inferable
+        from onnxopt.proto.inference import infer_shapes, inferable
 
         light = skeleton(proto)
         try:
@@ -174,7 +174,7 @@ class Known:
 
     def infer_made(self, node: NodeProto, opset: int) -> None:
         """Infer the types of the results of a new node from the types of the operands."""
-        from onnxopt.inferring import infer_call
+        from onnxopt.proto.inference import infer_call
 
         self._hold(node)
         schema = find_schema(node.op_type, opset)

@@ -6,8 +6,8 @@ from onnx import NodeProto, TensorProto
 
 from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call, Unsayable
-from onnxopt.element_types import BY_CODE
-from onnxopt.protos import numpy_dtype
+from onnxopt.proto.element_types import BY_CODE
+from onnxopt.proto.messages import numpy_dtype
 
 FORMS = Forms()
 

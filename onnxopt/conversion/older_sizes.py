@@ -11,7 +11,7 @@ from onnx import NodeProto
 from onnxopt.analysis.shapes.symbolic import vanishes_with
 from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call, Unsayable
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.messages import Array, numpy_dtype
 
 FORMS = Forms()
 

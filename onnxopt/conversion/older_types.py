@@ -8,8 +8,8 @@ from onnx import NodeProto, TensorProto
 
 from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call
-from onnxopt.element_types import BY_CODE, FLOATS, INTEGERS
-from onnxopt.protos import numpy_dtype
+from onnxopt.proto.element_types import BY_CODE, FLOATS, INTEGERS
+from onnxopt.proto.messages import numpy_dtype
 
 FORMS = Forms()
 _NARROW: Final = frozenset(code for code in INTEGERS if BY_CODE[code].bits < 32)

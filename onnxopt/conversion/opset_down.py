@@ -22,7 +22,7 @@ from onnxopt.conversion.older_forms import TABLE
 from onnxopt.conversion.written_out import Definitions
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import find_schema
-from onnxopt.protos import DEFAULT_DOMAINS, body_graphs, fields
+from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs, fields
 from onnxopt.worker.limits import Limits
 
 _MAX_NAMED: Final = 3  # nodes that a refusal names, of one reason, and reasons

@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from onnxopt.conversion.adapters import Conversion, Unconvertible
 from onnxopt.conversion.known import Known, skeleton
 from onnxopt.errors import ModelError
-from onnxopt.protos import attribute_bytes, body_graphs
+from onnxopt.proto.messages import attribute_bytes, body_graphs
 from onnxopt.worker.limits import Limits
 
 
@@ -31,14 +31,14 @@ def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 
 
 def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Limits) -> ModelProto:
-    from onnxopt.worker.room import Declined, Room
+    from onnxopt.worker.sandbox import Declined, Sandbox
     from onnxopt.worker.serving import Refused
 
     target, light = conversion.target, skeleton(proto)
     conversion.hide(light.graph)
     try:
-        with Room(limits) as room:
-            return ModelProto.FromString(room.call("convert", light.SerializeToString(), target))
+        with Sandbox(limits) as sandbox:
+            return ModelProto.FromString(sandbox.call("convert", light.SerializeToString(), target))
     except Refused as e:
         reason, hint = str(e), "onnx's version converter says so; try a lower opset, or export the model again"
     except Declined as e:

@@ -13,7 +13,7 @@ from onnxopt.graph import Model, Value
 from onnxopt.graph.dim_names import rename_dims
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.writer import write_types
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 _IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.conversion.known import Known
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 
 
 class Steps:

@@ -9,7 +9,7 @@ from onnx import NodeProto, TensorProto
 
 from onnxopt.conversion.boundaries import Forms
 from onnxopt.conversion.call import Call, Unsayable
-from onnxopt.protos import numpy_dtype
+from onnxopt.proto.messages import numpy_dtype
 
 FORMS = Forms()
 

@@ -10,9 +10,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from onnxopt.conversion.call import Unsayable
 from onnxopt.conversion.known import Known
 from onnxopt.graph.schema import attribute_default, find_schema
-from onnxopt.protos import body_graphs, make_attribute
+from onnxopt.proto.messages import body_graphs, make_attribute
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.room import Declined, Room
+from onnxopt.worker.sandbox import Declined, Sandbox
 from onnxopt.worker.serving import Refused
 
 
@@ -21,7 +21,7 @@ class Definitions:
 
     def __init__(self, known: Known, limits: Limits) -> None:
         self._known = known
-        self._room = Room(limits)
+        self._room = Sandbox(limits)
 
     def __enter__(self) -> Definitions:
         return self

@@ -10,7 +10,7 @@ from onnxopt.graph.reader import read_model
 from onnxopt.graph.specialise import specialise
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_model
-from onnxopt.lazy import lazy, listing
+from onnxopt.startup.lazy import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.graph.check import check_model

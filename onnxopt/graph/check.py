@@ -8,7 +8,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import results_of
 from onnxopt.graph.value import Value
-from onnxopt.protos import body_graphs
+from onnxopt.proto.messages import body_graphs
 
 
 def check_model(model: Model) -> None:

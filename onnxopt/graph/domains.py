@@ -10,7 +10,7 @@ import onnx
 from onnxopt.errors import DomainError, UsageError
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.schema import is_alike
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph

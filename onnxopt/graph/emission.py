@@ -15,7 +15,7 @@ from onnxopt.graph.domains import declared, import_domain, is_standard, opset_fo
 from onnxopt.graph.schema import Signature, first_opset, formals, is_known, operators_of, signature
 from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import an
-from onnxopt.protos import make_attribute, qualified, type_name
+from onnxopt.proto.messages import make_attribute, qualified, type_name
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 # bytes; smaller tensors (scales, target shapes) are hashed by content, larger ones by name and type
 _SMALL_BYTES: Final = 4096

@@ -15,7 +15,7 @@ from onnxopt.graph.order import Order
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import counted
-from onnxopt.protos import contiguous, element_type, make_node
+from onnxopt.proto.messages import contiguous, element_type, make_node
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

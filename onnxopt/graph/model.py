@@ -12,8 +12,8 @@ from onnxopt.graph.names import Names
 from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import Interface
 from onnxopt.plaintext import counted
-from onnxopt.protos import Array, is_external, qualified, tensor_to_array
-from onnxopt.record import record
+from onnxopt.proto.messages import Array, is_external, qualified, tensor_to_array
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, TensorProto
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
     from onnxopt.graph.value import Value
-    from onnxopt.wire import MappedFile, Stored
+    from onnxopt.proto.wire import MappedFile, Stored
 
 Decoder = Callable[["TensorProto"], Array]
 _PURE: Final = "pure functions"

@@ -13,7 +13,7 @@ from onnx import AttributeProto, NodeProto
 from onnxopt.errors import EmissionError, ModelError
 from onnxopt.graph.emission import admit, check_attribute, make_call
 from onnxopt.graph.schema import attribute_default
-from onnxopt.protos import (
+from onnxopt.proto.messages import (
     Array,
     attribute_value,
     body_graphs,

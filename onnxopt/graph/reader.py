@@ -17,7 +17,7 @@ from onnxopt.graph.node import HELD, Node
 from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
-from onnxopt.protos import body_graphs, tensor_type
+from onnxopt.proto.messages import body_graphs, tensor_type
 from onnxopt.worker.calls import refuse_explosion
 
 SKIP = "onnxopt.skip"  # metadata key of a graph or function that passes leave alone

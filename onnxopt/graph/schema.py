@@ -9,8 +9,8 @@ from typing import Any, Final
 import onnx
 
 from onnxopt.operators import ONE_RESULT, RANDOM
-from onnxopt.protos import attribute_value, qualified
-from onnxopt.record import record
+from onnxopt.proto.messages import attribute_value, qualified
+from onnxopt.startup.record import record
 
 
 @cache

@@ -9,7 +9,7 @@ from onnx import ValueInfoProto
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.structure import interface_of
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 
 def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

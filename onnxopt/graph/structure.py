@@ -9,7 +9,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import InvariantError
 from onnxopt.graph.schema import results_of
-from onnxopt.protos import body_graphs, qualified
+from onnxopt.proto.messages import body_graphs, qualified
 
 Interface = tuple[dict[str, bytes], dict[str, bytes]]
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import is_float
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import line
-from onnxopt.protos import Array, attribute_value, type_name
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array, attribute_value, type_name
 
 _MAX_ELEMENTS: Final = 8  # elements of a constant or list attribute
 _MAX_STRING: Final = 60  # characters of a string attribute

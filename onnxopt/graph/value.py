@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.protos import Array, array_to_tensor, element_type
+from onnxopt.proto.messages import Array, array_to_tensor, element_type
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
-    from onnxopt.wire import Stored
+    from onnxopt.proto.wire import Stored
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]

@@ -15,8 +15,8 @@ from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature
 from onnxopt.graph.structure import Excused, check_interface, check_structure
-from onnxopt.protos import Array, describe_tensor, fill_tensor, is_raw, tensor_type_proto, tensor_value_info
-from onnxopt.wire import Stored
+from onnxopt.proto.messages import Array, describe_tensor, fill_tensor, is_raw, tensor_type_proto, tensor_value_info
+from onnxopt.proto.wire import Stored
 
 
 def write_model(model: Model) -> ModelProto:

@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-from onnxopt.element_types import BY_CODE
 from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
-from onnxopt.protos import (
+from onnxopt.proto.element_types import BY_CODE
+from onnxopt.proto.messages import (
     Array,
     all_tensors,
     belongs_inside,
@@ -28,8 +28,8 @@ from onnxopt.protos import (
     read_only,
     tensor_bytes,
 )
-from onnxopt.record import record
-from onnxopt.wire import map_file
+from onnxopt.proto.wire import map_file
+from onnxopt.startup.record import record
 
 _DIGITS: Final = 40  # of an offset; Python rejects the conversion of thousands of digits
 

@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
 from onnxopt.errors import ModelError
-from onnxopt.protos import DEFAULT_DOMAINS, body_graphs
+from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs
 from onnxopt.worker.calls import copy_given_out, refuse_explosion
 
 

@@ -18,9 +18,17 @@ from onnxopt.io.copying import copy_range
 from onnxopt.io.external import ExternalData
 from onnxopt.io.overlaps import spans
 from onnxopt.io.splice import write_spliced
-from onnxopt.protos import Array, all_tensors, belongs_inside, forget_location, is_external, put_inside, tensor_bytes
-from onnxopt.record import record
-from onnxopt.wire import Stored
+from onnxopt.proto.messages import (
+    Array,
+    all_tensors,
+    belongs_inside,
+    forget_location,
+    is_external,
+    put_inside,
+    tensor_bytes,
+)
+from onnxopt.proto.wire import Stored
+from onnxopt.startup.record import record
 
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)

@@ -16,7 +16,7 @@ from onnxopt.errors import ModelError, file_path, plain, refuse_pipe, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData, bring_in_small, data_files, external_tensors, inline_data
-from onnxopt.wire import MappedFile, Stored, skim
+from onnxopt.proto.wire import MappedFile, Stored, skim
 
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by index of the initializer
 # (proto, stands alone (see `Model`), weights left in the file, mapped file).

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from onnxopt.errors import ModelError
 from onnxopt.io.external import external_tensors
 from onnxopt.io.layout import INLINE_LIMIT
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 _MAX_INLINE_BYTES: Final = 1 << 10  # bytes; smaller tensors stay in the message
 _ALIGNED: Final = 1 << 12

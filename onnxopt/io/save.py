@@ -22,7 +22,7 @@ from onnxopt.io.external import data_files, data_of, external_tensors
 from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
 from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
 from onnxopt.io.staging import StagingFolder
-from onnxopt.wire import stands_alone
+from onnxopt.proto.wire import stands_alone
 
 _PATIENCE = 5.0  # seconds to wait for a reader of a pipe
 _PAUSE = 0.05

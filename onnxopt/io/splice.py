@@ -15,8 +15,8 @@ import numpy as np
 
 from onnxopt.errors import plain
 from onnxopt.io.copying import copy_range
-from onnxopt.protos import Array
-from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
+from onnxopt.proto.messages import Array
+from onnxopt.proto.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
 
 Buffer = bytes | memoryview | Stored
 

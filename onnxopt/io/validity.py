@@ -46,7 +46,7 @@ def _objection(source: str | Path | ModelProto) -> str:
     """
     from onnxopt.io.load import read_proto
     from onnxopt.worker.limits import Limits
-    from onnxopt.worker.room import Declined, Room
+    from onnxopt.worker.sandbox import Declined, Sandbox
 
     garbled = _garbled(source if isinstance(source, ModelProto) else read_proto(Path(source)), "model")
     if garbled:
@@ -54,8 +54,8 @@ def _objection(source: str | Path | ModelProto) -> str:
 
     try:
         given = source.SerializeToString() if isinstance(source, ModelProto) else str(Path(source).absolute())
-        with Room(Limits()) as room:
-            return str(room.call("objection", given))
+        with Sandbox(Limits()) as sandbox:
+            return str(sandbox.call("objection", given))
     except (Declined, ValueError):  # ValueError: beyond protobuf's limit
         return ""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 DOMAIN: Final = "com.microsoft"
 

@@ -10,7 +10,7 @@ from onnxopt.analysis.facts import is_invented
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.structure import interface_of
-from onnxopt.protos import tensor_type_proto, tensor_value_info
+from onnxopt.proto.messages import tensor_type_proto, tensor_value_info
 
 if TYPE_CHECKING:
     from onnx import TypeProto

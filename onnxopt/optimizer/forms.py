@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from onnx import ModelProto
 
 from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
-from onnxopt.protos import body_graphs
-from onnxopt.record import record
+from onnxopt.proto.messages import body_graphs
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnx import GraphProto

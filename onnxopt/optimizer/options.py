@@ -19,7 +19,7 @@ from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.targets import RUNTIME, targets_in, version_in
-from onnxopt.record import record
+from onnxopt.startup.record import record
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from onnxopt.errors import ModelError, VerificationError
 from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
-from onnxopt.record import plain, record
+from onnxopt.startup.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Final
 from onnxopt.errors import UsageError
 from onnxopt.passes.needs import NEEDS
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
-from onnxopt.pipeline.later import Later
+from onnxopt.pipeline.lazy_pass import LazyPass
 
 _EXACT_PASSES: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,neutral-operands,constant-folding,"
@@ -78,8 +78,8 @@ def option_for(info: PassInfo) -> str:
 
 
 @cache
-def _later() -> dict[str, Later]:
-    return {name: Later(name, level, ops) for name, (level, ops) in NEEDS.items()}
+def _later() -> dict[str, LazyPass]:
+    return {name: LazyPass(name, level, ops) for name, (level, ops) in NEEDS.items()}
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxopt.lazy import lazy, listing
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
 from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
@@ -14,6 +13,7 @@ from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, load_module, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+from onnxopt.startup.lazy import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.decorators import graph_pass, model_pass

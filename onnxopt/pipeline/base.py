@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
-from onnxopt.record import record
 from onnxopt.rewriting import Driver, Rule, RuleRecord
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext

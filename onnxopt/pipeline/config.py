@@ -9,7 +9,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from onnxopt.errors import UsageError, nearest
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass

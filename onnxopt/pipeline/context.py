@@ -20,9 +20,9 @@ from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import check_settings
 from onnxopt.pipeline.site import Site
-from onnxopt.record import record
 from onnxopt.rewriting import Fuel, RuleRecord
 from onnxopt.rewriting.driver import Decline
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph import Graph, Model

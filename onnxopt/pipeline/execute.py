@@ -35,7 +35,7 @@ from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.instrument import Instrument, ask, tell
-from onnxopt.pipeline.later import Later
+from onnxopt.pipeline.lazy_pass import LazyPass
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass, origin
 
@@ -92,7 +92,7 @@ def _end(begun: Sequence[Instrument], model: Model) -> OnnxOptError | None:
 def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -> None:
     """Run a pass with its requirements, checks and hooks. Skipped, with a reason, if ruled out, unless `direct`."""
     assert ctx.report is not None
-    if isinstance(p, Later):
+    if isinstance(p, LazyPass):
         if obstacle := ctx.obstacle(p, model):
             ctx.report.leave_out(p.name, obstacle)
             return
@@ -129,7 +129,7 @@ def _trace(p: Pass, model: Model, ctx: PassContext, is_before: bool) -> None:
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     """Whether the model is unchanged since `p` last ran, with the same options and settings."""
-    if isinstance(p, Later):
+    if isinstance(p, LazyPass):
         if not p.is_imported:
             return False
         p = p.imported

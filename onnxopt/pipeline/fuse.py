@@ -17,7 +17,7 @@ from onnxopt.pipeline.base import MADE_BY
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.partition import Partition
 from onnxopt.plaintext import an
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 
 
 def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.partition") -> Node:

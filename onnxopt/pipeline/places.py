@@ -13,7 +13,7 @@ from onnxopt.graph.emission import refusal
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.context import PassContext
 from onnxopt.plaintext import counted
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting import Call, Match
 from onnxopt.rewriting.matcher import Bindings
 from onnxopt.rewriting.replace import carry_out, check

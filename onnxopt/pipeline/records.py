@@ -6,8 +6,8 @@ from dataclasses import asdict, field
 from typing import Any
 
 from onnxopt.pipeline.site import Site
-from onnxopt.record import record
 from onnxopt.rewriting.driver import Decline
+from onnxopt.startup.record import record
 
 
 @record

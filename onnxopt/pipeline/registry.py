@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, nearest, nearest_file, told
-from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline import config
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass, check_fields
 from onnxopt.rewriting import Rule
+from onnxopt.startup.lazy_onnx import import_all_of_onnx
 
 P = TypeVar("P", bound=Pass)
 

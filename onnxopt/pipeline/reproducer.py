@@ -25,8 +25,8 @@ from onnxopt.pipeline.registry import load_module, loaded_modules
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 from onnxopt.plaintext import line
-from onnxopt.protos import is_external
-from onnxopt.versions import version_of
+from onnxopt.proto.messages import is_external
+from onnxopt.runtime.versions import version_of
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass

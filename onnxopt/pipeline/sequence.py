@@ -12,7 +12,7 @@ from onnxopt.pipeline.boundary import as_passes
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import is_current, run_pass
 from onnxopt.pipeline.registry import note_name, register
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 
 def _its_own(default: Any) -> Any:
@@ -86,7 +86,7 @@ class Fixpoint(Composite):
         rounds = max(self.max_rounds, 1)
         for n in range(rounds):
             if n == max(rounds - 2, 0):
-                from onnxopt.pipeline.restless import Restless
+                from onnxopt.pipeline.nontermination import Restless
 
                 restless = Restless(ctx)
             types.refresh_allowed(model)

@@ -7,7 +7,7 @@ from typing import Final
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 WRONG: Final = "it made the result wrong"
 UNLOADED: Final = "it kept the result from being loaded"

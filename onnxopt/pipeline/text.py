@@ -17,16 +17,16 @@ from typing import Any, Final
 from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.config import fits, options_of, type_of
-from onnxopt.pipeline.later import Later
+from onnxopt.pipeline.lazy_pass import LazyPass
 from onnxopt.pipeline.registry import get_pass, is_recipe
 from onnxopt.pipeline.sequence import Sequential
 
 _TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
 _BARE_WORD: Final = re.compile(r"[\w.:/+-]+")
-_NO_PASSES: Final[Mapping[str, Later]] = {}
+_NO_PASSES: Final[Mapping[str, LazyPass]] = {}
 
 
-def parse_pipeline(text: str, later: Mapping[str, Later] = _NO_PASSES) -> Sequential:
+def parse_pipeline(text: str, later: Mapping[str, LazyPass] = _NO_PASSES) -> Sequential:
     """Return the passes named by `text`; passes in `later` without options stay lazy.
 
     Raises UsageError with line and column.
@@ -39,7 +39,7 @@ def parse_pipeline(text: str, later: Mapping[str, Later] = _NO_PASSES) -> Sequen
 
 def text(p: Pass) -> str:
     """Return the text that `parse_pipeline` reads back as `p`; options at their defaults are left out."""
-    if isinstance(p, Later) or is_recipe(p):
+    if isinstance(p, LazyPass) or is_recipe(p):
         return p.name
     cls = type(p)
     options = [
@@ -93,7 +93,7 @@ def literal(word: str) -> Any:
 class _Parser:
     """Recursive descent over tokens (kind, text, offset)."""
 
-    def __init__(self, source: str, later: Mapping[str, Later]) -> None:
+    def __init__(self, source: str, later: Mapping[str, LazyPass]) -> None:
         self.source = source
         self.later = later
         self.tokens: list[tuple[str, str, int]] = []

@@ -18,7 +18,7 @@ from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
 from onnxopt.operators.axes import AXES, AxisRule
-from onnxopt.protos import Array, tensor_bytes
+from onnxopt.proto.messages import Array, tensor_bytes
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
 

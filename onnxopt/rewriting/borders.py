@@ -13,7 +13,7 @@ from onnxopt.graph import Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.relayout import End, Relayout
 

@@ -10,7 +10,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.forms import listed_axes
 
 _MAX_MASK_DEPTH: Final = 10

@@ -13,13 +13,13 @@ from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.record import record
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.guards import only_read_by
 from onnxopt.rewriting.index_maps import APART, MOVERS, IndexMap, Part, Run, length, real
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.rule import Declined
+from onnxopt.startup.record import record
 
 _MAX_CHAIN: Final = 8  # operators of a chain
 _MAX_COPIED_BYTES: Final = 1 << 14  # bytes of indices that may be copied

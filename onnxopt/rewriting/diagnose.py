@@ -12,7 +12,7 @@ from onnxopt.errors import OnnxOptError, any_of, is_no_fault
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
-from onnxopt.protos import element_type
+from onnxopt.proto.messages import element_type
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import (

@@ -10,12 +10,12 @@ from typing import Final
 from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
-from onnxopt.record import record
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 from onnxopt.rewriting.rule_set import Candidates, rule_set
+from onnxopt.startup.record import record
 
 _MAX_SEARCH_DEPTH: Final = 3  # levels, up to which a search over inputs is faster
 _MAX_SEARCHED_INPUTS: Final = 16  # inputs

@@ -21,11 +21,11 @@ from typing import Any, TypeAlias
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.writer import node_protos
-from onnxopt.protos import Array, attribute_value, is_external, qualified, tensor_to_array
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array, attribute_value, is_external, qualified, tensor_to_array
 from onnxopt.rewriting.expression import HINT, read_expression
 from onnxopt.rewriting.matcher import same
 from onnxopt.rewriting.pattern import About, Call, Const, Either, Literal, Pattern, Var, about, var, variants

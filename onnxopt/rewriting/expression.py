@@ -6,7 +6,7 @@ import ast
 from typing import Any, Final
 
 from onnxopt.errors import UsageError
-from onnxopt.protos import qualified
+from onnxopt.proto.messages import qualified
 from onnxopt.rewriting.pattern import About, Call, Either, Pattern, about, as_held, const, var
 
 HINT: Final = "an example is like Relu(Conv(x, w)), or (x, w) => (y) { c = Conv (x, w) y = Relu (c) }"

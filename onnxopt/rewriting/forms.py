@@ -11,7 +11,7 @@ from onnxopt.analysis.types import dtype
 from onnxopt.graph.node import UNKNOWN, Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import REDUCTIONS
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.messages import Array, numpy_dtype
 
 
 class Form(NamedTuple):

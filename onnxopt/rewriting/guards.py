@@ -9,7 +9,7 @@ from typing import Any, Final
 from onnxopt.analysis.weights.linear import bias_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from onnxopt.element_types import is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, make_node
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array, make_node
 
 
 def hold(value: Value, array: Array) -> None:

@@ -21,11 +21,11 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim
 from onnxopt.operators import SAME_ORDER
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.axis_runs import size_of
 from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
+from onnxopt.startup.record import record
 
 VIEWS: Final = (*SAME_ORDER, "Transpose")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from onnxopt.analysis.refusal import is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 
 def obstacle(graph: Graph, body: Graph) -> str:

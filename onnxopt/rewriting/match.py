@@ -15,12 +15,12 @@ from onnxopt.analysis.broadcasting import one_element
 from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.underflow import underflows
-from onnxopt.element_types import is_float
 from onnxopt.graph.emission import check_call, describe_as, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, numpy_dtype, tensor_bytes
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array, numpy_dtype, tensor_bytes
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from onnxopt.analysis.types import rank
-from onnxopt.element_types import element_kind, is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
-from onnxopt.protos import attribute_value, element_type
+from onnxopt.proto.element_types import element_kind, is_float
+from onnxopt.proto.messages import attribute_value, element_type
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.pattern import About, Call, Const, Literal, Pattern, Var
 

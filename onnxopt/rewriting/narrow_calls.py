@@ -17,10 +17,10 @@ from onnxopt.graph.model import Model, function_label, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_functions
-from onnxopt.protos import tensor_type
-from onnxopt.record import record
+from onnxopt.proto.messages import tensor_type
 from onnxopt.rewriting.narrow_plan import Decline, Plan
 from onnxopt.rewriting.narrowed import Conversion
+from onnxopt.startup.record import record
 
 _SKIPPED: Final = "its function is marked onnxopt.skip"
 _ITSELF: Final = "its function calls itself"

@@ -28,7 +28,7 @@ from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import IN_RANGE
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 from onnxopt.rewriting.guards import scaled_from
 
 if TYPE_CHECKING:

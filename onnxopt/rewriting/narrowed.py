@@ -11,7 +11,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.narrow_plan import FLOAT, Plan, is_wide
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.forms import operands
 
 _MAX_READS: Final = 100  # maximum number of reads; beyond, a distinguishing reader is assumed

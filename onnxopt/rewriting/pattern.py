@@ -20,8 +20,8 @@ import numpy as np
 
 from onnxopt.graph.text import float_text
 from onnxopt.operators import COMMUTATIVE
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.messages import Array
+from onnxopt.startup.record import record
 
 _MAX_VARIANTS: Final = 256
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import PassError, broken
-from onnxopt.record import record
 from onnxopt.rewriting.pattern import Call, Either, Form, Pattern, check_variants, depth, forms, names
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match

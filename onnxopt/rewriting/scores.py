@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.record import record
+from onnxopt.proto.element_types import element_kind
+from onnxopt.startup.record import record
 
 _MAX_SCORE_DEPTH: Final = 8
 _CAP: Final = "Tanh"

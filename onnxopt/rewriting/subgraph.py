@@ -11,7 +11,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an
-from onnxopt.protos import numpy_dtype
+from onnxopt.proto.messages import numpy_dtype
 from onnxopt.rewriting.example import Example, Source, example
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Bindings, match_roots

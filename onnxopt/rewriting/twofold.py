@@ -9,7 +9,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import UNARY
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.match import Match
 

@@ -12,7 +12,7 @@ from onnxopt.errors import UsageError, any_of, few, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.schema import operators_of, signature
 from onnxopt.plaintext import counted
-from onnxopt.protos import qualified
+from onnxopt.proto.messages import qualified
 from onnxopt.rewriting.pattern import Call, Either, Pattern
 from onnxopt.rewriting.rule import Rule
 

@@ -13,7 +13,7 @@ from onnxopt.operators import IN_RANGE
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.pipeline.site import UNLOADED, WRONG
 from onnxopt.plaintext import counted
-from onnxopt.record import record
+from onnxopt.startup.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onnxopt.record import record
+from onnxopt.startup.record import record
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.references import Reference

@@ -134,7 +134,7 @@ class JobRunner:
         except Refused as e:
             _stop(verdict, UNVERIFIED, str(e), f"{b} was not compared with {a}")
         except Died as e:
-            self._blame(verdict, e)
+            self._explain_death(verdict, e)
         except (OnnxOptError, FileNotFoundError):  # a file removed meanwhile is reported to the user
             raise
         except Exception as e:  # out of memory or an internal error; neither shows a fault of the result
@@ -493,7 +493,7 @@ class JobRunner:
         is_running = death.state == f"running {self.opening.labels[0]}"
         return is_running and not death.late and "SIGKILL" not in death.how and self.plan.lengthen()
 
-    def _blame(self, verdict: Verification, died: Died) -> None:
+    def _explain_death(self, verdict: Verification, died: Died) -> None:
         if died.late and self._submission.is_rushed:
             _stop(verdict, UNVERIFIED, str(died), f"{self.opening.labels[0]} took most of that: raise --timeout")
         elif died.is_about(self.opening.labels[1]):

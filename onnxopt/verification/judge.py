@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 from onnxopt.verification.batches import ALIKE, compared, freed, other_feeds
 from onnxopt.verification.model.views import views
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.metrics import measure
 from onnxopt.verification.numbers.narrow import as_int32, as_wide, int32_values, narrow_feeds
+from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.numbers.rounding import MOST_OF_WHOLE, difference, is_float
-from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
@@ -304,7 +304,7 @@ class Judge(Original):
             return False
         if isinstance(self.b, OnnxRuntime | Reference):
             return False
-        from onnxopt.verification.pieces.no_turn import are_as_empty
+        from onnxopt.verification.pieces.zero_trip_loops import are_as_empty
 
         look = self._looked()
         return are_as_empty(a, b, ((look.a.program, name), (look.b.program, name)))

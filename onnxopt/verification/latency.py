@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.ort import onnxruntime, path_for
+from onnxopt.runtime.ort import onnxruntime, path_for
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.datasets import Data, bound_dims, read_array
 from onnxopt.verification.inputs.feeding import feed

@@ -10,8 +10,8 @@ from functools import cache, partial
 from typing import Final
 
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
-from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.programs.program import type_of

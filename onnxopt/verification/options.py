@@ -9,7 +9,7 @@ from typing import Final
 
 from onnxopt.arguments import all_in, check_number, check_whole, names_in, names_of, sizes_in
 from onnxopt.errors import UsageError, nearest_file
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 # Verdicts. The first five accept a result.
 EQUAL: Final = "equal"  # bitwise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.errors import few
+from onnxopt.proto.wire import stands_alone
 from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import fitted
 from onnxopt.verification.inputs.feeding import Search, feed
@@ -28,7 +29,6 @@ from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.references import Reference
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
 from onnxopt.verification.runtime import PLAIN, find_runtime
-from onnxopt.wire import stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 

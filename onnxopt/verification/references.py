@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, told
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto

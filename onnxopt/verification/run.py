@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.ort import PathError, folder_for, onnxruntime, path_for, source_for
+from onnxopt.proto.wire import map_file, skim
+from onnxopt.runtime.ort import PathError, folder_for, onnxruntime, path_for, source_for
 from onnxopt.verification.runtime import CPU, PLAIN, Runtime
-from onnxopt.wire import map_file, skim
 from onnxopt.worker.heap import weights_apart
 from onnxopt.worker.serving import Refused
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError
-from onnxopt.ort import onnxruntime, path_for
-from onnxopt.record import record
+from onnxopt.proto.wire import map_file, skim
+from onnxopt.runtime.ort import onnxruntime, path_for
+from onnxopt.startup.record import record
 from onnxopt.verification.references import Name, Reference, called, definitions
-from onnxopt.wire import map_file, skim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

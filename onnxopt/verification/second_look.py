@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
-from onnxopt.verification.inputs.muted import are_few, have_few_rows
+from onnxopt.verification.inputs.dead_channels import are_few, have_few_rows
 from onnxopt.verification.job import LOOK, UNSHOWN
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import Proof, together

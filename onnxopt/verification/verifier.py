@@ -228,7 +228,7 @@ class Verifier:
         self._waits = False
         make = Service if self._spare is None else self._spare.take
         self._service = make(self._start, self.options.timeout, self._memory)
-        self._service.hear, self._step = self._hear, OPEN
+        self._service.hear, self._step = self._on_event, OPEN
         self._limit()
         self._post("open", self._opening)
         if self._preparation is not None:
@@ -246,7 +246,7 @@ class Verifier:
         if seconds is not None or not self._opening.stepwise:
             self._service.deadline = time.monotonic() + (self.options.timeout if seconds is None else seconds)
 
-    def _hear(self, event: Begun | Opened | Compared | Concluded) -> None:
+    def _on_event(self, event: Begun | Opened | Compared | Concluded) -> None:
         submission = self._submission
         if isinstance(event, Opened):
             self._opened = event

@@ -9,7 +9,7 @@ from typing import Final
 from onnx import ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
-from onnxopt.protos import DEFAULT_DOMAINS, body_graphs
+from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs
 
 Key = tuple[str, str, str]
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from onnxopt.arguments import check_number, check_whole
 from onnxopt.errors import UsageError
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 _MIN_BYTES: Final = 128 << 20  # bytes
 _EVERY: Final = 0.25  # seconds between polls

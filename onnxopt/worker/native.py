@@ -1,4 +1,4 @@
-"""Worker side of `Room`: onnxruntime and onnx run on model data.
+"""Worker side of `Sandbox`: onnxruntime and onnx run on model data.
 
 Arguments and results are bytes and arrays.
 """
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from onnxopt.element_types import CAST_OTHERWISE
-from onnxopt.ort import onnxruntime
-from onnxopt.protos import Array, array_to_tensor, element_type, numpy_dtype
+from onnxopt.proto.element_types import CAST_OTHERWISE
+from onnxopt.proto.messages import Array, array_to_tensor, element_type, numpy_dtype
+from onnxopt.runtime.ort import onnxruntime
 from onnxopt.worker.objections import first_line, objection
 from onnxopt.worker.serving import Refused, Tell, serve
 
@@ -142,5 +142,5 @@ def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
 
 
 def main() -> None:
-    """Serve as the worker process of a `Room`."""
+    """Serve as the worker process of a `Sandbox`."""
     serve(Native, early=False)

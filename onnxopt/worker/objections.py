@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import ModelProto, ValueInfoProto, checker
 
-from onnxopt.protos import is_external
+from onnxopt.proto.messages import is_external
 
 
 def objection(source: bytes | str) -> str:

@@ -39,9 +39,9 @@ def child(program: str) -> list[str]:
     -P: files in the current folder are data and are not imported; the package's own folder is last on the path.
     """
     home = f"import sys; sys.path.append({str(_HOME)!r})"
-    threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
-    others = "from onnxopt.lazy_modules import postpone_modules; postpone_modules()"
-    onnx = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
+    threads = "from onnxopt.runtime.threads import let_threads_sleep; let_threads_sleep()"
+    others = "from onnxopt.startup.lazy_modules import postpone_modules; postpone_modules()"
+    onnx = "from onnxopt.startup.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
     return [sys.executable, "-P", "-c", f"{home}; {threads}; {others}; {onnx}; {program}"]
 
 

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from onnxopt.ort import onnxruntime
+from onnxopt.runtime.ort import onnxruntime
 from onnxopt.worker.frames import receive, send
 from onnxopt.worker.limits import peak_memory
 

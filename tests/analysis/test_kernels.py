@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from onnxopt.analysis import kernels
 from onnxopt.graph import read_model
-from onnxopt.protos import element_type
+from onnxopt.proto.messages import element_type
 from tests.runtime import plain_session
 
 F = np.array([[1.5, -0.0, 3.25], [np.inf, -2.0, 1e-40]], np.float32)

@@ -8,7 +8,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.loading.recurrent import recurred
 from onnxopt.graph import read_model
 from onnxopt.graph.value import Shape
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 SCAN = """<ir_version: 8, opset_import: ["" : OPSET]> g (float[2] s, float[4, 3, 2] x, float[3, 5] z)
     => (float[A] last, float[B, C] first, float[D, E] second)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, helper, numpy_helper
 
-from onnxopt.inferring import infer_shapes, inferable
+from onnxopt.proto.inference import infer_shapes, inferable
 
 Pick = Callable[[Sequence[Any]], Any]
 Mutation = Callable[[ModelProto, Pick], bool]  # False where there is nothing to change

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxopt import optimize
 from onnxopt.errors import ModelError, OnnxOptError
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from tests.cases.test_cases import CASES, turn
 
 EVERY: Final = 1 if int(os.environ.get("ONNXOPT_FUZZ", "0")) > 300 else 12

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as rt
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt.protos import all_tensors
+from onnxopt.proto.messages import all_tensors
 
 SIZE = 600
 # Names of files on Linux and macOS; to Windows drives, shares and folders above.

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxopt.graph import Graph, Value, check_model, read_model, write_model
 from onnxopt.graph.node import Node
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

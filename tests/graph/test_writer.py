@@ -13,7 +13,7 @@ from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.graph import check_model, read_model, write_model
 from onnxopt.graph.text import model_text
 from onnxopt.graph.writer import write_deferred
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 COUNT = 200
 

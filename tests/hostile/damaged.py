@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from google.protobuf.descriptor import Descriptor
 from onnx import ModelProto
 
-from onnxopt.wire import fields, varint
+from onnxopt.proto.wire import fields, varint
 
 
 def boundaries(

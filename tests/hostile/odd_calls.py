@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema, get_all_schemas_with_history
 
-from onnxopt.inferring import Inferable, infer_shapes, inferable
+from onnxopt.proto.inference import Inferable, infer_shapes, inferable
 
 COUNT: Final = 8  # of each version, in the suite
 _TENSOR = helper.make_tensor_type_proto

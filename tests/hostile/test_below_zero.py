@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
-from onnxopt.below_zero import DOMAIN, SINCE
-from onnxopt.inferring import _MINDFUL, Inferable, infer_call, infer_shapes, inferable
+from onnxopt.proto.inference import _MINDFUL, Inferable, infer_call, infer_shapes, inferable
+from onnxopt.proto.negative_dims import DOMAIN, SINCE
 from tests.cli.conftest import Run
 
 POOL = helper.make_node("AveragePool", ["x"], ["i"], kernel_shape=[7, 7])

@@ -12,8 +12,8 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 
 from onnxopt import optimize
-from onnxopt.inferring import infer_shapes, inferable
-from onnxopt.worker.room import Room
+from onnxopt.proto.inference import infer_shapes, inferable
+from onnxopt.worker.sandbox import Sandbox
 from tests.cli.conftest import Run
 from tests.hostile.odd_calls import COUNT
 
@@ -62,7 +62,7 @@ def test_no_command_dies(odd: str, run: Run, tmp_path: Path) -> None:
 def test_no_runtime_is_asked_for_what_has_no_end(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its operands are constant: a fold would take all of --work, in each command."""
     asked: list[str] = []
-    monkeypatch.setattr(Room, "call", lambda self, method, *given: asked.append(method))
+    monkeypatch.setattr(Sandbox, "call", lambda self, method, *given: asked.append(method))
     report = optimize(model(CALLS[odd]), verify=False).report.pipeline
     (folding,) = (p for p in report.passes if p.name == "constant-folding")
     assert (asked, [*folding.rules["fold"].declined]) == ([], ["runtimes die of it, or take for ever"])

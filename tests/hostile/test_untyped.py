@@ -14,7 +14,7 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.defs import OpSchema
 
-from onnxopt.inferring import BLIND, Inferable, infer_shapes, inferable
+from onnxopt.proto.inference import BLIND, Inferable, infer_shapes, inferable
 from tests.cli.conftest import Run
 
 X = helper.make_node("Find", ["x"], ["u"], domain="my")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnxopt.io.copying import copy_file, copy_range
-from onnxopt.wire import map_file
+from onnxopt.proto.wire import map_file
 
 MEANS = ["kernel", "memory", "refused", "no holes"]
 

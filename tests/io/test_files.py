@@ -239,7 +239,7 @@ def test_what_protobuf_cannot_hold_goes_beside_the_model(
     assert model.graph.first is not None
     model.graph.touch(model.graph.first)
     monkeypatch.setattr(sys.modules["onnxopt.io.layout"], "INLINE_LIMIT", 8 * size)
-    monkeypatch.setattr(sys.modules["onnxopt.protos"], "INLINE_BELOW", 4 * size)
+    monkeypatch.setattr(sys.modules["onnxopt.proto.messages"], "INLINE_BELOW", 4 * size)
     save(model, tmp_path / "out.onnx")
     (data,) = tmp_path.glob("out.onnx.*.data")
     assert data.stat().st_size >= 12 * size

@@ -24,7 +24,7 @@ from onnxopt.graph.writer import write_deferred
 from onnxopt.io import load, save
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, execute, parse_pipeline
 from onnxopt.pipeline.reproducer import _zero
-from onnxopt.wire import GRAPH, key, skim, varint
+from onnxopt.proto.wire import GRAPH, key, skim, varint
 
 WIDTH = 512  # a weight of a mebibyte
 

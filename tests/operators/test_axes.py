@@ -17,7 +17,7 @@ from onnxopt.graph import Value, read_model, write_model
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, EXACT, FORMS, REDUCTIONS, UNARY, VARIADIC
 from onnxopt.operators.axes import AXES
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Apart, Rows, Turned, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.borders import Reshaped

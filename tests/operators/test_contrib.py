@@ -6,7 +6,7 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxopt.operators.contrib import Contrib, table
-from onnxopt.protos import qualified
+from onnxopt.proto.messages import qualified
 
 SCHEMAS = {qualified(s.name, s.domain): s for s in getattr(state, "get_all_operator_schema", list)()}
 WIDE = "tensor(float)"

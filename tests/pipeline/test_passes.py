@@ -26,7 +26,7 @@ from onnxopt.pipeline import (
     option,
     register,
 )
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 
 
 def note(graph: Graph, n: int) -> None:

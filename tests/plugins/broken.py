@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.graph import Graph, Value
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
 
 

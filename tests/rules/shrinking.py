@@ -11,7 +11,7 @@ import onnx
 import onnx.printer
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
-from onnxopt.protos import body_graphs
+from onnxopt.proto.messages import body_graphs
 from tests.cases.mutations import value_types
 from tests.cases.surroundings import say_anew
 from tests.rules.apart import Apart

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.protos import tensor_to_array
+from onnxopt.proto.messages import tensor_to_array
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.sizes import baked

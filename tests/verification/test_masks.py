@@ -9,8 +9,8 @@ import pytest
 
 from onnxopt.verification import Verification
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.numbers.rounding import Difference, difference, noisier
-from onnxopt.verification.numbers.shaken import last_bit
 from tests.verification.pairs import verdict, with_constants
 
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxopt import optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
-from onnxopt.inferring import InferenceError, infer_shapes, inferable
+from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.numbers.narrow import forgiven, is_too_small, narrowed
 from onnxopt.verification.programs.typed import tensor_types

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt.element_types import BY_CODE
+from onnxopt.proto.element_types import BY_CODE
 from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, verify
 from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.planning import make_plan

@@ -15,7 +15,7 @@ from onnxopt.verification.inputs.footprint import products
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.shaken import last_bit
+from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.pieces.value_numbers import elements

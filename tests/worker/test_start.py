@@ -10,7 +10,7 @@ import pytest
 from onnxopt.errors import StartError
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.process import Worker
-from onnxopt.worker.room import Declined, Room
+from onnxopt.worker.sandbox import Declined, Sandbox
 from tests.samples import build
 
 
@@ -28,7 +28,7 @@ def test_a_python_that_cannot_be_started(executable: str, why: str, monkeypatch:
 
 def test_a_fold_is_declined_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/python")
-    with Room(Limits()) as room, pytest.raises(Declined, match="no process can be started"):
+    with Sandbox(Limits()) as room, pytest.raises(Declined, match="no process can be started"):
         room.call("fold")
 
 

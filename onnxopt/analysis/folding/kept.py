@@ -8,7 +8,7 @@ from typing import Final
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import SAME_ORDER
-from onnxopt.protos import attribute_bytes
+from onnxopt.proto.messages import attribute_bytes
 
 _LAYOUTS: Final = (*SAME_ORDER, "Transpose")
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from onnx import TensorProto
 
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, tensor_bytes
+from onnxopt.proto.messages import Array, tensor_bytes
 
 _DEEP = 16  # nodes between
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.analysis import kernels
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, attribute_bytes
+from onnxopt.proto.messages import Array, attribute_bytes
 
 
 class Once:

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, element_type, numpy_dtype
+from onnxopt.proto.messages import Array, element_type, numpy_dtype
 
 # Smallest and largest integer; for float8 the largest finite number.
 _RANGES: Final = {

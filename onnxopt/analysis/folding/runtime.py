@@ -1,6 +1,6 @@
 """Evaluates constant nodes with onnxruntime: all nodes in a session, optimizations off.
 
-Harmless operators of known, small size run in this process, all others in a subprocess (`worker.room`), as they may
+Harmless operators of known, small size run in this process, all others in a subprocess (`worker.sandbox`), as they may
 crash. Without an onnxruntime kernel (bfloat16 on CPU, unknown opsets) onnx's ReferenceEvaluator runs node by node, in
 the subprocess unless the work is small. Nodes without either stay.
 """
@@ -14,15 +14,15 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.folding.work import work
-from onnxopt.element_types import FLOATS
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
 from onnxopt.operators import HARMLESS
-from onnxopt.protos import Array, array_to_tensor
+from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import Array, array_to_tensor
 from onnxopt.worker.native import Native, run_session
-from onnxopt.worker.room import Declined, Room
+from onnxopt.worker.sandbox import Declined, Sandbox
 
 Arrays = dict[Value, Array]
 GiveUp = Callable[[Node, str], None]
@@ -39,7 +39,7 @@ def run_cone(
     nodes: Sequence[Node],
     known: Mapping[Value, Array],
     wanted: Sequence[Value],
-    room: Room,
+    sandbox: Sandbox,
     most: int,
     give_up: GiveUp,
 ) -> Arrays:
@@ -63,7 +63,7 @@ def run_cone(
         if operations <= _MAX_PYTHON_WORK:
             found = Native(threads=1).evaluate_each(data, names, most, ())
             return {v: found[v.name] for v in wanted if v.name in found}
-    found = _run_elsewhere(room, data, nodes, names, most, give_up)
+    found = _run_elsewhere(sandbox, data, nodes, names, most, give_up)
     return {v: found[v.name] for v in wanted if v.name in found}
 
 
@@ -88,17 +88,17 @@ def of_known_size(nodes: Sequence[Node]) -> dict[Node, None]:
 
 
 def _run_elsewhere(
-    room: Room, data: bytes, nodes: Sequence[Node], wanted: Sequence[str], most: int, give_up: GiveUp
+    sandbox: Sandbox, data: bytes, nodes: Sequence[Node], wanted: Sequence[str], most: int, give_up: GiveUp
 ) -> dict[str, Array]:
     """Run all nodes in a session of the subprocess; after a failure, one by one without crashing nodes."""
     try:
-        return dict(room.call("evaluate", data, wanted, most))
+        return dict(sandbox.call("evaluate", data, wanted, most))
     except Exception:  # the failing node is found below
         pass
     deadly: set[int] = set()
     while len(deadly) < _DEATHS:
         try:
-            return dict(room.call("evaluate_each", data, wanted, most, deadly))
+            return dict(sandbox.call("evaluate_each", data, wanted, most, deadly))
         except Declined as e:
             busy = int(e.state) if e.state.isdigit() else None
             for node in nodes if busy is None else [nodes[busy]]:

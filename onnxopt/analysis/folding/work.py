@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnxopt.analysis import types
 from onnxopt.analysis.measures.flops import operations
 from onnxopt.graph.node import Node
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import numpy as np
 from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.kernels import arithmetic, movement  # noqa: F401 - they register theirs
 from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid
-from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, tensor_bytes
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array, tensor_bytes
 
 __all__ = ["Invalid", "evaluate", "result_bytes"]
 

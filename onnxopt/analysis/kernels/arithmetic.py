@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid, Kernel, axes_of, kernel
-from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.element_types import element_kind, is_float, of
+from onnxopt.proto.messages import Array, numpy_dtype
 
 _MAX_EXACT_FLOAT64: Final = (1 << 53) - 1  # largest integer up to which float64 is exact
 

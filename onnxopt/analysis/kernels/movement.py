@@ -10,9 +10,9 @@ from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.kernels.registry import Inputs, axes_of, kernel
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import cuts, indices
-from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import element_kind, is_float, of
+from onnxopt.proto.messages import Array
 
 
 @kernel("Identity")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 Inputs = Sequence[Array | None]
 Kernel = Callable[[Node, Inputs, int], "list[Array] | None"]

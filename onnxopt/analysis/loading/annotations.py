@@ -8,7 +8,7 @@ from onnxopt.analysis import types
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.protos import tensor_type
+from onnxopt.proto.messages import tensor_type
 
 _CARRIED = 2  # leading Loop inputs that are not carried: trip count and condition
 

@@ -12,13 +12,13 @@ from onnxopt.analysis import kernels, types
 from onnxopt.analysis.loading.annotations import with_numbers
 from onnxopt.analysis.loading.recurrent import recurred
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
-from onnxopt.element_types import element_kind
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.inferring import infer_call
 from onnxopt.operators import PICKS
-from onnxopt.protos import (
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.inference import infer_call
+from onnxopt.proto.messages import (
     Array,
     array_to_tensor,
     element_type,

@@ -19,10 +19,10 @@ from onnxopt.analysis.loading.known import (
     part_of_shape,
 )
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
-from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.inferring import is_below_zero
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.inference import is_below_zero
 
 
 def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:

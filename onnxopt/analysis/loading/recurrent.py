@@ -10,7 +10,7 @@ from onnxopt.analysis.types import Known
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.protos import tensor_type_proto
+from onnxopt.proto.messages import tensor_type_proto
 
 _SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
 _Dims = Callable[[Value], Shape | None]

@@ -24,7 +24,7 @@ from onnxopt.analysis.types import NOTHING, Known
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW
-from onnxopt.protos import Array, tensor_type_proto
+from onnxopt.proto.messages import Array, tensor_type_proto
 
 _MAX_OUTER_NODES: Final = 40  # nodes outside of bodies, which are many, re-inferred for their effect on bodies
 _WARY: Final = 1000  # the same, if a body would be rejected

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.protos import element_type, tensor_bytes, tensor_type, type_name, type_proto_text
+from onnxopt.proto.messages import element_type, tensor_bytes, tensor_type, type_name, type_proto_text
 
 Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 

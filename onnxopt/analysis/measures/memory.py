@@ -10,7 +10,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from onnxopt.analysis import types
 from onnxopt.analysis.broadcasting import one_element
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts
-from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 from onnxopt.operators import SAME_ORDER
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array
 
 _MAX_COUNTED_NODES: Final = 12
 _MAX_ELEMENTS: Final = 1 << 16  # elements of a constant

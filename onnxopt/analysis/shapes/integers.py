@@ -16,9 +16,9 @@ from onnxopt.analysis.shapes.rounded import rounded
 from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
 from onnxopt.analysis.shapes.slicing import cuts_of, indices
 from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
-from onnxopt.element_types import element_kind
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData

@@ -15,10 +15,10 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.symbolic import lowest, quotient
-from onnxopt.element_types import is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData

@@ -9,7 +9,7 @@ from onnxopt.analysis.shapes.symbolic import Size, is_least
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import PICKS
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData

@@ -32,8 +32,8 @@ from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import BROADCASTING
 from onnxopt.operators.contrib import table
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.messages import Array
+from onnxopt.startup.record import record
 
 T = TypeVar("T")
 Facts: TypeAlias = "list[Shape | None]"  # shapes of a node's inputs and outputs

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis.purity import may_train
 from onnxopt.graph.value import Value
-from onnxopt.protos import is_external, tensor_bytes
+from onnxopt.proto.messages import is_external, tensor_bytes
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 READ_BY_MANY: Final = "many others read the constant, and each would get its own"
 READERS: Final = 8  # readers that may each have a copy of any size

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxopt.analysis.weights.underflow import is_small
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 _MAX_COMPARED: Final = 1 << 12
 

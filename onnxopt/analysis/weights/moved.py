@@ -11,7 +11,7 @@ from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape
 from onnxopt.operators import SAME_ORDER
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 LARGE: Final = 1 << 20  # elements of a factor
 

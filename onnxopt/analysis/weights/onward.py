@@ -27,7 +27,7 @@ from onnxopt.analysis.weights.upwards import (
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR, of_form
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 
 _MIN_FACTOR: Final = 2.0**-10  # bounds of a factor passing a product: within them overflow stays about the same
 _MAX_FACTOR: Final = 2.0**10

@@ -14,11 +14,11 @@ from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.copies import READ_BY_MANY, is_read_by_many
 from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.weights.upwards import is_quantized, readers_of
-from onnxopt.element_types import is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import of_form
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array
 
 _MAX_NODES: Final = 8  # nodes examined for a term
 MOVES: Final = of_form("same", "order", "permute") | {"Split"}

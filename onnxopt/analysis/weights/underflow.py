@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.element_types import of
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import of
+from onnxopt.proto.messages import Array
 
 _MAX_ROUNDINGS: Final = 4
 _FIRST: Final = 1024  # elements checked first; mostly enough to exclude underflow

@@ -18,12 +18,12 @@ from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.copies import is_read_by_many
 from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.weights.underflow import underflows
-from onnxopt.element_types import is_float
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array
+from onnxopt.startup.record import record
 
 REACH: Final = 24  # nodes examined for a factor
 READERS: Final = 3  # readers of a value on the way

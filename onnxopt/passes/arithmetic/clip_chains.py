@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxopt.element_types import is_float, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import is_float, of
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, only_read_by, op, rewrite, var
 
 # min(max(x, a), b) is monotone, hence g(f(x)) = min(max(x, g(a)), g(b)), for overlapping ranges or not, and also where

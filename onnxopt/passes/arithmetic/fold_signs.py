@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.element_types import FLOATS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS, is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 
 _MAX_SIGN_READERS: Final = 100  # readers examined

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.element_types import element_kind, is_float, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.proto.element_types import element_kind, is_float, of
 from onnxopt.rewriting import Match, one_of, op, rewrite, var, widens
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.weights.underflow import underflows
-from onnxopt.element_types import FLOATS, element_kind, is_float, of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import FRACTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS, element_kind, is_float, of
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import (
     Match,
     Pattern,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.operators.einsum import Equation, Letters, read_equation
 from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.proto.element_types import FLOATS
 from onnxopt.rewriting import Match, op, rewrite, var
 
 

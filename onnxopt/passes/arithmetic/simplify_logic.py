@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.element_types import FLOATS, INTEGERS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import COMPARISONS, PICKS, PLACES
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS, INTEGERS, is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.guards import is_number
 

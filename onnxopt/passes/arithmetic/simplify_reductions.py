@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from onnxopt.element_types import FLOATS, of
 from onnxopt.graph import Value
 from onnxopt.operators import HOMOGENEOUS, REDUCTIONS
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS, of
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.guards import reduced_axes
 

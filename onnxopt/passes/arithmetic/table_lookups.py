@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.element_types import is_float
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"

@@ -16,9 +16,9 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
-from onnxopt.protos import Array, element_type, tensor_bytes
-from onnxopt.record import record
+from onnxopt.proto.messages import Array, element_type, tensor_bytes
 from onnxopt.rewriting.hold import cannot_hold, hold
+from onnxopt.startup.record import record
 
 # Small operands may give a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
@@ -207,7 +207,7 @@ class _Cone:
         """Whether a node may run: the size of its result must be known, or small because all operands are small."""
         from onnxopt.analysis.folding.work import work
         from onnxopt.graph.writer import write_names
-        from onnxopt.inferring import is_sound
+        from onnxopt.proto.inference import is_sound
 
         if self._is_cut_off(node):
             del self.nodes[node]
@@ -282,12 +282,12 @@ class _Cone:
                     known[v] = self.arrays[v] if v in self.arrays else v.glance()
         from onnxopt.analysis.folding.runtime import run_cone
         from onnxopt.worker.limits import Limits
-        from onnxopt.worker.room import Room
+        from onnxopt.worker.sandbox import Sandbox
 
-        with Room(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as room:
+        with Sandbox(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as sandbox:
             most = max((self.options.max_work, *(self.freed[n] for n in running)))
-            self.arrays.update(run_cone(self.graph, running, known, wanted, room, most, self._give_up))
-            self.spent.seconds = room.spent
+            self.arrays.update(run_cone(self.graph, running, known, wanted, sandbox, most, self._give_up))
+            self.spent.seconds = sandbox.spent
         for node in rest:
             if self._is_cut_off(node):
                 self.nodes.pop(node, None)

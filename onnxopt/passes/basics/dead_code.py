@@ -14,7 +14,7 @@ from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.protos import qualified
+from onnxopt.proto.messages import qualified
 
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 

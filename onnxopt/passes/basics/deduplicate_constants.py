@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from onnxopt.analysis.weights.contents import MAX_BYTES, Contents
 from onnxopt.graph import Graph, Value
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import tensor_bytes
-from onnxopt.record import record
+from onnxopt.proto.messages import tensor_bytes
+from onnxopt.startup.record import record
 
 
 @register

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from onnxopt.analysis.broadcasting import distinct
-from onnxopt.element_types import element_kind
 from onnxopt.graph import Graph, Value
 from onnxopt.operators import PICKS, RECURRENT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.proto.element_types import element_kind
 
 _STATES: Final = (5, 6)  # initial states of a recurrent operator
 _MAX_EXAMINED: Final = 32  # values examined

@@ -8,7 +8,7 @@ from onnx import TensorProto
 from onnxopt.analysis.shapes.slicing import is_behind
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var, without_ones
 
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)

@@ -7,8 +7,8 @@ from onnx import TensorProto
 from onnxopt.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import tensor_bytes
-from onnxopt.record import record
+from onnxopt.proto.messages import tensor_bytes
+from onnxopt.startup.record import record
 
 
 @register

@@ -13,7 +13,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import MULTIDIRECTIONAL, RANDOM, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array, make_node
+from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.forms import FORMS, listed_axes, operands
 from onnxopt.rewriting.inline import forward_results
 from onnxopt.rewriting.parts import insert_new, of_axes

@@ -11,7 +11,7 @@ from onnxopt.analysis.refusal import REFUSED, told
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.inline import forward_results, misleads, obstacle
 from onnxopt.rewriting.parts import insert_new, of_axes
 

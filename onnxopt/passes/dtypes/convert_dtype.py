@@ -10,10 +10,10 @@ from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Model
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
-from onnxopt.record import record
 from onnxopt.rewriting.narrow_calls import Calls, forget_unstored
 from onnxopt.rewriting.narrow_plan import Plan
 from onnxopt.rewriting.narrowed import Conversion
+from onnxopt.startup.record import record
 
 
 @register

@@ -12,8 +12,8 @@ from onnxopt.graph import Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
-from onnxopt.protos import make_node, tensor_bytes
-from onnxopt.record import record
+from onnxopt.proto.messages import make_node, tensor_bytes
+from onnxopt.startup.record import record
 
 _VALUE: Final = 1 << 20  # cost, in Casts, of an int64 value, or of a constant of _LARGE bytes or more
 _LARGE: Final = 1 << 14

@@ -8,14 +8,14 @@ from typing import Any, Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.element_types import FLOATS, of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.element_types import FLOATS, of
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.guards import is_number, known_axes
 from onnxopt.rewriting.near_zero import told_from_zero
+from onnxopt.startup.record import record
 
 _ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seven digits
 

@@ -11,11 +11,11 @@ from onnx import TensorProto
 
 from onnxopt.analysis.facts import is_invented
 from onnxopt.analysis.score_masks import bounds
-from onnxopt.element_types import BY_CODE
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.proto.element_types import BY_CODE
+from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 from onnxopt.rewriting.causal import Kept, kept_by, kept_by_numbers
 from onnxopt.rewriting.scores import Filled, one_number, scores_of

@@ -13,12 +13,12 @@ from onnxopt.analysis.weights import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import is_number, known_axes
+from onnxopt.startup.record import record
 
 _MAX_SCALE: Final = 1 << 18  # elements of a scale
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.proto.element_types import FLOATS
 from onnxopt.rewriting import Match, either, op, rewrite, var
 from onnxopt.rewriting.forms import listed_axes
 

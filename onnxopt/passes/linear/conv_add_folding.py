@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis.weights import linear
-from onnxopt.element_types import FLOATS
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, ends_formula, one_of, op, quantized, rewrite, shifts_formula, var
 from onnxopt.rewriting.guards import again, bias_per_channel
 

@@ -8,7 +8,7 @@ from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Node, Value
 from onnxopt.operators import ARITHMETIC, POOLS, UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 

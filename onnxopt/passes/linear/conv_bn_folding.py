@@ -8,7 +8,7 @@ from onnxopt.analysis.weights import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, Pattern, const, one_of, op, quantized, rewrite, var
 from onnxopt.rewriting.guards import again, bias_per_channel
 

@@ -10,10 +10,10 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.weights.linear import added_by_gemm
-from onnxopt.element_types import FLOATS
 from onnxopt.graph import Model, Node, Value
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, op, quantized, rewrite, var
 
 _RUNTIMES_OWN: Final = ("gemm_input_shape", "gemm_output_shape")

@@ -9,7 +9,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, op, rewrite, var
 from onnxopt.rewriting.scores import scores_of
 

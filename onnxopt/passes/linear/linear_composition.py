@@ -8,14 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.analysis.weights import linear
-from onnxopt.element_types import FLOATS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
-from onnxopt.protos import Array
-from onnxopt.record import record
+from onnxopt.proto.element_types import FLOATS, is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 from onnxopt.rewriting.guards import bias_per_channel
+from onnxopt.startup.record import record
 
 
 def conv(x: object, w: str, b: str, name: str) -> Call:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxopt.element_types import is_float
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, ends_formula, one_of, op, quantized, rewrite, var
 
 

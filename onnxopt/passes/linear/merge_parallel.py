@@ -15,9 +15,9 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import Array, attribute_bytes, tensor_bytes
-from onnxopt.record import record
+from onnxopt.proto.messages import Array, attribute_bytes, tensor_bytes
 from onnxopt.rewriting.parts import hoist, insert_new, insert_split, plan_hoist
+from onnxopt.startup.record import record
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
-from onnxopt.element_types import FLOATS, is_float
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import NONNEGATIVE
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import FLOATS, is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 

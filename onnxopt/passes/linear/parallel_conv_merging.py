@@ -12,7 +12,7 @@ from onnxopt.analysis.weights import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
 

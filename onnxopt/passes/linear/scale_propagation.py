@@ -13,11 +13,11 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.weights.onward import downwards
 from onnxopt.analysis.weights.upwards import Edit, Reach, are_products, upwards
-from onnxopt.element_types import is_float
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import ends_formula, scales_formula
 from onnxopt.rewriting.replace import bypass
 

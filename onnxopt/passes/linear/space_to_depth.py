@@ -12,7 +12,7 @@ from onnxopt.analysis.shapes.slicing import LARGEST, cuts
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, op, quantized, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target, product, size_of
 from onnxopt.rewriting.forms import operands

@@ -9,11 +9,11 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.terms import MOVES, bias_for
-from onnxopt.element_types import is_float
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting.replace import bypass
 
 _MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.element_types import element_kind
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import MULTIDIRECTIONAL, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array
 
 _MAX_ELEMENTS: Final = 1 << 20  # elements of an examined constant
 _TERM: Final = 2  # index of a Gemm's term

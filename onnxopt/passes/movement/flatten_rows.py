@@ -14,16 +14,16 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.element_types import FLOATS
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import make_node
-from onnxopt.record import record
+from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Rows
 from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.relayout import End, Region, connected, regions
+from onnxopt.startup.record import record
 
 _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization
 

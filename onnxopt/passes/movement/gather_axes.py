@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, rewrite, var
 from onnxopt.rewriting.compositions import alone, composed
 from onnxopt.rewriting.index_maps import MOVERS, PICKING, VIEWS

@@ -11,7 +11,7 @@ from onnxopt.analysis.shapes.counting import Count, counts, dim_of, is_size
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _STAYS: Final = "what picks stays for others, and a Slice would be a node more"

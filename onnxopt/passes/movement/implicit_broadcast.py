@@ -14,7 +14,7 @@ from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import EXACT, MULTIDIRECTIONAL, PICKS, UNARY, broadcasts
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # operators that may hold repeated elements

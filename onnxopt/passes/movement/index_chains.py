@@ -15,7 +15,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import operands

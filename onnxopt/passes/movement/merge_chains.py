@@ -6,11 +6,11 @@ from typing import Final
 
 from onnx import TensorProto
 
-from onnxopt.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import CUTTING, REDUCTIONS, SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.proto.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.rewriting import Match, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import listed_axes

@@ -12,7 +12,7 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, UNARY, of_form
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array, attribute_bytes
+from onnxopt.proto.messages import Array, attribute_bytes
 from onnxopt.rewriting.parts import insert_new, insert_split, side_by_side
 
 _OPS: Final = UNARY | ARITHMETIC | of_form("bounded") | {"Max", "Min"}

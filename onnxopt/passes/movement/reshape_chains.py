@@ -7,7 +7,7 @@ import numpy as np
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.compositions import composed, copies
 from onnxopt.rewriting.index_maps import VIEWS

@@ -10,7 +10,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array, make_node
+from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.canvas import Canvas, padding_of
 from onnxopt.rewriting.parts import insert_new, of_axes
 

@@ -14,7 +14,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.forms import FORMS, operands
 from onnxopt.rewriting.parts import insert_split
 

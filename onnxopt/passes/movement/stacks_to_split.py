@@ -12,7 +12,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import Array, make_node
+from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new, insert_split

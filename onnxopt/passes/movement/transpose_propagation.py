@@ -14,7 +14,7 @@ from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import make_node
+from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import AnyOrder, Turned, rank_of
 from onnxopt.rewriting.axis_runs import after, inverse
 from onnxopt.rewriting.parts import is_reshape

@@ -16,12 +16,12 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.record import record
 from onnxopt.rewriting.axes import Apart, Passing
 from onnxopt.rewriting.axis_runs import product
 from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.relayout import End, Region, regions
+from onnxopt.startup.record import record
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes

@@ -8,16 +8,16 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.element_types import INTEGERS
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import EXACT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import attribute_bytes
-from onnxopt.record import record
+from onnxopt.proto.element_types import INTEGERS
+from onnxopt.proto.messages import attribute_bytes
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
+from onnxopt.startup.record import record
 
 _OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels may return either
 _MAX_ROW: Final = 16  # numbers in a run

@@ -19,15 +19,15 @@ from onnxopt.analysis.shapes.sizes import Dims
 from onnxopt.analysis.shapes.slicing import cuts_of
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
-from onnxopt.element_types import BY_CODE
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import CUTTING, of_form
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.protos import make_node, numpy_dtype
-from onnxopt.record import record
+from onnxopt.proto.element_types import BY_CODE
+from onnxopt.proto.messages import make_node, numpy_dtype
 from onnxopt.rewriting.hold import cannot_hold, hold
 from onnxopt.rewriting.replace import remove_dead
+from onnxopt.startup.record import record
 
 _SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32)
 _READ = ("Expand", "Reshape", "Slice")  # their operands may be simplified when more is known

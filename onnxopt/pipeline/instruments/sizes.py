@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.instrument import Instrument
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model

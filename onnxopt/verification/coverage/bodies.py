@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.counterparts import Counterpart, counterparts
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.walk import Walk

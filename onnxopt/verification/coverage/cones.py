@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.breakpoints import breakpoints
 from onnxopt.verification.model.constants import constants, numbers
 from onnxopt.verification.model.operators import having

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage import samplers
 from onnxopt.verification.coverage.cones import Cone, made_of
 from onnxopt.verification.coverage.probe import differs

@@ -28,7 +28,7 @@ from onnxopt.verification.coverage.cones import (
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import Verdict, differs, explains, grossly, probe
 from onnxopt.verification.coverage.samplers import Beyond, changing_values
-from onnxopt.verification.inputs.muted import are_few, least_rows
+from onnxopt.verification.inputs.dead_channels import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws

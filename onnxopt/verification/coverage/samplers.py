@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind, of
+from onnxopt.proto.element_types import element_kind, of
 from onnxopt.verification.coverage.cones import EPSILON
 from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.shaken import are_integers
+from onnxopt.verification.numbers.perturbation import are_integers
 from onnxopt.verification.programs.steps import is_stepped
 
 if TYPE_CHECKING:

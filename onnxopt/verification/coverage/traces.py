@@ -301,7 +301,7 @@ class _Failing:
         """Return whether inference fails. Nodes with bodies are opaque."""
         from onnx import NodeProto
 
-        from onnxopt.inferring import InferenceError, infer_shapes, inferable
+        from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
 
         self._left -= 1
         model = type(self._model)()

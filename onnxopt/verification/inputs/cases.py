@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from onnxopt.element_types import element_kind
 from onnxopt.errors import UsageError
-from onnxopt.record import record
+from onnxopt.proto.element_types import element_kind
+from onnxopt.startup.record import record
 from onnxopt.verification.inputs.plan import Plan
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import BY_NAME, element_kind
 from onnxopt.errors import UsageError
-from onnxopt.record import record
+from onnxopt.proto.element_types import BY_NAME, element_kind
+from onnxopt.startup.record import record
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.protos import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker.limits import spare
@@ -60,7 +60,7 @@ def _sizes(info: ValueInfoProto) -> list[int]:
 
 def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
     """Return the main graph with shapes inferred for these feeds."""
-    from onnxopt.inferring import infer_shapes, inferable
+    from onnxopt.proto.inference import infer_shapes, inferable
 
     model = Skeleton(path).proto
     for given in model.graph.input:

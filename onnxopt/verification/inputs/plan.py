@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.element_types import TYPES
-from onnxopt.record import record
+from onnxopt.proto.element_types import TYPES
+from onnxopt.startup.record import record
 from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Uses
 from onnxopt.verification.inputs.wide import LARGE_SIZE
 from onnxopt.verification.model.operators import CUTTING

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.element_types import BY_CODE, TYPES
-from onnxopt.protos import tensor_bytes
-from onnxopt.verification.inputs.muted import muted
+from onnxopt.proto.element_types import BY_CODE, TYPES
+from onnxopt.proto.messages import tensor_bytes
+from onnxopt.verification.inputs.dead_channels import muted
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
 from onnxopt.verification.inputs.sizes import baked, batches, demanded, strides, sums
 from onnxopt.verification.inputs.uses import Use, Uses
@@ -51,7 +51,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
 
 def _add_inputs(plan: Plan, proto: ModelProto, graph: GraphProto, array: Callable[[TensorProto], Any] | None) -> None:
-    from onnxopt.protos import tensor_to_array
+    from onnxopt.proto.messages import tensor_to_array
 
     initializers = {t.name: t for t in graph.initializer}
     followed = Uses(graph, proto.functions)

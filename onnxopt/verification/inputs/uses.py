@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from onnxopt.element_types import TYPES
-from onnxopt.record import record
+from onnxopt.proto.element_types import TYPES
+from onnxopt.startup.record import record
 from onnxopt.verification.model.breakpoints import breakpoints, keys, words
 from onnxopt.verification.model.constants import numbers as numbers_of
 from onnxopt.verification.model.dataflow import Forward

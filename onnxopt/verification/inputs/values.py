@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import BY_NAME, TYPES, element_kind, of
-from onnxopt.record import record
+from onnxopt.proto.element_types import BY_NAME, TYPES, element_kind, of
+from onnxopt.startup.record import record
 from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.wide import MODES as WIDE

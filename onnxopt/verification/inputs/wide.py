@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import BY_NAME, is_float, of
+from onnxopt.proto.element_types import BY_NAME, is_float, of
 from onnxopt.verification.inputs.uses import INDEX, SIZE
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import ne
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.record import record
+from onnxopt.startup.record import record
 from onnxopt.verification.model.constants import few
 from onnxopt.verification.model.dataflow import Backward
 from onnxopt.verification.model.operators import MEASURING, WEIGHTS, WINDOWS, having

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.element_types import FLOATS, INTEGERS
+from onnxopt.proto.element_types import FLOATS, INTEGERS
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -50,7 +50,7 @@ def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
 
     [] for any further tensor, and for unreadable data.
     """
-    from onnxopt.protos import tensor_to_array
+    from onnxopt.proto.messages import tensor_to_array
 
     if not 0 < math.prod(tensor.dims) <= most or tensor.data_type not in types:
         return []

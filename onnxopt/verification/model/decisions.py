@@ -7,7 +7,7 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.element_types import TYPES
+from onnxopt.proto.element_types import TYPES
 from onnxopt.verification.model.constants import constants, single
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
@@ -162,7 +162,7 @@ def can_change(proto: ModelProto) -> Changing:
 
 def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]]]:
     """Return (inferred model, {value: dims, None if unknown}). Changes `proto`."""
-    from onnxopt.inferring import infer_shapes, inferable
+    from onnxopt.proto.inference import infer_shapes, inferable
 
     forget_defaults(proto)
     forget_claims(proto.graph)

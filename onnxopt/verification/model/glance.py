@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onnxopt.errors import plain
-from onnxopt.wire import GRAPH, NODE, OP_TYPE, call_of, fields, key
+from onnxopt.proto.wire import GRAPH, NODE, OP_TYPE, call_of, fields, key
 
 # Keys of fields in GraphProto, NodeProto and ValueInfoProto.
 _INPUT, _OUTPUT = key(11), key(12)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from onnxopt.element_types import BY_CODE
+from onnxopt.proto.element_types import BY_CODE
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.operators import BOUND, DATA, STANDARD, having, operator
 
@@ -189,7 +189,7 @@ def _joined(a: Range, b: Range) -> Range:
 def _of_constant(tensor: TensorProto) -> Range:
     import numpy as np
 
-    from onnxopt.protos import tensor_to_array
+    from onnxopt.proto.messages import tensor_to_array
 
     kind = BY_CODE.get(tensor.data_type)
     if kind is None or kind.kind not in "fiub" or not 0 < math.prod(tensor.dims) <= _ELEMENTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onnxopt.protos import body_graphs
+from onnxopt.proto.messages import body_graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorShapeProto

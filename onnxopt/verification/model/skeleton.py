@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import TYPES
 from onnxopt.errors import ModelError
+from onnxopt.proto.element_types import TYPES
+from onnxopt.proto.wire import Stored, call_of, map_file, skim
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws, is_random_model
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.leave_out import leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.model.operators import WITH_BODIES
 from onnxopt.verification.references import Reference, definitions
-from onnxopt.wire import Stored, call_of, map_file, skim
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -69,7 +69,7 @@ class Skeleton:
         """
         from onnx import ModelProto, TensorProto
 
-        from onnxopt.protos import belongs_inside
+        from onnxopt.proto.messages import belongs_inside
 
         self.path = Path(path)
         self.proto: ModelProto = ModelProto()  # the model; large initializers have no data
@@ -96,7 +96,7 @@ class Skeleton:
         """
         if not self._names_files:
             return 0
-        from onnxopt.protos import all_tensors, belongs_inside, is_external, put_inside, tensor_bytes
+        from onnxopt.proto.messages import all_tensors, belongs_inside, is_external, put_inside, tensor_bytes
 
         main = self.proto.graph.initializer[:]  # kept alive, so that no later message reuses an id
         kept = {id(t) for t in main if t.name in self.stored}
@@ -180,7 +180,7 @@ class Skeleton:
 
     def values(self, tensor: TensorProto) -> Any:
         """Return the array of an initializer."""
-        from onnxopt.protos import tensor_to_array
+        from onnxopt.proto.messages import tensor_to_array
 
         found = self.array(tensor)
         return tensor_to_array(self.whole(tensor)) if found is None else found
@@ -204,7 +204,7 @@ class Skeleton:
 
 def _external(tensor: TensorProto, model: Path) -> Stored:
     """Return the position of a tensor's external data. Raises ModelError for unsafe or invalid locations."""
-    from onnxopt.protos import leads_away
+    from onnxopt.proto.messages import leads_away
 
     entries = {e.key: e.value for e in tensor.external_data}
     location, folder = entries.get("location", ""), model.parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from onnxopt.protos import body_graphs, tensor_to_array
+from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification.model.functions import inline
 from onnxopt.verification.model.leave_out import prune
 from onnxopt.verification.options import VerifyOptions

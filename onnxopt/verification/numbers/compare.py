@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
-from onnxopt.record import record
+from onnxopt.proto.element_types import element_kind
+from onnxopt.startup.record import record
 from onnxopt.verification.numbers.narrow import held_alike
 from onnxopt.verification.numbers.rounding import EPSILON, difference
 from onnxopt.verification.options import VerifyOptions

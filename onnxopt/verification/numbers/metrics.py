@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.numbers.compare import compare, tolerance
 from onnxopt.verification.numbers.narrow import as_held
 from onnxopt.verification.numbers.rounding import is_float

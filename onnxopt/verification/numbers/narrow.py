@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import BY_NAME, element_kind
+from onnxopt.proto.element_types import BY_NAME, element_kind
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import TYPES, element_kind
-from onnxopt.record import record
+from onnxopt.proto.element_types import TYPES, element_kind
+from onnxopt.startup.record import record
 from onnxopt.verification.model.operators import EXACT
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.numbers.rounding import NOISE, allowed
 
 _CRUDE: Final = 0.05  # relative to the channel; more than the rounding of a narrow type that can represent its elements

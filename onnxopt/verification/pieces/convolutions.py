@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.protos import array_to_tensor, attribute_value, make_node, tensor_to_array
+from onnxopt.proto.messages import array_to_tensor, attribute_value, make_node, tensor_to_array
 from onnxopt.verification.model.order import reads_of
 
 if TYPE_CHECKING:

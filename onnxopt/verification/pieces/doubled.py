@@ -93,7 +93,7 @@ def as_double(array: Any) -> Any:
 
 
 def _widen(tensor: TensorProto, change: Change) -> None:
-    from onnxopt.protos import array_to_tensor, tensor_to_array
+    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 
     array = np.ascontiguousarray(change(tensor_to_array(tensor)))
     tensor.CopyFrom(array_to_tensor(array.reshape(tuple(tensor.dims)), tensor.name))
@@ -129,7 +129,7 @@ def _node(node: NodeProto, code: int, change: Change) -> None:
 
 def _number(attribute: Any, change: Change) -> None:
     """Widen a Constant in the form of a number or list."""
-    from onnxopt.protos import array_to_tensor
+    from onnxopt.proto.messages import array_to_tensor
 
     found = attribute.f if attribute.type == attribute.FLOAT else list(attribute.floats)
     array = np.asarray(change(np.array(found, np.float32)))

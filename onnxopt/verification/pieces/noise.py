@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.numbers.rounding import NOISE, Difference, difference, is_float, noisier
-from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.element_types import BY_NAME, TYPES
+from onnxopt.proto.element_types import BY_NAME, TYPES
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.numbers.rounding import EPSILON, allowed, roundings

@@ -22,9 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.operators import WINDOWS, having
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.perturbation import are_integers, is_exact
 from onnxopt.verification.numbers.rounding import (
     EPSILON,
     NOISE,
@@ -34,7 +35,6 @@ from onnxopt.verification.numbers.rounding import (
     masked,
     worst,
 )
-from onnxopt.verification.numbers.shaken import are_integers, is_exact
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
 from onnxopt.verification.pieces.noise import are_equal, is_discrete

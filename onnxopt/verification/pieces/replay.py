@@ -11,14 +11,14 @@ import numpy as np
 
 from onnxopt.verification.missing import missing
 from onnxopt.verification.numbers.narrow import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
+from onnxopt.verification.numbers.perturbation import are_integers
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
-from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.channels import Channels
-from onnxopt.verification.pieces.no_turn import are_as_empty
 from onnxopt.verification.pieces.noise import Held, is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View, views
+from onnxopt.verification.pieces.zero_trip_loops import are_as_empty
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import Failed, Opened, Runner
 from onnxopt.verification.programs.steps import is_stepped

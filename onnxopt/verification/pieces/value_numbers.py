@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
-from onnxopt.protos import array_to_tensor, tensor_to_array
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.model.operators import having

@@ -128,7 +128,7 @@ class Walk:
         self._assume_all()
         self._tighten()
         while blocked := self._blocked(last):
-            if not self._hear(blocked) and not self._blame(blocked):
+            if not self._accept_as_noise(blocked) and not self._report_fault(blocked):
                 break
             self._resolve()
             self._tighten()
@@ -148,7 +148,7 @@ class Walk:
     def _cut(self, value: str, found: Difference) -> None:
         """Make a value a cutpoint; report a fault instead if it agrees only by a clamped operand."""
         if self._faults.follow(value, self.fed):
-            self._put_down(value)
+            self._assume_equal(value)
             return
         self.cuts.add(value)
         if self._is_entry(value):
@@ -306,7 +306,7 @@ class Walk:
         is_narrow = bool(self.held) and self.replay.is_narrow(value)
         return is_narrow and any(d.note.endswith("the narrower type") for d in self.latest.get(value, ()))
 
-    def _hear(self, blocked: Sequence[str]) -> bool:
+    def _accept_as_noise(self, blocked: Sequence[str]) -> bool:
         """Accept values explained by rounding as cutpoints. Returns whether any were accepted.
 
         The first blocking value is accepted if noise of its piece explains the difference. Otherwise it may have been
@@ -403,15 +403,15 @@ class Walk:
         how = {"seed": self.seed, "memory": self.memory}
         return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share, **how)
 
-    def _blame(self, blocked: Sequence[str]) -> bool:
+    def _report_fault(self, blocked: Sequence[str]) -> bool:
         """Report blocking values as faults, and continue behind them with A's values. Returns False if none."""
         chosen = self._faults.chosen(blocked, self.latest)
         for value in chosen:
-            self._put_down(value)
+            self._assume_equal(value)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(chosen)
 
-    def _put_down(self, value: str) -> None:
+    def _assume_equal(self, value: str) -> None:
         """Report a value as a fault, and continue from A's value."""
         fault = self._faults.add(value, self.fed, self.fed_of_a, self.latest.get(value, []))
         if not fault.beyond:  # its noise is measured

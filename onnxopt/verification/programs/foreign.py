@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind
 from onnxopt.errors import few
+from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.functions import Functions, Name, domain_of, operator_of
 from onnxopt.verification.model.order import inside, reads_of
 from onnxopt.verification.numbers.draws import Draws

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import BY_ONNX, INTEGERS, TYPES, of
+from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import is_random
 from onnxopt.verification.model.functions import calls_or_holds, may_hide
@@ -297,7 +297,7 @@ def _tensor_of(dtype: Any) -> str:
 
 def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
     """Yield the inferred types of values; those in bodies first."""
-    from onnxopt.inferring import InferenceError, infer_shapes, inferable
+    from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
 
     try:
         graphs = [infer_shapes(inferable(model)).graph]

@@ -121,7 +121,7 @@ def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], co
 
 def _widen(node: NodeProto, code: int) -> None:
     """Set an attribute with the result type to float32."""
-    from onnxopt.protos import array_to_tensor, tensor_to_array
+    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 
     for a in node.attribute:
         if a.name == "dtype" and a.i == code:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import FLOATS
+from onnxopt.proto.element_types import FLOATS
 from onnxopt.verification.model.functions import holds, operator_of
 from onnxopt.verification.model.operators import SIZED, WEIGHTS
 from onnxopt.verification.model.order import first_of
@@ -292,7 +292,7 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     """
     from onnx import TensorProto
 
-    from onnxopt.protos import array_to_tensor, tensor_to_array
+    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 
     exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
     tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]

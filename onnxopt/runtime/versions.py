@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-from onnxopt.ort import onnxruntime
+from onnxopt.runtime.ort import onnxruntime
 
 
 def version_of(package: str) -> str:

@@ -15,7 +15,7 @@ from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.analysis.submodel import submodel
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input
-from onnxopt.protos import type_proto_text
+from onnxopt.proto.messages import type_proto_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -125,7 +125,7 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     if not _proven(inner):
         learn_shapes(model.graph)
     if not _proven(inner):
-        from onnxopt.settling import (
+        from onnxopt.conversion.shape_refinement import (
             settle_shapes,  # here, as the passes take longer to import than most parts to extract
         )
 

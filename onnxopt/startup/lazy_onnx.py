@@ -12,12 +12,12 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from typing import Any, Final
 
-from onnxopt.lazy_modules import Later, complete_modules, turns
+from onnxopt.startup.lazy_modules import LazyModule, complete_modules, turns
 
 _MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
 
 
-class _Parts(Later):
+class _Parts(LazyModule):
     """The package, whose `__init__.py` runs when somebody asks for what only that defines."""
 
     def part(self, name: str) -> Any:

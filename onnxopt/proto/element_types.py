@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 _NAMES: Final = {
     "float32": "float", "float64": "double", "float4_e2m1fn": "float4e2m1", "float8_e8m0fnu": "float8e8m0",

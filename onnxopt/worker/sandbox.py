@@ -22,7 +22,7 @@ class Declined(Exception):
         self.state = state  # activity in progress
 
 
-class Room:
+class Sandbox:
     """Calls methods of `native.Native` in a process, started at the first call, and again after a death."""
 
     def __init__(self, limits: Limits, spent: float = 0.0) -> None:
@@ -56,7 +56,7 @@ class Room:
         if self._service is not None:
             self._service.close()
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -59,7 +59,7 @@ _TAKEN: Final = frozenset(
 )
 
 
-class Later(ModuleType):
+class LazyModule(ModuleType):
     """A module that runs when somebody asks for what is not there yet."""
 
     def __getattr__(self, name: str) -> Any:
@@ -101,7 +101,7 @@ def _asker(frame: FrameType | None) -> Any:
     return frame.f_globals.get("__name__") if frame is not None and frame.f_code.co_name == "<module>" else None
 
 
-def _waiting(module: Later, name: str) -> Callable[..., Any]:
+def _waiting(module: LazyModule, name: str) -> Callable[..., Any]:
     """A function of the module, which runs that when it is called."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -158,7 +158,7 @@ class _Postponing:
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return Later(spec.name)
+        return LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
@@ -190,6 +190,6 @@ def complete_modules() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in _POSTPONED:
         module = sys.modules.get(name)
-        if isinstance(module, Later):
+        if isinstance(module, LazyModule):
             with turns.one():
                 module.complete()

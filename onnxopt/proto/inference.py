@@ -27,8 +27,8 @@ from onnx import (
 from onnx.defs import OpSchema
 
 from onnxopt.operators import CONTROL_FLOW
-from onnxopt.protos import body_graphs
-from onnxopt.wire import call_of
+from onnxopt.proto.messages import body_graphs
+from onnxopt.proto.wire import call_of
 
 Inferable = NewType("Inferable", bytes)
 _Named: TypeAlias = "tuple[str, bytes]"  # a message
@@ -44,7 +44,7 @@ def infer_shapes(model: Inferable, values: bool = False, strict: bool = False) -
     of integers are followed too. `strict`: raises InferenceError for what is an error in any run."""
     inferred = ModelProto.FromString(shape_inference.C.infer_shapes(model, False, strict, values))
     if model.find(_LOOKS) >= 0:
-        from onnxopt.below_zero import restore
+        from onnxopt.proto.negative_dims import restore
 
         restore(inferred, CONTROL_FLOW)
     return inferred
@@ -89,7 +89,7 @@ def inferable(model: ModelProto) -> Inferable:
         _give_types(model)
         data = model.SerializeToString()
     if any(call in data for call in _MINDFUL_CALLS):
-        from onnxopt.below_zero import looking_first
+        from onnxopt.proto.negative_dims import looking_first
 
         with looking_first(model, CONTROL_FLOW) as changed:
             if changed:
@@ -223,7 +223,7 @@ _MINDFUL: Final = frozenset({"GatherND", "Slice"})  # which die of sizes below z
 _NEGATIVE: Final = re.compile(rb"\x08[\x80-\xff]{9}\x01")  # a size
 _CALLS: Final = {call_of(op): op for op in _SOUND}
 _MINDFUL_CALLS: Final = [call_of(op) for op in sorted(_MINDFUL)]
-_LOOKS: Final = b"onnxopt.below_zero"
+_LOOKS: Final = b"onnxopt.proto.negative_dims"
 _MARKS: Final = {
     "Split": rb"num_outputs",
     "GatherND": rb"batch_dims",

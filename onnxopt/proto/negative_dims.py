@@ -19,9 +19,9 @@ from typing import Final, TypeAlias
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-from onnxopt.protos import body_graphs, is_external, tensor_to_array
+from onnxopt.proto.messages import body_graphs, is_external, tensor_to_array
 
-DOMAIN: Final = "onnxopt.below_zero"  # of the functions
+DOMAIN: Final = "onnxopt.proto.negative_dims"  # of the functions
 SINCE: Final = {"GatherND": 11, "Slice": 10}  # before, a Slice has attributes, and is not clamped
 _FIELDS: Final = ("op_type", "domain", "overload")  # of a call, that change
 _RANK: Final = 64  # more axes has no array of numpy

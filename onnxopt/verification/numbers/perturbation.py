@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.element_types import element_kind, of
+from onnxopt.proto.element_types import element_kind, of
 from onnxopt.verification.numbers.rounding import EPSILON, MASK
 
 if TYPE_CHECKING:

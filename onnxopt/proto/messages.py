@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxopt import element_types
+from onnxopt.proto import element_types
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,7 +8,7 @@ from onnxopt.pipeline.base import Pass, PassInfo
 from onnxopt.pipeline.registry import get_pass
 
 
-class Later(Pass):
+class LazyPass(Pass):
     """Placeholder in a pipeline for the pass `name`, imported only if the model has an operator in `ops` (not
     empty)."""
 
@@ -26,7 +26,7 @@ class Later(Pass):
         return "imported" in vars(self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Later) and other.name == self.name
+        return isinstance(other, LazyPass) and other.name == self.name
 
     def __hash__(self) -> int:
         return hash(self.name)

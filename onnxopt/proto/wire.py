@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.errors import plain
-from onnxopt.record import record
+from onnxopt.startup.record import record
 
 # Field numbers in ModelProto, GraphProto, NodeProto and TensorProto.
 GRAPH: Final = 7

@@ -91,7 +91,7 @@ def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str
     """
     if not values:
         return False
-    from onnxopt.inferring import infer_shapes, inferable
+    from onnxopt.proto.inference import infer_shapes, inferable
     from onnxopt.verification.model.skeleton import Skeleton
 
     try:

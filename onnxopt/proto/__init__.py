@@ -1,0 +1,1 @@
+"""ONNX messages: element types, the wire format, access through onnx's helpers, and shape inference."""
