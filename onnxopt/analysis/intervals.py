@@ -19,7 +19,7 @@ from onnxopt.analysis.shapes.symbolic import Size, TooComplex, lowest
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import of_form
-from onnxopt.proto.element_types import BY_CODE, BY_NAME
+from onnxopt.proto.element_types import BY_CODE, BY_NAME, element_kind
 
 Interval: TypeAlias = "tuple[int, int]"
 Found: TypeAlias = "Interval | None"
@@ -132,7 +132,7 @@ class Intervals:
 
     def _bounded(self, value: Value, whole: Interval, found: Found) -> Interval:
         """Return the intersection of `found` (or of `whole` on overflow) with intervals from sizes and readers."""
-        if value.constant and value.array.dtype.kind in "iu":
+        if value.constant and element_kind(value.array) in "iu":
             array = value.array
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
         known = whole if found is None or not is_within(found, whole) else found
@@ -419,7 +419,7 @@ def _cast(s: Intervals, n: Node) -> Found:
 
 def _filled(s: Intervals, n: Node) -> Found:
     value = n.attr("value")
-    return (int(value.min()), int(value.max())) if value is not None and value.dtype.kind in "iu" else None
+    return (int(value.min()), int(value.max())) if value is not None and element_kind(value) in "iu" else None
 
 
 def _branches(s: Intervals, n: Node) -> list[Found]:
