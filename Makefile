@@ -37,7 +37,8 @@ $(READY): pyproject.toml
 	  "onnxopt needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
 	@echo "Setting up $(VENV), once ..." >&2
 	@$(PYTHON) -m venv $(VENV) || { echo "hint: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # dependency groups
+	@$(BIN)/python -m pip install --quiet -e '.[dask]' --group dev
 	@$(BIN)/python -m compileall -q onnxopt
 	@touch $@
 

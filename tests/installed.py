@@ -1,8 +1,9 @@
-"""The package as its users have it: a wheel, installed where nothing else of the project is."""
+"""The package as its users have it: a wheel, built from the sdist, in an environment without the project's files."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,12 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         wheels, home = folder / "wheels", folder / "venv"
-        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+        build = [sys.executable, "-m", "hatchling", "build", "-d", str(wheels), "-t"]
+        subprocess.run([*build, "sdist"], cwd=ROOT, check=True, capture_output=True)
+        (sdist,) = wheels.glob("*.tar.gz")
+        shutil.unpack_archive(sdist, folder, filter="data")
+        source = folder / sdist.name.removesuffix(".tar.gz")
+        subprocess.run([*build, "wheel"], cwd=source, check=True, capture_output=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
         python = home / "bin" / "python"
         find = "import sysconfig; print(sysconfig.get_path('purelib'))"

@@ -26,6 +26,7 @@ CI = ROOT / "examples" / "ci"
         ("vendor.github-actions", ROOT / "action.yml"),
         ("vendor.github-workflows", CI / "github-workflow.yml"),
         ("vendor.gitlab-ci", CI / "gitlab-ci.yml"),
+        *(("vendor.github-workflows", file) for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))),
     ],
 )
 def test_valid_by_its_schema(schema: str, file: Path) -> None:
