@@ -42,7 +42,7 @@ def run_locally(
         left = set(futures)
         while left:
             finished, left = wait(left, _LOOK, FIRST_COMPLETED)
-            for future in finished:
+            for future in sorted(finished, key=futures.__getitem__):
                 outcomes[futures[future]] = future.result()
                 done(future.result())
     except BaseException:
