@@ -89,7 +89,7 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
     _carry_all(c, graph)
     if sizes := [v.name for v in graph.outputs if c.has_symbol(v)]:
         others = [v.name for v in graph.outputs if v.name not in sizes]
-        hint = f"--outputs {','.join(others)} leaves such outputs out" if others else "the model has no other output"
+        hint = f"--outputs {','.join(others)} leaves sizes out" if others else "the model has no other output"
         message = f"output `{sizes[0]}` holds a size that follows {name!r}, which no sample has"
         raise UsageError(f"{model.name}: {message}", hint)
     if not any(v in c.at for v in graph.outputs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnxopt import all_passes
 from onnxopt.graph import Value, write_model
 from onnxopt.rewriting import Match, const, either, op, rewrite, var
 from tests.rewriting.engine import model, neg_of_relu, run
@@ -120,3 +121,10 @@ def test_like_keeps_attributes_names_and_metadata() -> None:
         0,
         "v",
     )
+
+
+def test_the_first_line_of_each_rule_is_a_whole_sentence() -> None:
+    """`explain` and `passes` show the first line of a rule's docstring, and no more."""
+    rules = [rule for kind in all_passes(plugins=False).values() for rule in getattr(kind, "rules", ())]
+    assert len(rules) > 100
+    assert [rule.equation for rule in rules if not rule.equation.endswith((".", ")"))] == []

@@ -154,7 +154,7 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
         hint = f"convert it with .astype({spec.kind!r})" if spec.kind != "string" else "give it strings"
         raise UsageError(f"{file}: input `{spec.name}` takes {spec.kind}, not {kind}", hint)
     if spec.int32 and (beyond := value[np.clip(value, *BY_NAME["int32"].integers) != value]).size:
-        hint = "the result takes int32: give it such numbers, or let inputs and outputs keep their types"
+        hint = "the result takes int32: give numbers of 32 bits, or let inputs and outputs keep their types"
         raise UsageError(f"{file}: input `{spec.name}` holds {beyond[0]}, which needs 64 bits", hint)
     fits = len(value.shape) == len(spec.shape) and all(
         isinstance(d, str) or d == size for d, size in zip(spec.shape, value.shape)
