@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch.places import is_url
 from onnxopt.batch.run import run
-from onnxopt.batch.storage import is_url
 from onnxopt.errors import UsageError
 
 _RETRIES = 3  # of a job after its worker died

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from onnxopt.batch.job import Done, Job, Outcome
-from onnxopt.batch.staging import clear_staging
+from onnxopt.batch.places import clear_staging
 from onnxopt.worker.process import ending, start
 
 _START = "from onnxopt.batch.worker import main; main()"

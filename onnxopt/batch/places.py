@@ -1,18 +1,83 @@
-"""Destinations of a batch."""
+"""Places of models and results: paths and URLs, destinations of a batch, folders of unfinished files."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from onnxopt.batch.storage import is_url
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.batch.job import Job
+from onnxopt.errors import ModelError, UsageError, WriteError, plain, unwritable
 from onnxopt.io.external import data_files, external_tensors
 from onnxopt.io.load import read_proto
-from onnxopt.io.placing import is_data_of, listed
+from onnxopt.io.locks import alone_in
+from onnxopt.io.placing import is_data_of, listed, put_in_place
+from onnxopt.io.staging import MANY, StagingFolder, clear
 from onnxopt.proto.wire import stands_alone
+
+# Models by URL, read and written through fsspec.
+
+
+def is_url(place: str) -> bool:
+    """Return whether a place is a URL: `s3://bucket/model.onnx`, `file:///models/model.onnx`."""
+    return "://" in place
+
+
+def fetch(place: str, folder: Path) -> Path:
+    """Copy the model at a URL with its data files into `folder`, and return its path. Raises ModelError."""
+    from onnxopt.io.external import ExternalData, data_files, external_tensors
+    from onnxopt.io.load import read_proto
+
+    local = folder / (os.path.basename(place) or "model.onnx")
+    system, path = _open(place)
+    try:
+        system.get_file(path, str(local))
+    except (OSError, ValueError) as e:
+        raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
+    tensors = external_tensors(read_proto(local, weights=False))
+    ExternalData(folder, place).refuse_elsewhere(tensors)
+    for name in sorted({*data_files(tensors)} - {local.name}):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            system.get_file(f"{path.rsplit('/', 1)[0]}/{name}", str(folder / name))
+        except (OSError, ValueError) as e:
+            raise ModelError(f"{place}: its data file {name}: {e or type(e).__name__}", "keep it beside it") from None
+    return local
+
+
+def store(model: Path, files: Sequence[Path], place: str) -> None:
+    """Copy `files`, with `model` last, to the URL `place` and beside it. Raises WriteError."""
+    try:
+        system, path = _open(place)
+        folder = path.rsplit("/", 1)[0]
+        for file in files:
+            target = path if file == model else f"{folder}/{file.relative_to(model.parent).as_posix()}"
+            system.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+            part = f"{target}.part"  # partial files have a different name
+            system.put_file(str(file), part)
+            system.mv(part, target)
+    except (OSError, ValueError) as e:
+        raise WriteError(f"cannot write {place}: {e or type(e).__name__}", "check the URL") from None
+
+
+def _open(place: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise UsageError(f"{place}: URLs need fsspec", "pip install 'onnxopt[dask]'") from None
+    try:
+        system, path = url_to_fs(place)
+    except (ImportError, ValueError) as e:  # a protocol of a missing package, or an unknown protocol
+        raise UsageError(f"{place}: {' '.join(str(e).split())}", "install what fsspec asks for") from None
+    return system, str(path)
+
+
+# Destinations of a batch.
 
 
 def destinations(sources: Sequence[str], folder: str) -> list[str]:
@@ -78,3 +143,86 @@ def _data_of(model: Path) -> Iterator[Path]:
     with suppress(ModelError):
         names = data_files(external_tensors(read_proto(model, weights=False)))
         yield from (model.absolute().parent / name for name in names if "\0" not in name)
+
+
+# Folders for unfinished files, removed by the next process if their process was killed.
+
+
+@contextmanager
+def staging(job: Job) -> Iterator[StagingFolder]:
+    """Yield a folder for the result on the destination's file system. Raises WriteError."""
+    place = _place(job)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        folder = StagingFolder(place, MANY, os.path.basename(os.path.realpath(job.destination)))
+    except OSError as e:
+        raise unwritable(job.destination, e, "name a folder that can be written") from None
+    try:
+        yield folder
+    finally:
+        folder.remove()
+
+
+@contextmanager
+def fetching() -> Iterator[Path]:
+    """Yield a folder for a downloaded model."""
+    folder = StagingFolder(Path(tempfile.gettempdir()), MANY)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def clear_staging(job: Job) -> None:
+    """Remove files staged for a job by a killed process."""
+    for place in {_place(job), Path(tempfile.gettempdir())}:
+        with alone_in(place):
+            clear(place, MANY)
+
+
+def _place(job: Job) -> Path:
+    """Return the destination's folder; a temporary folder for URLs and checks."""
+    if job.check or is_url(job.destination):
+        return Path(tempfile.gettempdir())
+    return Path(os.path.realpath(job.destination)).parent
+
+
+# Moving a finished result into place: all of its files, the model last, never partially visible.
+
+
+def files_of(model: Path) -> Iterator[Path]:
+    """Yield the files of a result in a folder of its own: data, then the model."""
+    beside = (model.parent / name for name in listed(model.parent) if is_data_of(model.name, name))
+    yield from (*sorted(beside), model)
+
+
+def same_files(model: Path, target: Path) -> bool:
+    """Return whether all files of a result are already in place. The model is compared first."""
+    return all(
+        place.is_file() and file_digest(place) == file_digest(file)
+        for file in reversed([*files_of(model)])
+        for real in [Path(os.path.realpath(target))]
+        for place in [real if file == model else real.parent / file.name]
+    )
+
+
+def move_files(model: Path, target: Path, folder: StagingFolder, backup: Path | None = None) -> None:
+    """Rename a result's files from `folder` into place. Data read by `backup` stays. Raises OSError and WriteError."""
+    real = Path(os.path.realpath(target))
+    put_in_place(model, [file for file in files_of(model) if file != model], real, folder.intend, backup)
+
+
+def keep_original(original: Path, backup: Path) -> None:
+    """Copy a file to a backup, unless the name is taken: a second run must not replace the original. Raises OSError."""
+    if backup.exists():
+        return
+    with tempfile.TemporaryDirectory(prefix=".onnxopt.", suffix=".tmp", dir=backup.parent) as folder:
+        copy = Path(folder) / backup.name
+        shutil.copy2(original, copy)
+        os.replace(copy, backup)  # an interrupted copy must not be mistaken for the original
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 digest of a file, hexadecimal. Raises OSError."""
+    with open(path, "rb", opener=plain) as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING
 
 from onnxopt.batch.cache import Cache
 from onnxopt.batch.job import Job, Outcome
-from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
-from onnxopt.batch.staging import fetching, staging
-from onnxopt.batch.storage import fetch, is_url, store
+from onnxopt.batch.places import (
+    fetch,
+    fetching,
+    file_digest,
+    files_of,
+    is_url,
+    keep_original,
+    move_files,
+    same_files,
+    staging,
+    store,
+)
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.changes import Watch

@@ -64,7 +64,7 @@ def judge(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
 
 def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
     """Files and annotations for build systems, and JSON on stdout."""
-    from onnxopt.reporting.ci import junit, workflow_commands
+    from onnxopt.reporting.batch import junit, workflow_commands
 
     records = [o.to_dict() for o in outcomes]
     document = {"models": records, "exit_code": worst_code(o.code for o in outcomes)}

@@ -176,8 +176,7 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
     from rich.table import Column, Table
 
     from onnxopt.plaintext import line
-    from onnxopt.reporting.fitting import Fitting, Name, Text
-    from onnxopt.reporting.terminal import show
+    from onnxopt.reporting.terminal import Fitting, Name, Text, show
 
     table = Table(
         Column("part", no_wrap=True),

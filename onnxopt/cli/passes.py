@@ -68,8 +68,7 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Group
     from rich.padding import Padding
 
-    from onnxopt.reporting.fitting import Fitting, Text
-    from onnxopt.reporting.terminal import show
+    from onnxopt.reporting.terminal import Fitting, Text, show
 
     tables = [_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))]
     entries = [
@@ -83,7 +82,7 @@ def _table(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from onnxopt.reporting.fitting import Text
+    from onnxopt.reporting.terminal import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     kept = [i for i, heading in enumerate(_HEADINGS) if heading not in left_out]

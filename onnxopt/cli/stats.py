@@ -95,8 +95,7 @@ def tell_counts(
         say_all("\n".join([stats_text.markdown(before, after), *(f"\n{n}" for n in notes)]))
         return
     from onnxopt.reporting import stats_table
-    from onnxopt.reporting.fitting import Text
-    from onnxopt.reporting.terminal import show
+    from onnxopt.reporting.terminal import Text, show
 
     table = stats_table.one(before) if after is None else stats_table.diff(before, after)
     show(table, *(Text(note, "dim") for note in notes))

@@ -180,7 +180,7 @@ def _code(found: Comparison, strict: bool) -> int:
 
 def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
     if sys.stdout.isatty() and not quiet:
-        from onnxopt.reporting.cases_table import print_comparison
+        from onnxopt.reporting.console import print_comparison
 
         print_comparison(found, verbose)
         if found["places"]:
@@ -188,7 +188,7 @@ def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
             say(f"next: onnxopt report {files} -o report.html marks it in both graphs", dim=True)
         return
     from onnxopt.plaintext import cleaned
-    from onnxopt.reporting import cases, verdict
+    from onnxopt.reporting import verdict
 
-    for line in verdict.lines(cleaned(found), verbose) if quiet else cases.lines(found, verbose):
+    for line in verdict.lines(cleaned(found), verbose) if quiet else verdict.comparison_lines(found, verbose):
         say(line)

@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 from onnxopt.comparison.blocks import Block, blocks
-from onnxopt.comparison.compare import compare_files
+from onnxopt.comparison.compare import compare_files, view_file
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History, read_history
 from onnxopt.comparison.records import GraphRecord, graph_record
-from onnxopt.comparison.viewing import view_file
 from onnxopt.startup.lazy import lazy, listing
 
 if TYPE_CHECKING:

@@ -1,24 +1,91 @@
-"""Comparison of two models as a plain record for the report."""
+"""Records for the report: of a single model, and of two compared models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
+
+from onnx import ModelProto
 
 from onnxopt.analysis.facts import infer
 from onnxopt.analysis.measures.cost import ModelStats, model_stats
-from onnxopt.comparison.coarse import Side
-from onnxopt.comparison.counterparts import Counterparts, match
-from onnxopt.comparison.drawing import drawing
-from onnxopt.comparison.failures import Failures
+from onnxopt.comparison.blocks import SharedBlocks, own_blocks, share_blocks
+from onnxopt.comparison.counterparts import Counterparts, Fate, Marks, match
+from onnxopt.comparison.drawing import Side, drawing
 from onnxopt.comparison.history import History
-from onnxopt.comparison.marks import Marks
-from onnxopt.comparison.records import LARGE, GraphRecord, graph_record
-from onnxopt.comparison.shared_blocks import share_blocks
-from onnxopt.comparison.weights import weights
+from onnxopt.comparison.records import LARGE, GraphRecord, elements, graph_record, is_elsewhere, same_constant
+from onnxopt.errors import refused, told
+from onnxopt.graph.text import type_text
+from onnxopt.graph.value import Value
 from onnxopt.io import load
+from onnxopt.proto.messages import tensor_bytes
+
+# Failed sections of a page, with reasons.
+
+Made = TypeVar("Made")
+Other = TypeVar("Other")
+
+
+class Failures(dict[str, str]):
+    """{section: reason}. All further sections of the page are made."""
+
+    def attempt(self, section: str, make: Callable[[], Made], otherwise: Other) -> Made | Other:
+        """Return the result of `make`; if it raises, record the reason and return `otherwise`.
+
+        Refusals by the system (memory, space) are raised, and with ONNXOPT_DEBUG all errors.
+        """
+        try:
+            return make()
+        except Exception as e:
+            if refused(e) or os.environ.get("ONNXOPT_DEBUG"):
+                raise
+            self.setdefault(section, told(e))
+            return otherwise
+
+    def lines(self) -> list[str]:
+        """Return a line for each failed section, for the page and the command."""
+        return [f"section {section} could not be made: {reason}" for section, reason in self.items()]
+
+
+# Constants of a model, or the differing constants of two models.
+
+_LISTED: Final = 300
+
+
+def weights(graphs: Sequence[GraphRecord]) -> dict[str, Any]:
+    """Return the constants, largest first: all of a single model, or the differing constants of two.
+
+    rows: scope, name, and for each model (type, bytes, elements if few) or None; left: number not listed; same: number
+    of equal constants; unread: equal constants in data files, not compared.
+    """
+    held = [{(v.graph.path, v.name): v for v in g.values if v.constant} for g in graphs]
+    names = dict.fromkeys(key for side in held for key in side)
+    same = unread = 0
+    found: list[tuple[int, tuple[str, str], list[Value | None]]] = []
+    for key in names:
+        values = [side.get(key) for side in held]
+        if len(values) == 2 and values[0] is not None and values[1] is not None and same_constant(values[0], values[1]):
+            same += 1
+            unread += is_elsewhere(values[0]) or is_elsewhere(values[1])
+        else:
+            found.append((max(_bytes(v) for v in values if v is not None), key, values))
+    found.sort(key=lambda row: -row[0])
+    rows = [[*key, [_told(v) for v in values]] for _, key, values in found[:_LISTED]]
+    return {"rows": rows, "left": len(found) - len(rows), "same": same, "unread": unread}
+
+
+def _told(value: Value | None) -> list[Any] | None:
+    return [type_text(value), _bytes(value), elements(value)] if value is not None else None
+
+
+def _bytes(value: Value) -> int:
+    return tensor_bytes(*value.constant_type())
+
+
+# Comparison of two models as a plain record for the report.
 
 
 @dataclass
@@ -130,3 +197,61 @@ def _doubts(
                 f"{recorded:,} bytes in the report, {counted:,} nodes and {size:,} bytes in the file."
             )
     return doubts
+
+
+# A single model as shown by the page.
+
+_PROPERTIES: Final = 40
+_LENGTH: Final = 300  # characters of a property
+
+
+@dataclass
+class View:
+    """A model's graph, counts and properties."""
+
+    graph: GraphRecord
+    stats: ModelStats
+    properties: list[tuple[str, str]]  # producer, description, metadata
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the page's data, as `Comparison.to_dict()` for a single model without a run."""
+        failures = Failures()
+        data: dict[str, Any] = {
+            "failures": failures,
+            "stats": [self.stats.to_dict()],
+            "properties": self.properties,
+            "weights": failures.attempt("Weights", lambda: weights([self.graph]), None),
+            "history": None,
+            "notes": [],
+            "examples": {},
+            "verification": None,
+            "places": [],
+            "left_out": [],
+        }
+        return failures.attempt("Graphs", lambda: self._drawn(data), data)
+
+    def _drawn(self, data: dict[str, Any]) -> dict[str, Any]:
+        known, inside = own_blocks(self.graph)
+        side = Side(self.graph, [Fate.KEPT] * len(self.graph.nodes), inside, {})
+        return drawing(data, SharedBlocks(known, (inside, [])), [side], None)
+
+
+def view_file(path: str | Path) -> View:
+    """Return the view of a file. Raises ModelError for an unreadable file."""
+    model = load(path, stored=True)
+    stats = model_stats(model)
+    if stats.nodes <= LARGE:
+        infer(model)
+    return View(graph_record(model), stats, _properties(model.proto))
+
+
+def _properties(proto: ModelProto) -> list[tuple[str, str]]:
+    said = [
+        ("producer", f"{proto.producer_name} {proto.producer_version}".strip()),
+        ("graph", proto.graph.name),
+        ("domain", proto.domain),
+        ("version", str(proto.model_version or "")),
+        ("description", proto.doc_string or proto.graph.doc_string),
+        *((p.key, p.value) for p in proto.metadata_props[:_PROPERTIES]),
+    ]
+    return [(key, text if len(text) <= _LENGTH else f"{text[:_LENGTH]}…") for key, text in said if text]

@@ -1,16 +1,216 @@
-"""Graphs as drawn by the page: node by node, or a box for each block if large."""
+"""Graphs as drawn by the page: node by node, or a box for each closed block if large."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Final
 
-from onnxopt.comparison.coarse import Side, coarse
-from onnxopt.comparison.counterparts import Counterparts
-from onnxopt.comparison.records import LARGE, GraphRecord, elements
-from onnxopt.comparison.shared_blocks import SharedBlocks
-from onnxopt.graph.text import type_text
+from onnx import GraphProto
+
+from onnxopt.comparison.blocks import SharedBlocks
+from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite
+from onnxopt.comparison.records import ABSENT, LARGE, GraphRecord, elements
+from onnxopt.graph.text import shape_text, type_text
+from onnxopt.graph.value import Value
+from onnxopt.proto.messages import tensor_type, type_name
+
+# Graphs too large to draw by node: a box for each closed block, drawn like a node.
+
+_BOXES: Final = 1_000
+_LENGTH: Final = 120  # characters of a name
+_OPERATORS: Final = 12  # listed in a box
+NOTE: Final = "The graphs are large: a box stands for a block of nodes, without their details."
+
+Box = tuple[str, int]  # ("node", index) or ("block", index)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A graph with the fate of each node, its block, and known rewrites by node."""
+
+    graph: GraphRecord
+    fates: list[Fate]
+    inside: list[int]
+    rewrites: dict[int, Rewrite]
+
+
+def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | None) -> dict[str, Any]:
+    """Return `data` of `Comparison.to_dict()` with boxes in place of nodes, and all node indices replaced."""
+    around = [b["parent"] for b in data["blocks"]]
+    closed = _closed(around, sides)
+    boxes = [_boxes(side, closed) for side in sides]
+    of = [_numbers(side, drawn) for side, drawn in zip(sides, boxes)]
+    opened = [at for at, block in enumerate(closed) if block is None]
+    number = {at: k for k, at in enumerate(opened)}
+    labels = [b["label"][:_LENGTH] for b in data["blocks"]]
+
+    def spot(found: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None if found is None else (found[0], of[found[0]][found[1]])
+
+    pairs, merged = _between(boxes, of, found) if found is not None else ([], [])
+    return data | {
+        "notes": [*data["notes"], NOTE],
+        "blocks": [
+            {"label": labels[at], "kind": data["blocks"][at]["kind"], "parent": number.get(around[at], -1)}
+            for at in opened
+        ],
+        "graphs": [
+            _coarse_graph(side, drawn, around, number, labels, inside) for side, drawn, inside in zip(sides, boxes, of)
+        ],
+        "pairs": pairs,
+        "merged": merged,
+        "examples": {text: spot(found) for text, found in data["examples"].items()},
+        "left_out": [spot(found) for found in data["left_out"]],
+        "places": [
+            {
+                "nodes": [[None if i is None else of[k][i] for i in side] for k, side in enumerate(place["nodes"])],
+                "rewrites": [spot(found) for found in place["rewrites"]],
+            }
+            for place in data["places"]
+        ],
+    }
+
+
+def _between(
+    boxes: list[dict[Box, list[int]]], of: list[list[int]], found: Counterparts
+) -> tuple[list[tuple[int, int]], list[tuple[int, list[int]]]]:
+    """Return (pairs of corresponding boxes, boxes merged into others)."""
+    keys = [list(drawn) for drawn in boxes]
+    other = {key: k for k, key in enumerate(keys[1]) if key[0] == "block"}
+    pairs = {(k, other[key]) for k, key in enumerate(keys[0]) if key in other}
+    alone = [{at: k for k, (kind, at) in enumerate(side) if kind == "node"} for side in keys]
+    pairs |= {(k, alone[1][j]) for i, k in alone[0].items() if (j := found.pair.get(i)) in alone[1]}
+    merged = {k: sorted({of[1][j] for j in found.merged[i]}) for i, k in alone[0].items() if i in found.merged}
+    return sorted(pairs), sorted(merged.items())
+
+
+def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
+    """Return, by block, the outermost closed block that contains it; None if all are open.
+
+    Blocks open from the outside in, as long as the number of boxes is bounded. Parents precede children.
+    """
+    inner: list[list[int]] = [[] for _ in around]
+    for at, parent in enumerate(around):
+        if parent >= 0:
+            inner[parent].append(at)
+    held = [Counter(side.inside) for side in sides]
+    total, opened, waiting = 0, set(), [0]
+    for at in waiting:
+        items = len(inner[at]) + max(count[at] for count in held)
+        if total + items <= _BOXES:
+            total += items
+            opened.add(at)
+            waiting += inner[at]
+    found: list[int | None] = []
+    for at, parent in enumerate(around):
+        outer = found[parent] if parent >= 0 else None
+        found.append(outer if outer is not None else None if at in opened else at)
+    return found
+
+
+def _boxes(side: Side, closed: list[int | None]) -> dict[Box, list[int]]:
+    """Return the nodes of each box: of a closed block, or a single node."""
+    found: dict[Box, list[int]] = {}
+    for i, at in enumerate(side.inside):
+        block = closed[at]
+        found.setdefault(("node", i) if block is None else ("block", block), []).append(i)
+    return found
+
+
+def _numbers(side: Side, boxes: dict[Box, list[int]]) -> list[int]:
+    """Return the box of each node."""
+    found = [0] * len(side.inside)
+    for k, members in enumerate(boxes.values()):
+        for i in members:
+            found[i] = k
+    return found
+
+
+def _coarse_graph(
+    side: Side,
+    boxes: dict[Box, list[int]],
+    around: list[int],
+    number: dict[int, int],
+    labels: list[str],
+    inside: list[int],
+) -> dict[str, Any]:
+    graph, main = side.graph, side.graph.scopes[0]
+    values, inputs, outputs = _values(graph, inside, len(boxes))
+    drawn: list[list[Any]] = []
+    for k, ((kind, at), members) in enumerate(boxes.items()):
+        fates = {side.fates[i] for i in members}
+        fate = fates.pop().value if len(fates) == 1 else "changed"
+        if kind == "node":
+            op, name, block = graph.nodes[at].op, graph.nodes[at].name[:_LENGTH], number[side.inside[at]]
+            attributes: list[tuple[str, str]] = []
+        else:
+            op, name, block = labels[at] or "block", f"{len(members):,} nodes", number.get(around[at], 0)
+            counted = Counter(graph.nodes[i].op for i in members).most_common(_OPERATORS)
+            attributes = [(op, f"{n:,}") for op, n in counted]
+        drawn.append([op, name, 0, inputs[k], outputs[k], attributes, fate, block, ""])
+    ends = {
+        end: list(dict.fromkeys(values[v] for v in found if v in values))
+        for end, found in (("inputs", main.inputs), ("outputs", main.outputs))
+    }
+    return {
+        "values": [[name[:_LENGTH], kind] for name, kind in _typed([graph.values[v] for v in values])],
+        "scopes": [asdict(main) | ends],
+        "nodes": drawn,
+    }
+
+
+def _typed(values: list[Value]) -> list[tuple[str, str]]:
+    """Return names and types of values. Only declared types are used, as inference takes too long."""
+    names = {v.name for v in values}
+    proto = values[0].graph.model.proto.graph if values else GraphProto()
+    said = {i.name: tensor_type(i.type) for i in (*proto.input, *proto.value_info, *proto.output) if i.name in names}
+    types = {name: shape_text(type_name(kind).lower(), dims) for name, (kind, dims) in said.items() if kind}
+    return [(v.name, type_text(v) or types.get(v.name, "")) for v in values]
+
+
+def _values(
+    graph: GraphRecord, inside: list[int], count: int
+) -> tuple[dict[int, int], list[list[int]], list[list[int]]]:
+    """Return ({value: new index}, values read by box, values made by box) for values between boxes.
+
+    Of values with equal maker and readers, only the first is kept.
+    """
+    main = graph.scopes[0]
+    ends = {v: "input" for v in main.inputs if not graph.values[v].constant} | dict.fromkeys(main.outputs, "output")
+    makers: list[int | None] = [None] * len(graph.values)
+    for i, node in enumerate(graph.nodes):
+        for v in node.outputs:
+            if v != ABSENT:
+                makers[v] = inside[i]
+    readers: dict[int, dict[int, None]] = {}
+    given = ((node.inputs, inside[i]) for i, node in enumerate(graph.nodes))
+    bodies = ((scope.outputs, inside[scope.owner]) for scope in graph.scopes if scope.owner is not None)
+    for read, box in chain(given, bodies):
+        for v in read:
+            if v != ABSENT and makers[v] != box and (makers[v] is not None or v in ends):
+                readers.setdefault(v, {})[box] = None
+    values: dict[int, int] = {}
+    inputs: list[list[int]] = [[] for _ in range(count)]
+    outputs: list[list[int]] = [[] for _ in range(count)]
+    ways: set[Hashable] = set()
+    for v in dict.fromkeys([*ends, *readers]):
+        maker, reading = makers[v], list(readers.get(v, ()))
+        way = (maker, ends.get(v), tuple(reading))
+        if way in ways or (maker is None and v not in ends):
+            continue
+        ways.add(way)
+        values[v] = len(values)
+        if maker is not None:
+            outputs[maker].append(values[v])
+        for k in reading:
+            inputs[k].append(values[v])
+    return values, inputs, outputs
+
+
+# Graphs as drawn by the page: node by node, or a box for each block if large.
 
 _NAMES: Final = 2_000_000  # characters of all names, up to which every node is drawn
 

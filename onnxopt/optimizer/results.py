@@ -82,7 +82,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
-        from onnxopt.reporting.html.notebook import table
+        from onnxopt.reporting.html.figures import table
 
         return table(self.to_dict())
 

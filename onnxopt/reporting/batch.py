@@ -1,17 +1,22 @@
-"""Outcomes of many models: lines for logs, a table for terminals, markdown for pull requests."""
+"""Reports of a batch: for people, and for build systems."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree
 
-from onnxopt.plaintext import cleaned, counted
-from onnxopt.reporting import kept, places
+from onnxopt.plaintext import cleaned, counted, harmless
+from onnxopt.reporting import plain, verdict
 from onnxopt.reporting import verdict as judged
 from onnxopt.reporting.plain import data, left_out, size, warnings
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+# Outcomes of many models: lines for logs, a table for terminals, markdown for pull requests.
 
 MARK: Final = {"failed": "✗", "would change": "!"}
 
@@ -24,7 +29,7 @@ def lines(outcome: dict[str, Any]) -> Iterator[str]:
     outcome = cleaned(outcome)
     yield _line(outcome)
     if outcome["report"] is not None:
-        yield from (f"  {text}" for text in (*kept.lines(outcome["report"]), *warnings(outcome["report"])))
+        yield from (f"  {text}" for text in (*plain.kept_lines(outcome["report"]), *warnings(outcome["report"])))
     yield from (f"  {text}" for text in places_of(outcome))
 
 
@@ -36,7 +41,7 @@ def _line(outcome: dict[str, Any]) -> str:
     parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}{beside}, {outcome['status']}"]
     found = _found(outcome)
     if not outcome["message"]:
-        parts += [verdict(outcome), note(outcome)]
+        parts += [verdict_text(outcome), note(outcome)]
     elif found:
         parts.append(judged.MARKS[found["status"]][1])
     return ", ".join(p for p in parts if p)
@@ -64,7 +69,7 @@ def sizes(outcome: dict[str, Any]) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def verdict(outcome: dict[str, Any]) -> str:
+def verdict_text(outcome: dict[str, Any]) -> str:
     """Returns `verified`, or a weaker verdict with its message; empty without verification."""
     found = _found(outcome)
     return judged.brief(found) if found else ""
@@ -75,7 +80,7 @@ def places_of(outcome: dict[str, Any]) -> list[str]:
     found = _found(outcome)
     if found is None:
         return []
-    return [*map(places.line, places.shown(found)), *filter(None, [places.more(found)])]
+    return [*map(verdict.line, verdict.shown(found)), *filter(None, [verdict.more(found)])]
 
 
 def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
@@ -107,8 +112,8 @@ def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
     if found is None:
         return []
     known = found["message"] in outcome["message"]  # a failure says why
-    verdict = [judged.sentence(found)] if (full or not judged.is_plain(found)) and not known else []
-    return [*verdict, *places_of(outcome), *(f"{what}: {text}" for what, text in judged.figures(found) if full)]
+    verdict_text = [judged.sentence(found)] if (full or not judged.is_plain(found)) and not known else []
+    return [*verdict_text, *places_of(outcome), *(f"{what}: {text}" for what, text in judged.figures(found) if full)]
 
 
 def summary(outcomes: Sequence[dict[str, Any]]) -> str:
@@ -138,7 +143,7 @@ def _last(outcome: dict[str, Any]) -> list[str]:
     first = outcome["message"] or note(outcome)
     more = told(outcome)
     if not first and not more and outcome["report"] is not None:
-        return [verdict(outcome)]
+        return [verdict_text(outcome)]
     return [text for text in (first, *more) if text]
 
 
@@ -150,8 +155,7 @@ def _markdown(text: str) -> str:
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
     """Print a table on a terminal, without errors."""
-    from onnxopt.reporting.fitting import Fitting, Text
-    from onnxopt.reporting.terminal import show
+    from onnxopt.reporting.terminal import Fitting, Text, show
 
     records: list[dict[str, Any]] = cleaned(outcomes)
     tables = [_table(records, with_size=True), _table(records, with_size=False)]
@@ -163,7 +167,7 @@ def _table(outcomes: Sequence[dict[str, Any]], *, with_size: bool) -> Table:
     from rich import box
     from rich.table import Table
 
-    from onnxopt.reporting.fitting import Name
+    from onnxopt.reporting.terminal import Name
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("", "model", "nodes", *(["size"] if with_size else []), "result"):
@@ -181,3 +185,61 @@ def _style(outcome: dict[str, Any]) -> str:
     if outcome["status"] == "failed" or outcome["code"] in (1, 2, 4):
         return "red"
     return "yellow" if outcome["code"] else ""
+
+
+# Output for build systems: GitHub's annotations, and JUnit XML.
+
+
+def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Returns workflow commands: an error for a failure, a warning for rewrites left out.
+
+    See "Workflow commands for GitHub Actions". Percent signs and line ends are escaped, in properties colons and commas
+    too.
+    """
+    for o in cleaned(outcomes):
+        if not o["code"]:
+            continue
+        kind = "warning" if o["code"] == 3 else "error"
+        text = "\n".join(filter(None, [said(o), *told(o), o["hint"]]))
+        yield f"::{kind} file={_property(_in_repository(o['source']))},title=onnxopt::{_data(text)}"
+
+
+def _in_repository(path: str) -> str:
+    """Returns a path relative to the root of the repository, independent of the current folder."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    if not root or "://" in path:
+        return path
+    relative = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+    return path if relative.startswith(os.pardir) else relative
+
+
+def _data(text: str) -> str:
+    return harmless(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
+    """A test suite with a case for each model: a failure where a check failed (exit code 1), an error for the rest."""
+    failures = sum(o["code"] == 1 for o in outcomes)
+    errors = sum(o["code"] in (2, 4) for o in outcomes)
+    seconds = f"{sum(o['seconds'] for o in outcomes):.3f}"
+    counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": str(errors), "time": seconds}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "onnxopt", **counts})
+    for o in cleaned(outcomes):  # XML 1.0 has no control characters
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            {"classname": "onnxopt.optimize", "name": o["source"], "time": f"{o['seconds']:.3f}"},
+        )
+        if o["code"] in (1, 2, 4):
+            kind = "failure" if o["code"] == 1 else "error"
+            failed = ElementTree.SubElement(case, kind, {"message": said(o)})
+            failed.text = "\n".join(filter(None, [*told(o, full=True), o["hint"]]))
+        else:
+            ElementTree.SubElement(case, "system-out").text = "\n".join([said(o), *told(o, full=True)])
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"

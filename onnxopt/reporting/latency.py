@@ -81,8 +81,7 @@ def print_latencies(found: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    from onnxopt.reporting.fitting import Text
-    from onnxopt.reporting.terminal import show
+    from onnxopt.reporting.terminal import Text, show
 
     found = cleaned(found)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

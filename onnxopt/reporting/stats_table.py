@@ -9,7 +9,6 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from onnxopt.reporting.fitting import Fitting, Name, Text
 from onnxopt.reporting.stats_text import (
     Show,
     change,
@@ -23,6 +22,7 @@ from onnxopt.reporting.stats_text import (
     share,
     totals,
 )
+from onnxopt.reporting.terminal import Fitting, Name, Text
 
 if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats

@@ -1,17 +1,132 @@
-"""The terminal through rich: the only console. Names are plain text, without markup or control sequences."""
+"""The terminal through rich: the only console, and layout for its width."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+import rich.text
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, OverflowMethod, RenderableType, RenderResult
+from rich.containers import Lines
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 
 from onnxopt.plaintext import harmless, printable
-from onnxopt.reporting.fitting import Text
+
+# Layout for the width of a terminal.
+#
+# Tables drop columns instead of cutting figures, and long names fold between parts.
+
+_UNLIMITED_WIDTH: Final = 10_000
+_ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
+_WORD: Final = re.compile(r"\s*\S+\s*|\s+")
+_WORD_START: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The first table that fits the terminal, or `otherwise`, or the last table.
+
+    Text that may wrap counts `least` columns.
+    """
+
+    tables: Sequence[Table]
+    least: int = 16
+    otherwise: RenderableType | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(width=_UNLIMITED_WIDTH)
+        for table in self.tables[: None if self.otherwise is not None else -1]:
+            needed = Measurement.get(console, wide, table).maximum
+            for column in table.columns:
+                if not column.no_wrap:
+                    cells = Measurement.get(console, wide, Group(column.header, *column.cells)).maximum
+                    needed -= max(cells - self.least, 0)
+            if needed <= options.max_width:
+                yield table
+                return
+        yield self.tables[-1] if self.otherwise is None else self.otherwise
+
+
+class Text(rich.text.Text):
+    """Text that wraps between words. A word longer than a line continues in the next line, after a complete part."""
+
+    def wrap(
+        self,
+        console: Console,
+        width: int,
+        *,
+        justify: JustifyMethod | None = None,
+        overflow: OverflowMethod | None = None,
+        tab_size: int = 8,
+        no_wrap: bool | None = None,
+    ) -> Lines:
+        if no_wrap or self.no_wrap or overflow == "ignore":
+            return super().wrap(
+                console, width, justify=justify, overflow=overflow, tab_size=tab_size, no_wrap=no_wrap or self.no_wrap
+            )
+        found = Lines()
+        for line in self.split(allow_blank=True):
+            line.expand_tabs(tab_size)
+            parts = line.divide(_breaks(line.plain, max(width, 1)))
+            for part in parts:
+                part.rstrip_end(width)
+            if justify or self.justify:
+                parts.justify(console, width, justify=justify or self.justify or "default")
+            found.extend(parts)
+        return found
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Returns where the second and later lines of a text begin."""
+    found, used = list[int](), 0
+    for word in _WORD.finditer(text):
+        parts = [*folded(word[0].rstrip(), width, indent=0)]
+        at = word.start()
+        for k, part in enumerate(parts):
+            if k or (used and used + cell_len(part) > width):
+                found.append(at)
+                used = 0
+            used += cell_len(part)
+            at += len(part)
+        used += word.end() - at
+    return found
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name that is never cut: a long name continues in the next line, after a complete part."""
+
+    text: str
+    style: str = ""
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, cell_len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("\n  ".join(folded(self.text, options.max_width)), self.style, overflow="fold")
+
+
+def folded(name: str, width: int, indent: int = 2) -> Iterator[str]:
+    """`/model/layers.0/mlp/MatMul` as `/model/layers.0/` and `mlp/MatMul`, where both fit, also set off by two;
+    `BatchNormalization` as `Batch` and `Normalization`."""
+    most = width
+    while len(name) > most:
+        ends = (max(name.rfind(end, 1, most) for end in some) + 1 for some in _ENDS)
+        word = max((m.start() for m in _WORD_START.finditer(name, 1) if m.start() <= most), default=0)
+        end = next((end for end in (*ends, word) if end > most // 3), most)
+        yield name[:end]
+        name, most = name[end:], max(width - indent, 1)
+    yield name
+
+
+# The terminal through rich: the only console. Names are plain text, without markup or control sequences.
 
 _UNBOUNDED: Final = 10_000  # characters: nobody folds what a program or a file is to get
 

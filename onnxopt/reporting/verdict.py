@@ -1,12 +1,118 @@
-"""A verdict in words: status, compared pieces, the effect of rounding alone, and places of differences."""
+"""A verdict as plain lines: status, compared pieces, places of differences, and outputs of all cases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from onnxopt.plaintext import counted, short
-from onnxopt.reporting import places
+from onnxopt.plaintext import cleaned, counted, short
+from onnxopt.reporting import verdict
+
+# Places of differences: the nodes of both models, their inputs, and the responsible rewrites.
+
+SIDES: Final = {"a": "original", "b": "result"}
+_PLACES, _NODES, _REWRITES, _READ = 4, 3, 2, 4  # shown of each, unless everything is asked for
+_LONG, _LINE = 96, 160  # characters of what a place is about, and of a rewrite
+
+
+def place_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """The places of a verdict, a few lines each."""
+    for place in shown(found, verbose):
+        yield f"at {headline(place)}"
+        for label, text in rows(place, verbose):
+            yield f"  {label:9} {text}"
+    if rest := more(found, verbose):
+        yield rest
+
+
+def shown(found: dict[str, Any], verbose: int = 0) -> list[dict[str, Any]]:
+    """The first of many."""
+    places: list[dict[str, Any]] = found["places"]
+    return places if verbose else places[:_PLACES]
+
+
+def more(found: dict[str, Any], verbose: int = 0) -> str:
+    """How many places are not shown."""
+    return _and_more(len(found["places"]) - len(shown(found, verbose)), "place")
+
+
+def headline(place: dict[str, Any]) -> str:
+    """Returns `r` in main / If: differs by 2.5e-01 of its range, rounding alone by 1.2e-07, case random."""
+    return f"{value(place)}: {difference(place)}"
+
+
+def value(place: dict[str, Any]) -> str:
+    """`r` in main / If / then_branch."""
+    where = f" in {short(place['scope'], _LONG)}" if place["scope"] != "main" else ""
+    return f"`{short(place['value'], _LONG)}`{where}"
+
+
+def difference(place: dict[str, Any]) -> str:
+    """Returns the difference of a value, the effect of rounding alone, and the case."""
+    noise = place["noise"]
+    said: str = place["record"]["note"]
+    if noise is not None and "differ" in said:
+        said += f", rounding alone by {noise:.1e}" if noise else ", rounding alone changes nothing"
+    case = place["case"].removeprefix("case ")
+    return said + (f", case {case}" if case else "")
+
+
+def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:
+    """Returns (label, text) for each line; an empty label continues the preceding label."""
+    for side, label in SIDES.items():
+        nodes = place[side]
+        if not verbose or not nodes:
+            yield label, piece(nodes)
+        else:
+            yield from zip([label, *[""] * len(nodes)], (node(n, verbose) for n in nodes))
+    if place["entries"]:
+        names = place["entries"] if verbose else place["entries"][:_READ]
+        rest = _and_more(len(place["entries"]) - len(names))
+        agree = "which agree" if len(place["entries"]) > 1 else "which agrees"
+        yield "from", f"{', '.join(map(short, names))}{f' {rest}' if rest else ''}, {agree}"
+    made = place["rewrites"] if verbose else [short(text, _LINE) for text in place["rewrites"][:_REWRITES]]
+    yield from zip(["made by", *[""] * len(made)], made)
+    if rest := _and_more(len(place["rewrites"]) - len(made), "rewrite"):
+        yield "", rest
+
+
+def line(place: dict[str, Any]) -> str:
+    """Returns the place as a single line."""
+    sides = [f"{label}: {piece(place[side])}" for side, label in SIDES.items()]
+    rest = _and_more(len(place["rewrites"]) - 1)
+    made = [f"made by {short(text, _LINE)}{f' {rest}' if rest else ''}" for text in place["rewrites"][:1]]
+    return "; ".join([f"at {headline(place)}", *sides, *made])
+
+
+def piece(nodes: Sequence[dict[str, Any]]) -> str:
+    """Returns the node of a value with the nodes before: `BatchNormalization "bn"(c, …) after Conv "conv"`."""
+    if not nodes:
+        return "no node"
+    before = [f"{n['op']}{_name(n)}" for n in reversed(nodes[:-1])]
+    rest = _and_more(len(before) - _NODES)
+    text = ", ".join(before[:_NODES]) + (f" {rest}" if rest else "")
+    return node(nodes[-1]) + (f" after {text}" if text else "")
+
+
+def node(side: dict[str, Any], verbose: int = 0) -> str:
+    """`Conv "conv1"(x, w)`."""
+    inputs = side["inputs"] if verbose else side["inputs"][:_READ]
+    rest = ", …" if len(side["inputs"]) > len(inputs) else ""
+    return f"{side['op']}{_name(side)}({', '.join(map(short, inputs))}{rest})"
+
+
+def _name(side: dict[str, Any]) -> str:
+    return f' "{short(side["node"])}"' if side["node"] else ""
+
+
+def _and_more(count: int, what: str = "") -> str:
+    """`and 3 more places`; nothing for none."""
+    if count <= 0:
+        return ""
+    return f"and {counted(count, f'more {what}') if what else f'{count:,} more'}"
+
+
+# A verdict in words: status, compared pieces, the effect of rounding alone, and places of differences.
 
 MARKS: Final = {
     "equal": ("✓", "equal"),
@@ -40,7 +146,7 @@ def brief(found: dict[str, Any]) -> str:
 def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """Returns the verdict, the places of differences, and a hint."""
     yield f"{MARKS[found['status']][0]} {sentence(found)}"
-    for text in (*places.lines(found, verbose), found["hint"]):
+    for text in (*place_lines(found, verbose), found["hint"]):
         if text:
             yield f"  {text}"
 
@@ -88,3 +194,76 @@ def _pieces(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "pieces", f"both branches on `{short(name)}` agree, although no case takes both"
     if seen["note"]:
         yield "pieces", seen["note"]
+
+
+# `onnxopt verify` as plain lines for pipes and logs: cases, with an unwrapped line for each output.
+
+_MAX_DIMS: Final = 8  # dynamic dims that each line of a case has
+
+
+def comparison_lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """The record of `verification.Comparison.to_dict()`, line by line."""
+    found = cleaned(found)
+    for case in found["cases"]:
+        name = case["name"]
+        if len(case["dims"]) > _MAX_DIMS:  # a model with a cache has twenty, and forty outputs
+            yield f"{name}: {sizes(case)}"
+        elif case["dims"]:
+            name += f" ({sizes(case)})"
+        if case["note"]:
+            yield f"{name}: {case['status']}: {case['note']}"
+        for output in case["outputs"]:
+            yield f"{name}: {_output(output)}"
+    yield from tolerances(found)
+    yield from (f"{what}: {text}" for what, text in verdict.figures(found))
+    yield from verdict.lines(found, verbose)
+
+
+def _output(o: dict[str, Any]) -> str:
+    text = f"{output_label(o)} {kind(o)}".rstrip()
+    if has_figures(o):
+        text += f" max abs {o['max_abs']:.2g}, max rel {o['max_rel']:.2g}"
+    if o["cosine"] is not None:
+        text += f", cosine {o['cosine']:.6f}"
+    if o["ulp"] is not None:
+        text += f", {o['ulp']} ulp"
+    if any(o["nan"]) or any(o["inf"]):
+        text += f", NaN {counts(o['nan'])}, Inf {counts(o['inf'])}"
+    return f"{text}: {'ok' if o['ok'] else 'DIFFERENT'}{': ' + o['note'] if o['note'] else ''}"
+
+
+def sizes(case: dict[str, Any]) -> str:
+    """`N=2 S=3`."""
+    return " ".join(f"{k}={v}" for k, v in case["dims"].items())
+
+
+def output_label(o: dict[str, Any]) -> str:
+    """Returns the name of an output, and the compared models if not A and B."""
+    return f"{o['name']} [{o['against']}]" if o["against"] else str(o["name"])
+
+
+def kind(o: dict[str, Any]) -> str:
+    """Returns `float32[2,8]`; empty for an output without a value."""
+    if not o["dtype"]:
+        return ""
+    return f"{o['dtype']}[{','.join(map(str, o['shape']))}]"
+
+
+def has_figures(o: dict[str, Any]) -> bool:
+    """Returns whether an output has differences to show; types without subtraction have none."""
+    return o["max_abs"] != float("inf") and o["dtype"] not in ("", "bool", "object", "none", "map")
+
+
+def counts(pair: list[int]) -> str:
+    """`3`, or `3 / 5` where A and B differ."""
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} / {pair[1]}"
+
+
+def tolerances(found: dict[str, Any]) -> Iterator[str]:
+    """Returns the tolerance of each type."""
+    allowed = {
+        o["dtype"]: (o["rtol"], o["atol"]) for c in found["cases"] for o in c["outputs"] if o["rtol"] is not None
+    }
+    if allowed:
+        texts = [f"{dtype} {rtol:.0e} (+ {atol:.0e})" for dtype, (rtol, atol) in sorted(allowed.items())]
+        yield f"allowed at first of an output's largest magnitude: {', '.join(texts)}; other types must be equal"

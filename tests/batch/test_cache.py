@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt.batch import secret
+from onnxopt.batch import cache
 from onnxopt.batch.cache import Cache, Key
-from onnxopt.batch.placing import file_digest
+from onnxopt.batch.places import file_digest
 
 DATA = "m.onnx.0123456789ab.data"  # a name that results give
 KEY = Key(hashlib.sha256(b"a model").hexdigest(), named=True)
@@ -25,7 +25,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="modes and owners are POSI
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv(secret.VARIABLE, raising=False)
+    monkeypatch.delenv(cache.VARIABLE, raising=False)
     for variable in ("XDG_CONFIG_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(variable, str(tmp_path / "home"))
     return tmp_path / "home"
@@ -153,7 +153,7 @@ def test_the_key_of_another(full: Path, tmp_path: Path, home: Path, monkeypatch:
 
 
 def test_the_key_of_a_build(full: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(secret.VARIABLE, "secret of the build")
+    monkeypatch.setenv(cache.VARIABLE, "secret of the build")
     shutil.rmtree(home)
     assert not taken(full, tmp_path / "into")[0]
     Cache(full).put(KEY, tmp_path / "made" / "m.onnx", {"nodes": 3}, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.batch import Outcome, destinations, worst_code
 from onnxopt.errors import UsageError
-from onnxopt.reporting.ci import junit, workflow_commands
+from onnxopt.reporting.batch import junit, workflow_commands
 
 
 def test_models_of_one_folder_lie_side_by_side(tmp_path: Path) -> None:

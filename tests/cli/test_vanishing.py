@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt.batch.placing import file_digest
+from onnxopt.batch.places import file_digest
 from onnxopt.errors import nearest_file, plain, unreadable
 from tests.cli.conftest import Run
 

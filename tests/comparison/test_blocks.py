@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.comparison import Block, GraphRecord, blocks, graph_record, match
-from onnxopt.comparison.blocks import MOST
-from onnxopt.comparison.shared_blocks import share_blocks
+from onnxopt.comparison.blocks import MOST, share_blocks
 from onnxopt.io import from_proto
 from tests.samples import ROOT, build
 

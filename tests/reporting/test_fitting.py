@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.table import Column, Table
 
-from onnxopt.reporting.fitting import Fitting, Name, folded
+from onnxopt.reporting.terminal import Fitting, Name, folded
 
 
 def printed(what: RenderableType, width: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.reporting import kept
+from onnxopt.reporting import plain
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from onnxopt.reporting import kept
 def test_weights_that_are_not_named_are_counted(weights: int, last: str) -> None:
     rule = {"hits": 0, "declined": {f"`w{i}`": {"count": 1, "example": ""} for i in range(weights)}}
     report = {"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}}
-    assert [*kept.lines(report)][-1] == f"kept: {last}"
+    assert [*plain.kept_lines(report)][-1] == f"kept: {last}"
 
 
 OVERRIDABLE = "w is not constant: an initializer that callers may override"
@@ -40,7 +40,7 @@ def test_what_is_ordinary_is_not_said_and_freezing_is_advised_where_it_helps(
         }
     }
     wanted = [] if said is None else [f"kept: r declined 8 times: {reason}, for example Conv{said}"]
-    assert [*kept.lines(report)] == wanted
+    assert [*plain.kept_lines(report)] == wanted
 
 
 @pytest.mark.parametrize(("count", "hits", "said"), [(1, 0, True), (1, 3, False), (8, 3, True), (0, 0, False)])
@@ -48,7 +48,7 @@ def test_what_the_standard_does_not_have_is_said_if_it_is_much_or_all(count: int
     declined = {"the standard does not have it in this type": {"count": count, "example": "Conv -> y"}} if count else {}
     rule = {"hits": hits, "declined": declined}
     report = {"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}}
-    lines = [*kept.lines(report)]
+    lines = [*plain.kept_lines(report)]
     assert any("a newer opset may (--target-opset)" in line for line in lines) == said
     assert len(lines) == said
 
@@ -73,6 +73,6 @@ NEWER = "the standard does not have it in this type"
 )
 def test_what_an_option_would_make_narrow_is_said(reason: str, nodes: int, hits: int, said: str) -> None:
     rule = {"hits": hits, "declined": {reason: {"count": nodes, "example": "Conv"}}}
-    found = [*kept.lines({"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}})]
+    found = [*plain.kept_lines({"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}})]
     assert len(found) == bool(said)
     assert all(line.startswith(f"kept: {said}") for line in found)

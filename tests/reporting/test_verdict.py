@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxopt.plaintext import cleaned, printable, short
-from onnxopt.reporting import batch, places, verdict
-from onnxopt.reporting.ci import junit, workflow_commands
+from onnxopt.reporting import batch, verdict
+from onnxopt.reporting.batch import junit, workflow_commands
 
 
 def side(op: str, *inputs: str, node: str = "") -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_what_is_long_is_counted_unless_it_is_asked_for() -> None:
     many = place(
         a=[*nodes, wide], b=[], entries=[f"e{i}" for i in range(6)], rewrites=[f"{i} p: main: m" for i in "123"]
     )
-    lines = list(places.lines(found(*[many] * 6)))
+    lines = list(verdict.place_lines(found(*[many] * 6)))
     assert len(lines) == 4 * 7 + 1
     assert lines[1] == (
         f'  original  Concat "layers/{"x" * 7}…{"x" * 24}/last"(v0, v1, v2, v3, …) after Op "n7", Op "n6", Op "n5" '
@@ -58,14 +58,14 @@ def test_what_is_long_is_counted_unless_it_is_asked_for() -> None:
         "            and 1 more rewrite",
     ]
     assert lines[-1] == "and 2 more places"
-    told = list(places.lines(found(*[many] * 6), verbose=1))
+    told = list(verdict.place_lines(found(*[many] * 6), verbose=1))
     assert len(told) == 6 * (1 + 9 + 1 + 1 + 3)
     assert "v8)" in told[9]
 
 
 def test_one_line_has_all_that_matters() -> None:
     inside = place(scope='main / If "if" / then_branch', noise=0.0, rewrites=["1 p: main: m", "2 p: main: m"])
-    assert places.line(inside) == (
+    assert verdict.line(inside) == (
         '`r` in main / If "if" / then_branch: differs by 2.5e-01 of its range, rounding alone changes nothing, case '
         'random; original: Mul(q, k); result: Div "d"(q, k_1); made by 1 p: main: m and 1 more'
     ).replace("`r`", "at `r`", 1)

@@ -9,14 +9,11 @@ from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, Final
 
-from onnxopt.reporting.html.charts import operators, timeline
-from onnxopt.reporting.html.contents import interface, weights
-from onnxopt.reporting.html.graphs import graphs
+from onnxopt.reporting.html.figures import declined, operators, passes, timeline
+from onnxopt.reporting.html.graphs import graphs, places
 from onnxopt.reporting.html.markup import Markup, join, json_script, tag
-from onnxopt.reporting.html.places import places
-from onnxopt.reporting.html.summary import cards, summary
-from onnxopt.reporting.html.tables import declined, passes
-from onnxopt.reporting.places import difference
+from onnxopt.reporting.html.summary import cards, interface, summary, weights
+from onnxopt.reporting.verdict import difference
 
 _SCRIPTS: Final = ("model.js", "layout.js", "view.js", "details.js", "search.js", "main.js")
 _FRAME: Final = """"use strict";(() => {{{}

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, expect
 
 import onnxopt
 from onnxopt.cli.main import cli
-from onnxopt.comparison import compare, viewing
+from onnxopt.comparison import compare
 from tests.browser import visit
 from tests.cli.report.pages import faults
 from tests.samples import sample
@@ -60,7 +60,7 @@ def test_each_section(table: str, model: Path, monkeypatch: pytest.MonkeyPatch) 
     ("module", "part", "name", "args"),
     [
         (compare, "weights", "Weights", ["diff", "m.onnx", "m.onnx", "--html", "m.html"]),
-        (viewing, "drawing", "Graphs", ["report", "m.onnx"]),
+        (compare, "drawing", "Graphs", ["report", "m.onnx"]),
     ],
 )
 def test_what_a_section_shows(
