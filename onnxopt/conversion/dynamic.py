@@ -14,9 +14,9 @@ from onnxopt.graph.dim_names import as_symbol, as_written
 from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
+from onnxopt.passes.basics.canonicalize import LiftConstants
 from onnxopt.passes.basics.constant_folding import ConstantFolding
 from onnxopt.passes.basics.dead_code import DeadCode
-from onnxopt.passes.basics.lift_constants import LiftConstants
 from onnxopt.pipeline import Sequential, execute
 from onnxopt.proto.messages import tensor_type
 

@@ -7,7 +7,7 @@ from typing import Final
 from onnxopt.analysis import types
 from onnxopt.analysis.int64 import INT64, int64_values
 from onnxopt.graph import Model, Value
-from onnxopt.passes.dtypes.convert_int32 import Int64Plan
+from onnxopt.passes.conversions import Int64Plan
 from onnxopt.startup.record import record
 
 _INTERFACE: Final = "inputs and outputs of the model keep their type"

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from onnxopt.errors import UsageError
-from onnxopt.passes.needs import NEEDS
+from onnxopt.passes import NEEDS
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
 from onnxopt.pipeline.lazy_pass import LazyPass
 

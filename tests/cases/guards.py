@@ -33,6 +33,7 @@ from onnxopt.rewriting.rule import Declined
 from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_happened, run
 
 PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.rglob("*.py"))
+_NAMES_OF: Final = {module.rpartition(".")[2]: names for module, names in onnxopt.passes.MODULES.items()}
 SHARED: Final = Path(guards.__file__)
 GUARDS: Final = ("ctx.decline", "m.require", "m.skip", "self.ctx.decline")
 _NAMES: Final = frozenset(guard.rpartition(".")[2] for guard in GUARDS)
@@ -70,7 +71,9 @@ def _lines(nodes: Iterable[ast.AST]) -> list[int]:
 
 
 def cases_of(file: Path) -> list[Case]:
-    return [c for c in CASES if c.name.startswith(f"{file.stem}:")]
+    """The cases of all passes of a module."""
+    names = {name.replace("-", "_") for name in _NAMES_OF.get(file.stem, ())}
+    return [c for c in CASES if c.name.partition(":")[0] in names]
 
 
 @contextmanager
@@ -186,7 +189,7 @@ class Trials:
 
 def main(names: Sequence[str]) -> None:
     for file in PASSES:
-        if names and file.stem.replace("_", "-") not in names:
+        if names and not {*names} & {file.stem, *_NAMES_OF.get(file.stem, ())}:
             continue
         cases = reached(cases_of(file))
         for guard in guards_of(file):

@@ -1,6 +1,6 @@
 """A pass is imported when somebody asks for it, and those of a level when a model has one of their operators.
 
-What is known of these before, `onnxopt/passes/needs.py`, is written by `python -m tests.pipeline.test_lazy_passes`.
+`python -m tests.pipeline.test_lazy_passes` writes `NEEDS` of `onnxopt/passes/__init__.py`: the facts known before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 
 import onnxopt.passes
 from onnxopt.graph import read_model
+from onnxopt.passes import MODULES, NEEDS
 from onnxopt.passes.levels import LEVELS, pipeline_for
-from onnxopt.passes.needs import NEEDS
 from onnxopt.pipeline import (
     PassContext,
     PassInfo,
@@ -44,16 +44,17 @@ def infos() -> dict[str, PassInfo]:
 
 
 def needs() -> str:
-    """The text of `needs.py`."""
+    """The text of `onnxopt/passes/__init__.py`."""
     lines = "".join(f'    "{name}": ({info.opt_level}, {info.ops!r}),\n' for name, info in infos().items())
-    given = (HERE / "needs.py").read_text()
-    return given[: given.index("{\n") + 2] + lines.replace("'", '"') + "}\n"
+    given = (HERE / "__init__.py").read_text()
+    return given[: given.index("{\n", given.index("\nNEEDS")) + 2] + lines.replace("'", '"') + "}\n"
 
 
-def test_a_file_is_called_as_its_pass() -> None:
-    for name, cls in OURS.items():
-        assert cls.__module__.split(".")[3:] == [name.replace("-", "_")]
-    assert {f.stem.replace("_", "-") for f in HERE.rglob("*.py")} - {"--init--", "levels", "needs"} == set(OURS)
+def test_the_registry_names_the_module_of_each_pass() -> None:
+    listed = {name: f"onnxopt.passes.{module}" for module, names in MODULES.items() for name in names}
+    assert {name: cls.__module__ for name, cls in OURS.items()} == listed
+    files = {".".join(f.relative_to(HERE).with_suffix("").parts) for f in HERE.rglob("*.py") if f.stem != "__init__"}
+    assert files == {*MODULES, "levels"}
 
 
 def test_no_two_rules_have_one_name() -> None:
@@ -61,17 +62,11 @@ def test_no_two_rules_have_one_name() -> None:
     assert [name for name, count in counts.items() if count > 1] == []
 
 
-def test_a_room_has_what_it_is_said_to_have() -> None:
-    for room, names in onnxopt.passes.ROOMS.items():
-        files = {f.stem for f in (HERE / room).glob("*.py")} - {"__init__"}
-        assert files == {name.replace("-", "_") for name in names}
-
-
 def imported(code: str) -> set[str]:
-    """The passes that are imported when this was run."""
+    """The modules of passes that are imported when this was run."""
     shown = "print(*sorted(m for m in sys.modules if m.startswith('onnxopt.passes.')))"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{shown}"], capture_output=True, text=True, check=True)
-    return {m.rpartition(".")[2] for m in done.stdout.split()}
+    return {m.removeprefix("onnxopt.passes.") for m in done.stdout.split()}
 
 
 def test_a_level_imports_no_other_s_passes() -> None:
@@ -79,18 +74,19 @@ def test_a_level_imports_no_other_s_passes() -> None:
         "import sys; from onnxopt.api import OptimizeOptions; o = OptimizeOptions(level={}); o.passes(); o.context()"
     )
     none, exact, all_ = (imported(level.format(i)) for i in (0, 1, 3))
-    assert none == {"levels", "needs"}
-    assert {"canonicalize", "dead_code"} < exact and not exact & {"fuse_normalization", "implicit_broadcast"}
-    assert {"fuse_normalization", "implicit_broadcast"} < all_ and "convert_dtype" not in all_
+    assert none == {"levels"}
+    later = {"fusion.fuse_normalization", "movement.broadcasts"}
+    assert {"basics.canonicalize", "basics.dead_code"} < exact and not exact & later
+    assert later < all_ and "conversions" not in all_
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_what_a_model_has_nothing_for_is_not_imported(level: int) -> None:
     run = "import sys, onnx.parser, onnxopt; onnxopt.optimize(onnx.parser.parse_model({!r}), level={}, verify=False)"
-    asked = {name.replace("-", "_") for name in NEEDS}
+    asked = {module for module, names in MODULES.items() if set(names) <= set(NEEDS)}
     assert not imported(run.format(RELU, level)) & asked
     clip = RELU.replace("y = Relu(x)", "h = Relu(x) y = Clip(h)")
-    assert imported(run.format(clip, level)) & asked == {"clip_chains"}
+    assert imported(run.format(clip, level)) & asked == {"arithmetic.neutral_operands"}
 
 
 def test_what_is_known_before_is_what_passes_say() -> None:
@@ -151,4 +147,4 @@ def test_a_level_reads_as_it_is_written(level: int) -> None:
 
 
 if __name__ == "__main__":
-    (HERE / "needs.py").write_text(needs())
+    (HERE / "__init__.py").write_text(needs())

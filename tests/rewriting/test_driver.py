@@ -11,7 +11,7 @@ import pytest
 from onnxopt.errors import NoFixpointError, PassError
 from onnxopt.graph import Value, read_model
 from onnxopt.passes.basics.elim_identity import identity
-from onnxopt.passes.linear.conv_bn_folding import fold_conv_bn
+from onnxopt.passes.linear.conv_folding import fold_conv_bn
 from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
 from onnxopt.rewriting import driver as driver_module
 from onnxopt.rewriting.pattern import Call

@@ -1,18 +1,22 @@
-"""Descriptions of data become constants; each construct gets a single form, expected by later passes."""
+"""Canonical forms: one form for each construct, constants for descriptions of data, initializers for Constants."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import cuts, indices
-from onnxopt.graph import Shape, Value
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.proto.messages import Array
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
+from onnxopt.proto.messages import Array, tensor_bytes
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.startup.record import record
+
+# Descriptions of data become constants; each construct gets a single form, expected by later passes.
 
 
 @rewrite(op.CastLike(var("x"), var("like"), name="cast"))
@@ -171,3 +175,57 @@ class Canonicalize(RewritePass):
         range_of_scalars,
         constant_on_the_right,
     )
+
+
+# Constant nodes become initializers where a scope can hold them.
+
+
+@register
+@record(frozen=True)
+class LiftConstants(GraphPass):
+    """Constant() -> y becomes the initializer y; so does Identity(constant) -> y for an output y of a body.
+
+    Applies when: the constant is dense and the scope holds initializers (not in functions, nor in bodies before IR 4).
+    Keeps: the tensor as it is, with its documentation; a Constant that is itself a graph output.
+    """
+
+    info = PassInfo("lift-constants", opt_level=1, ops=("Constant", "Identity"))
+    max_copy: int = option(1024, "an outer constant that a body only hands out is copied up to this many bytes")
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if not graph.holds_initializers:
+            return
+        for node in list(graph.by_op.get("Constant", ())):
+            value = node.outputs[0]
+            if value is None or not value.constant or (value.is_output and graph.is_bound_by_name):
+                continue
+            tensor = _tensor(node)
+            if tensor is not None:
+                value.tensor = tensor
+                tensor.name = value.name
+            else:
+                value.array = node.constant_array()
+            graph.add_initializer(value, removed=True)
+            graph.remove(node)
+            ctx.count("constant_to_initializer")
+        if not graph.is_bound_by_name:
+            for node in list(graph.by_op.get("Identity", ())):
+                self._copy_into_body(node, graph, ctx)
+
+    def _copy_into_body(self, node: Node, graph: Graph, ctx: PassContext) -> None:
+        """Replace an Identity of a small outer constant by an initializer of the body: outputs must belong to
+        the body."""
+        source, value = node.inputs[0], node.outputs[0]
+        if source is None or value is None or not source.constant or not value.is_output:
+            return
+        if tensor_bytes(*source.constant_type()) > self.max_copy:
+            return
+        value.array = source.array
+        graph.add_initializer(value, removed=True)
+        graph.remove(node)
+        ctx.count("constant_body_output")
+
+
+def _tensor(node: Node) -> TensorProto | None:
+    a = node.attributes.get("value")
+    return a.t if a is not None else None

@@ -1,7 +1,8 @@
-"""Independent iterations of a Loop become a single computation with an additional axis."""
+"""Recurrences: steps of a Loop computed at once, axes of a Scan, and initial states of recurrent operators."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
@@ -9,14 +10,19 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import distinct
+from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import MULTIDIRECTIONAL, RANDOM, REDUCTIONS, UNARY
+from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.forms import FORMS, listed_axes, operands
 from onnxopt.rewriting.inline import forward_results
 from onnxopt.rewriting.parts import insert_new, of_axes
+
+# Independent iterations of a Loop become a single computation with an additional axis.
 
 _TRIPS: Final = 1 << 12
 _PICKED: Final = 1 << 16  # indices stored for all iterations
@@ -234,3 +240,132 @@ def _rank(v: Operand) -> int | None:
     if isinstance(v, _Step):
         return v.rank
     return types.rank(v) if v is not None else None
+
+
+# Transposes around a Scan, replaced by scan axes.
+
+_SCAN_OF_AXES = 9  # first opset with scan axes
+
+
+@register
+class ScanAxes(GraphPass):
+    """Scan(Transpose(x)) = Scan(x) along another axis; Transpose(Scan(x)) = Scan(x), collected along another axis.
+
+    Applies when: the Transpose moves the scanned axis and keeps the order of the others, and inner values have no other
+    readers.
+    Recurrences scan over time, the second axis of a batch; distances of scikit-learn's neighbours scan over rows.
+    """
+
+    info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",), ops=("Scan",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < _SCAN_OF_AXES:
+            return
+        for node in graph.by_op.get("Scan", ()):
+            scanned = node.attr("num_scan_inputs")
+            if not node.has_references and isinstance(scanned, int) and 0 < scanned <= len(node.inputs):
+                _read_untransposed(node, len(node.inputs) - scanned, ctx)
+                _collect_transposed(graph, node, len(node.inputs) - scanned, ctx)
+
+
+def _read_untransposed(scan: Node, states: int, ctx: PassContext) -> None:
+    for i in range(states, len(scan.inputs)):
+        given = scan.inputs[i]
+        transpose = given.producer if given is not None else None
+        if given is None or transpose is None or transpose.op != "Transpose" or given.only_user is not scan:
+            continue
+        perm, source = _perm(transpose), transpose.inputs[0]
+        axes = _axes(scan, "scan_input_axes", len(scan.inputs) - states)
+        if perm is None or source is None or len(scan.places(given)) > 1:
+            continue
+        axis = axes[i - states] % len(perm)
+        if _others_stay(perm, axis) and ctx.spend("input", at=transpose):
+            axes[i - states] = perm[axis]
+            scan.set_input(i, source)
+            scan.set_attr("scan_input_axes", axes)
+
+
+def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext) -> None:
+    for i in range(states, len(scan.outputs)):
+        made = scan.outputs[i]
+        transpose = made.only_user if made is not None else None
+        if made is None or transpose is None or transpose.op != "Transpose" or transpose.graph is not graph:
+            continue
+        perm = _perm(transpose)
+        if perm is None:
+            continue
+        axes = _axes(scan, "scan_output_axes", len(scan.outputs) - states)
+        axis = perm.index(axes[i - states] % len(perm))
+        if _others_stay(perm, axis) and ctx.spend("output", at=transpose):
+            axes[i - states] = axis
+            graph.take_over(transpose.output, scan, i)
+            graph.remove(transpose)
+            scan.set_attr("scan_output_axes", axes)
+
+
+def _perm(transpose: Node) -> tuple[int, ...] | None:
+    """Return the permutation if valid and known, else None."""
+    given: Value | None = transpose.inputs[0]
+    rank = types.rank(given) if given is not None else None
+    return None if transpose.has_references or not rank else known_order(transpose, rank)
+
+
+def _others_stay(perm: Sequence[int], axis: int) -> bool:
+    rest = [*perm[:axis], *perm[axis + 1 :]]
+    return rest == sorted(rest)
+
+
+def _axes(scan: Node, attribute: str, count: int) -> list[int]:
+    given = list(scan.attr(attribute) or [])
+    return given + [0] * (count - len(given))
+
+
+# Optional inputs equal to their default.
+
+_STATES: Final = (5, 6)  # initial states of a recurrent operator
+_MAX_EXAMINED: Final = 32  # values examined
+
+
+@register
+class DefaultInputs(GraphPass):
+    """Removes initial states of recurrent networks that are zero, for any size.
+
+    Applies when: the state is a constant of zeros, or zeros of a computed shape, perhaps sliced, reshaped or
+    concatenated.
+    """
+
+    info = PassInfo("default-inputs", opt_level=1, ops=RECURRENT)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for op in RECURRENT:
+            for node in graph.by_op.get(op, ()):
+                for i in _STATES:
+                    value = node.input(i)
+                    if value is None or not _is_zero(value):
+                        continue
+                    if ctx.spend("zero_state", at=node):
+                        node.set_input(i, None)
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether every element is +0, followed through operators that move or concatenate elements."""
+    asked = [value]
+    for value in asked:
+        if value.constant:
+            array = distinct(value.array)
+            if element_kind(array) not in "fiu" or array.tobytes().strip(b"\0") or array.any():  # E8M0 has no zero
+                return False
+            continue
+        node = value.producer
+        if node is None or node.has_references or len(asked) > _MAX_EXAMINED:
+            return False
+        if node.op == "ConstantOfShape":
+            fill = node.attr("value")
+            if fill is not None and fill.tobytes().strip(b"\0"):
+                return False
+        elif node.op in ("Cast", "Concat") or node.op in PICKS:
+            handed_on = node.inputs if node.op == "Concat" else node.inputs[:1]
+            asked += [v for v in handed_on if v is not None and v not in asked]
+        else:
+            return False
+    return True

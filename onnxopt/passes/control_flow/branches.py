@@ -1,4 +1,4 @@
-"""Conditions of an If implied by its readers."""
+"""If: conditions implied by its readers, and the taken branch inlined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.inline import misleads
+from onnxopt.rewriting.inline import forward_results, misleads, obstacle
+
+# Conditions of an If implied by its readers.
 
 _BRANCHES: Final = ("then_branch", "else_branch")
 _NOTS: Final = 4  # chained Not operators looked through
@@ -102,3 +104,34 @@ def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
             behind += [(n.output, not is_so) for n in readers if n.op == "Not" and n.outputs[0] is not None]
         stack = behind
     return found
+
+
+# Inlines the taken branch of an If with a known condition.
+
+
+@register
+class InlineBranches(GraphPass):
+    """If(true) then A else B = A, inlined into the outer scope.
+
+    Applies when: the condition is constant.
+    Keeps: names of the If's results; an Identity for results that are outer values, initializers, or repeated outputs.
+    Not done: branches marked `onnxopt.skip`; initializers of a branch in a function, which cannot hold any.
+    """
+
+    info = PassInfo("inline-branches", opt_level=1, ops=("If",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        inlined = False
+        for node in list(graph.by_op.get("If", ())):
+            condition = node.inputs[0]
+            if condition is None or not condition.constant or condition.array.size != 1:
+                continue
+            body = node.bodies["then_branch" if bool(condition.array.item()) else "else_branch"]
+            reason = obstacle(graph, body) or (REFUSED if misleads(zip(node.outputs, body.outputs)) else "")
+            if reason:
+                ctx.decline("inlined", reason, repr(node))
+            elif ctx.spend("inlined", at=node):
+                forward_results(graph, node, graph.inline(body))
+                inlined = True
+        if inlined:
+            types.update(graph.model)  # downstream shapes were the union of both branches

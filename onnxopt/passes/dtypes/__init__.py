@@ -1,1 +1,0 @@
-"""Element types: conversion to narrow floats, and indices in 64 bits."""
