@@ -18,7 +18,6 @@ from onnxopt.api.telling import log
 from onnxopt.errors import UsageError, file_path
 from onnxopt.io.load import load_whole
 from onnxopt.optimizer import Report
-from onnxopt.optimizer.remarks import remarks
 from onnxopt.pipeline import Instrument
 from onnxopt.pipeline.context import Trace
 from onnxopt.verification import VerifyOptions
@@ -176,7 +175,7 @@ def optimize(
         )
         if output is None:
             report.data = []  # which are in the model
-        log(report, remarks(report, options, [os.fspath(plugin) for plugin in plugins]), verified=verify)
+        log(report, report.remarks(options, [os.fspath(plugin) for plugin in plugins]), verified=verify)
         return Result(report, load_whole(made) if output is None else made.absolute())
 
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxopt.api.telling import warn
 from onnxopt.arguments import all_in, dict_in
 from onnxopt.optimizer import OptimizeOptions
 from onnxopt.worker.limits import Limits
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+
+    class TypedDict:
+        """Keeps annotations as text. `typing.TypedDict` compiles each annotation, in a millisecond of each start."""
+
+        def __init_subclass__(cls, total: bool) -> None:
+            cls.__annotations__ = {**cls.__base__.__annotations__, **cls.__annotations__}
 
 
 class Settings(TypedDict, total=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from textwrap import wrap
 from typing import Any, Final, TypeVar
 
 import click
@@ -66,6 +65,8 @@ class HeadedCommand(ProjectCommand):
                 with formatter.section(title):
                     _describe(options, ctx, formatter)
             return
+        from textwrap import wrap
+
         with formatter.section("More options, which --help-all describes"):
             for title, options in headed.items():
                 names = ", ".join(max(option.opts, key=len) for option in options)

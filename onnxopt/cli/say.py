@@ -9,8 +9,6 @@ from codecs import register_error
 from collections.abc import Iterable
 from io import TextIOWrapper
 from itertools import islice
-from shutil import get_terminal_size
-from textwrap import TextWrapper
 from typing import Final, TextIO
 
 import click
@@ -74,8 +72,15 @@ def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
 
 def _fitted(text: str, stream: TextIO) -> list[str]:
     """Returns the text as lines for the width of a terminal, with its indent; elsewhere as a single line."""
-    if not stream.isatty() or len(text) <= (width := get_terminal_size().columns):
+    if not stream.isatty():
         return [text]
+    from shutil import get_terminal_size
+
+    width = get_terminal_size().columns
+    if len(text) <= width:
+        return [text]
+    from textwrap import TextWrapper
+
     within = " " * (len(text) - len(text.lstrip()))
     fitting = TextWrapper(width, initial_indent=within, subsequent_indent=within)
     fitting.break_long_words = fitting.break_on_hyphens = False  # names can be copied

@@ -95,9 +95,7 @@ class Single:
         if not telling.quiet and telling.format == "text":
             _print(report.to_dict(), telling)
         watch.report()
-        from onnxopt.optimizer.remarks import remarks
-
-        for line in remarks(report, options, given["plugins"]):
+        for line in report.remarks(options, given["plugins"]):
             say(line, err=True)
         code = 3 if report.rolled_back else 0
         if telling.wanted:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,8 @@ def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
     The result is written to stdout at the end of the block, unless an error was raised. A result with external data is
     refused. Raises ModelError and UsageError.
     """
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
         given, made = Path(source), Path(destination)
         if is_stream(source):
@@ -49,6 +49,8 @@ def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _read(given: Path) -> None:
+    import shutil
+
     from onnxopt.io.external import external_tensors
     from onnxopt.io.load import read_proto
 
@@ -61,6 +63,8 @@ def _read(given: Path) -> None:
 
 
 def _write(made: Path) -> None:
+    import shutil
+
     if len(list(made.parent.iterdir())) > 1:
         raise ModelError(
             "the result has external data, which stdout does not carry", "name a file as OUT, or --external inline"

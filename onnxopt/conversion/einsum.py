@@ -8,15 +8,14 @@ from typing import TypeAlias
 from onnx import NodeProto
 
 from onnxopt.analysis.shapes.symbolic import Size
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.operators.einsum import Equation, Letters, read_equation
 
-FORMS = Forms()
 Operand: TypeAlias = tuple[str, Letters]  # name and axes of a value
 
 
-@FORMS.before(12, "Einsum")
+@before(12, "Einsum")
 def _einsum(call: Call) -> list[NodeProto]:
     """Einsum(x, y) = Transpose(ReduceSum(MatMul(x', y'))), where x' and y' have the axes in one order."""
     names = [call.input(i) for i in range(len(call.node.input))]

@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 from onnx import NodeProto
 
-from onnxopt.conversion import einsum, older_quantizers, older_sizes, older_types, rotary, written
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.operators import REDUCTIONS
 from onnxopt.rewriting.forms import FORMS as ATTRIBUTES
@@ -27,11 +26,10 @@ _NEW_VALUES: Final = {
     ("ScatterElements", 18): ("reduction", ("max", "min")),
     ("ScatterND", 18): ("reduction", ("max", "min")),
 }
-FORMS = Forms()
 
 
-@FORMS.before(19, "Pad", "Resize")
-@FORMS.before(18, "ScatterElements", "ScatterND")
+@before(19, "Pad", "Resize")
+@before(18, "ScatterElements", "ScatterND")
 def _new_value(call: Call) -> None:
     """f(x, mode) = f(x, mode), but for the new modes."""
     name, values = _NEW_VALUES[call.node.op_type, call.since]
@@ -39,7 +37,7 @@ def _new_value(call: Call) -> None:
         raise Unsayable(f"`{name}` cannot be {call.attr(name)} before opset {call.since}")
 
 
-@FORMS.before(13, "Squeeze", "Unsqueeze")
+@before(13, "Squeeze", "Unsqueeze")
 def _attributes(call: Call) -> list[NodeProto] | None:
     """f(x, axes) = f(x; axes)."""
     if not call.input(1):
@@ -48,8 +46,8 @@ def _attributes(call: Call) -> list[NodeProto] | None:
     return call.rewritten(inputs=[call.input(0)], **{name: call.constant(1, name).reshape(-1).tolist()})
 
 
-@FORMS.before(13, "ReduceSum")
-@FORMS.before(18, *(op for op in REDUCTIONS if op != "ReduceSum"))
+@before(13, "ReduceSum")
+@before(18, *(op for op in REDUCTIONS if op != "ReduceSum"))
 def _axes(call: Call) -> list[NodeProto]:
     """Reduce(x, axes) = Reduce(x; axes); of no axes: x where nothing is to be done then."""
     axes = call.constant(1, "axes").reshape(-1).tolist() if call.input(1) else []
@@ -61,15 +59,15 @@ def _axes(call: Call) -> list[NodeProto]:
     return call.op.nodes
 
 
-@FORMS.before(19, "AveragePool")
-@FORMS.before(18, "LpPool")
+@before(19, "AveragePool")
+@before(18, "LpPool")
 def _undilated(call: Call) -> list[NodeProto] | None:
     """f(x; dilations = 1) = f(x)."""
     given = call.attr("dilations")
     return call.rewritten(without=["dilations"]) if given is not None and set(given) <= {1} else None
 
 
-@FORMS.before(13, "Softmax", "LogSoftmax", "Hardmax")
+@before(13, "Softmax", "LogSoftmax", "Hardmax")
 def _along_the_last(call: Call) -> list[NodeProto]:
     """f(x; axis) = Transpose(f(Transpose x; -1)); before, all axes from `axis` on were joined."""
     axis = call.attr("axis")
@@ -83,7 +81,7 @@ def _along_the_last(call: Call) -> list[NodeProto]:
     return call.op.nodes
 
 
-@FORMS.before(12, "Constant")
+@before(12, "Constant")
 def _as_tensor(call: Call) -> list[NodeProto] | None:
     """Constant(value_ints) = Constant(value)."""
     (said,) = call.node.attribute
@@ -96,7 +94,7 @@ def _as_tensor(call: Call) -> list[NodeProto] | None:
     return None
 
 
-@FORMS.before(12, "Dropout")
+@before(12, "Dropout")
 def _inference(call: Call) -> list[NodeProto]:
     """Dropout(x, ratio, False) = Dropout(x), and a mask of true."""
     if call.input(2) and call.constant(2, "training_mode").any():
@@ -108,7 +106,7 @@ def _inference(call: Call) -> list[NodeProto]:
     return [*call.op.nodes, dropout]
 
 
-@FORMS.before(16, "RoiAlign")
+@before(16, "RoiAlign")
 def _shifted_later(call: Call) -> list[NodeProto]:
     """RoiAlign(x; output_half_pixel) = RoiAlign(x)."""
     mode = call.attr("coordinate_transformation_mode")
@@ -117,7 +115,7 @@ def _shifted_later(call: Call) -> list[NodeProto]:
     return call.rewritten(without=["coordinate_transformation_mode"])
 
 
-@FORMS.before(20, "GridSample")
+@before(20, "GridSample")
 def _mode_names(call: Call) -> list[NodeProto]:
     """GridSample(x; linear) = GridSample(x; bilinear)."""
     if call.rank() != 4:
@@ -126,13 +124,9 @@ def _mode_names(call: Call) -> list[NodeProto]:
     return call.rewritten(mode={"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))
 
 
-@FORMS.before(20, "DFT")
+@before(20, "DFT")
 def _axis_of_dft(call: Call) -> list[NodeProto]:
     """DFT(x, n, axis) = DFT(x, n; axis)."""
     axis = int(call.constant(2, "axis").reshape(())) if call.input(2) else -2
     inputs = [n for n in call.node.input[:2] if n]
     return call.rewritten(inputs=inputs, axis=axis % call.rank())
-
-
-_FILES: Final = (older_sizes, older_types, older_quantizers, written, rotary, einsum)
-TABLE: Final = {key: form for forms in (FORMS, *(file.FORMS for file in _FILES)) for key, form in forms.items()}

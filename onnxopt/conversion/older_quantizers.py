@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from onnx import NodeProto, TensorProto
 
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import numpy_dtype
 
-FORMS = Forms()
 
-
-@FORMS.before(13, "DequantizeLinear")
+@before(13, "DequantizeLinear")
 def _dequantized(call: Call) -> list[NodeProto]:
     """DequantizeLinear(x, s, z; axis) = (x - z) · s; before, no attribute `axis`."""
     if _is_single(call):
@@ -26,7 +24,7 @@ def _dequantized(call: Call) -> list[NodeProto]:
     return call.op.nodes
 
 
-@FORMS.before(13, "QuantizeLinear")
+@before(13, "QuantizeLinear")
 def _quantized(call: Call) -> list[NodeProto]:
     """QuantizeLinear(x, s, z; axis) = Cast(Clip(Round(x / s) + z)); before, no attribute `axis`."""
     if _is_single(call):
@@ -53,7 +51,7 @@ def _column(call: Call, name: str) -> str:
     return call.op("Reshape", name, call.op.constant([-1] + [1] * (rank - 1 - call.attr("axis") % rank)))
 
 
-@FORMS.before(21, "QuantizeLinear")
+@before(21, "QuantizeLinear")
 def _zero_point(call: Call) -> list[NodeProto] | None:
     """QuantizeLinear(x, s; output_dtype) = QuantizeLinear(x, s, 0)."""
     kind = call.attr("output_dtype")
@@ -67,7 +65,7 @@ def _zero_point(call: Call) -> list[NodeProto] | None:
     return call.rewritten(inputs=[*call.node.input[:2], zero], without=["output_dtype"])
 
 
-@FORMS.before(23, "DequantizeLinear")
+@before(23, "DequantizeLinear")
 def _of_its_scale(call: Call) -> list[NodeProto] | None:
     """DequantizeLinear(x, s; output_dtype) = DequantizeLinear(x, s), of the type of s."""
     given = call.attr("output_dtype")

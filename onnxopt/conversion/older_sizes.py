@@ -9,14 +9,12 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis.shapes.symbolic import vanishes_with
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.proto.messages import Array, numpy_dtype
 
-FORMS = Forms()
 
-
-@FORMS.before(18, "Split")
+@before(18, "Split")
 def _equal_parts(call: Call) -> list[NodeProto] | None:
     """Split(x; num_outputs) = Split(x) for equal parts, Split(x, sizes) for a smaller last part."""
     count = call.attr("num_outputs")
@@ -33,7 +31,7 @@ def _equal_parts(call: Call) -> list[NodeProto] | None:
     return call.rewritten(inputs=[call.input(0), sizes], without=["num_outputs"])
 
 
-@FORMS.before(13, "Split")
+@before(13, "Split")
 def _part_by_part(call: Call) -> list[NodeProto] | None:
     """Split(x, sizes) = Split(x; sizes), or a Slice for each part where the sizes are computed."""
     if not call.input(1):
@@ -62,7 +60,7 @@ def _spread(call: Call, i: int, what: Array, around: Callable[[int], str], rank:
     return call.op("Concat", *piece, axis=0)
 
 
-@FORMS.before(18, "Pad")
+@before(18, "Pad")
 def _pad_axes(call: Call) -> list[NodeProto] | None:
     """Pad(x, p, c, axes) = Pad(x, p with zeros for the other axes, c)."""
     if not call.input(3):
@@ -73,7 +71,7 @@ def _pad_axes(call: Call) -> list[NodeProto] | None:
     return call.rewritten(inputs=[call.input(0), pads, *filter(None, [call.input(2)])])
 
 
-@FORMS.before(18, "Resize")
+@before(18, "Resize")
 def _resize_axes(call: Call) -> list[NodeProto] | None:
     """Resize(x, s; axes) = Resize(x, s with ones, or the sizes of x, for the other axes)."""
     axes = call.attr("axes")
@@ -92,7 +90,7 @@ def _resize_axes(call: Call) -> list[NodeProto] | None:
     return call.rewritten(inputs=[x, roi, scales, *filter(None, [sizes])], without=["axes"])
 
 
-@FORMS.before(13, "Resize")
+@before(13, "Resize")
 def _all_operands(call: Call) -> list[NodeProto] | None:
     """Resize(x, , , sizes) = Resize(x, [], [], sizes)."""
     if call.input(1) and call.input(2):
@@ -101,7 +99,7 @@ def _all_operands(call: Call) -> list[NodeProto] | None:
     return call.rewritten(inputs=[call.input(0), *given, *filter(None, [call.input(3)])])
 
 
-@FORMS.before(14, "Reshape")
+@before(14, "Reshape")
 def _without_zeros(call: Call) -> list[NodeProto] | None:
     """Reshape(x, s; allowzero) = Reshape(x, s), where no zero is in s, or x has one at the same place."""
     if not call.attr("allowzero"):
@@ -135,7 +133,7 @@ def _filled(call: Call) -> list[NodeProto]:
     return op.nodes
 
 
-@FORMS.before(15, "Shape")
+@before(15, "Shape")
 def _part_of_shape(call: Call) -> list[NodeProto] | None:
     """Shape(x; start, end) = Slice(Shape(x), start, end)."""
     start, end = call.attr("start"), call.attr("end")

@@ -6,29 +6,28 @@ from typing import Final
 
 from onnx import NodeProto, TensorProto
 
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call
 from onnxopt.proto.element_types import BY_CODE, FLOATS, INTEGERS
 from onnxopt.proto.messages import numpy_dtype
 
-FORMS = Forms()
 _NARROW: Final = frozenset(code for code in INTEGERS if BY_CODE[code].bits < 32)
 
 
-@FORMS.before(20, "ReduceMax", "ReduceMin")
-@FORMS.before(13, "Pad")
+@before(20, "ReduceMax", "ReduceMin")
+@before(13, "Pad")
 def _of_booleans(call: Call) -> list[NodeProto] | None:
     """f(x) = Cast(f(Cast x)), of booleans as int32."""
     return call.widely(TensorProto.INT32, (0, 2)) if call.element_type() == TensorProto.BOOL else None
 
 
-@FORMS.before(14, "Add", "Sub", "Mul", "Div")
+@before(14, "Add", "Sub", "Mul", "Div")
 def _of_small_integers(call: Call) -> list[NodeProto] | None:
     """a + b = Cast(Cast a + Cast b), of 8 and 16 bits in 64."""
     return call.widely(TensorProto.INT64, (0, 1)) if call.element_type() in _NARROW else None
 
 
-@FORMS.before(12, "Max", "Min")
+@before(12, "Max", "Min")
 def _chosen(call: Call) -> list[NodeProto] | None:
     """Max(a, b) = Where(a > b, a, b), of integers."""
     if call.element_type() in FLOATS | {0}:
@@ -43,7 +42,7 @@ def _chosen(call: Call) -> list[NodeProto] | None:
     return call.op.nodes
 
 
-@FORMS.before(12, "Clip")
+@before(12, "Clip")
 def _clipped(call: Call) -> list[NodeProto] | None:
     """Clip(x, a, b) = Min(Max(x, a), b), of integers."""
     if call.element_type() in FLOATS | {0}:
@@ -57,7 +56,7 @@ def _clipped(call: Call) -> list[NodeProto] | None:
     return call.op.nodes
 
 
-@FORMS.before(12, "Pow")
+@before(12, "Pow")
 def _one_type(call: Call) -> list[NodeProto] | None:
     """xⁿ = Cast(Cast(x)^Cast(n)): both of the same float type."""
     base, power = call.element_type(0), call.element_type(1)
@@ -68,8 +67,8 @@ def _one_type(call: Call) -> list[NodeProto] | None:
     return call.widely(TensorProto.DOUBLE, (0, 1))
 
 
-@FORMS.before(15, "CastLike")
-@FORMS.before(19, "CastLike")
+@before(15, "CastLike")
+@before(19, "CastLike")
 def _cast(call: Call) -> list[NodeProto]:
     """CastLike(x, y) = Cast(x), to the type of y."""
     saturate = 1 if call.attr("saturate") is None else call.attr("saturate")
@@ -78,7 +77,7 @@ def _cast(call: Call) -> list[NodeProto]:
     return call.op.nodes
 
 
-@FORMS.before(28, "Mod")
+@before(28, "Mod")
 def _of_floats(call: Call) -> list[NodeProto] | None:
     """Mod(a, b) = r + b where r and b are of different sign, else r, where r = Mod(a, b; fmod)."""
     if call.attr("fmod") or call.element_type() not in FLOATS:

@@ -15,10 +15,19 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxopt.conversion import (  # noqa: F401  they enter their forms into the table
+    einsum,
+    older_forms,
+    older_quantizers,
+    older_sizes,
+    older_types,
+    rotary,
+    written,
+)
+from onnxopt.conversion.boundaries import TABLE
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.conversion.fitting import unfit, without_news
 from onnxopt.conversion.known import Known
-from onnxopt.conversion.older_forms import TABLE
 from onnxopt.conversion.written_out import Definitions
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import find_schema

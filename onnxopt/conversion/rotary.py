@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call
 
-FORMS = Forms()
 
-
-@FORMS.before(23, "RotaryEmbedding")
+@before(23, "RotaryEmbedding")
 def _rotary_embedding(call: Call) -> list[NodeProto]:
     """RotaryEmbedding(x, cos, sin) = Concat(cos·a - sin·b, sin·a + cos·b, rest), where x = Concat(a, b, rest).
 

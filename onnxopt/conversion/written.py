@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxopt.conversion.boundaries import Forms
+from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.proto.messages import numpy_dtype
-
-FORMS = Forms()
 
 
 class _Wide:
@@ -44,7 +42,7 @@ def _last_axes(call: Call) -> list[int]:
     return list(range(axis - call.rank() if axis >= 0 else axis, 0))
 
 
-@FORMS.before(17, "LayerNormalization")
+@before(17, "LayerNormalization")
 def _layer_norm(call: Call) -> list[NodeProto]:
     """LayerNormalization(x, s, b) = d / √(mean d² + ε) · s + b, where d = x - mean x."""
     wide, axes, op = _Wide(call), _last_axes(call), call.op
@@ -56,7 +54,7 @@ def _layer_norm(call: Call) -> list[NodeProto]:
     return wide.scaled(op("Div", d, deviation), call.input(1), call.input(2))
 
 
-@FORMS.before(23, "RMSNormalization")
+@before(23, "RMSNormalization")
 def _rms_norm(call: Call) -> list[NodeProto]:
     """RMSNormalization(x, s) = x / √(mean x² + ε) · s."""
     wide, op = _Wide(call), call.op
@@ -65,8 +63,8 @@ def _rms_norm(call: Call) -> list[NodeProto]:
     return wide.scaled(op("Div", wide.x, root), call.input(1), "")
 
 
-@FORMS.before(18, "GroupNormalization")
-@FORMS.before(21, "GroupNormalization")
+@before(18, "GroupNormalization")
+@before(21, "GroupNormalization")
 def _group_norm(call: Call) -> list[NodeProto]:
     """GroupNormalization(x, s, b) = InstanceNormalization(groups of x) · s + b; before opset 21 s, b are of a group."""
     wide, op, groups = _Wide(call), call.op, call.attr("num_groups")
@@ -84,7 +82,7 @@ def _group_norm(call: Call) -> list[NodeProto]:
     return op.nodes
 
 
-@FORMS.before(14, "Trilu")
+@before(14, "Trilu")
 def _trilu(call: Call) -> list[NodeProto]:
     """Trilu(x, k) = Where(column ≥ row + k, x, 0); of the lower part column ≤ row + k."""
     op, x, kind = call.op, call.input(0), call.needed_type()
@@ -101,7 +99,7 @@ def _trilu(call: Call) -> list[NodeProto]:
     return op.nodes
 
 
-@FORMS.before(20, "Gelu")
+@before(20, "Gelu")
 def _gelu(call: Call) -> list[NodeProto] | None:
     """Gelu(x) = x · (Erf(x / √2) + 1) · ½."""
     if call.attr("approximate") != "none":
@@ -113,7 +111,7 @@ def _gelu(call: Call) -> list[NodeProto] | None:
     return call.op.nodes
 
 
-@FORMS.before(20, "AffineGrid")
+@before(20, "AffineGrid")
 def _affine_grid(call: Call) -> list[NodeProto]:
     """AffineGrid(θ, size) = Σ xₖ · θ[:, :, k] + θ[:, :, last], where xₖ are the places of pixels along an axis, from -1
     to 1. The definition of the standard takes no batch of 1."""

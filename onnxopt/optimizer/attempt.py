@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.conversion.name_nodes import name_nodes
-from onnxopt.conversion.rename import checked_names, rename
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
@@ -54,11 +52,20 @@ def optimize_model(
     """
     options = options or OptimizeOptions()
     fixed, converted = specialise(model, options.dims, options.shapes), options.convert(model)
-    options = replace(options, rename=checked_names(model, options.rename)) if options.rename else options
+    options = _with_names(options, model)
     report = execute(options.passes(), model, options.context(instruments, trace))
     report.warnings += converted.told
     _finish(model, options, outputs=bool(fixed or converted.freed))
     return report
+
+
+def _with_names(options: OptimizeOptions, model: Model) -> OptimizeOptions:
+    """Return the options with names in place of positions. Raises UsageError for a name that the model cannot have."""
+    if not options.rename:
+        return options
+    from onnxopt.conversion.rename import checked_names
+
+    return replace(options, rename=checked_names(model, options.rename))
 
 
 def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
@@ -72,8 +79,13 @@ def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
         declare_outputs(model)
         if options.infer_shapes:
             declare_values(model)
-    rename(model, options.rename)
+    if options.rename:
+        from onnxopt.conversion.rename import rename
+
+        rename(model, options.rename)
     if options.name_nodes:
+        from onnxopt.conversion.name_nodes import name_nodes
+
         name_nodes(model)
 
 
@@ -128,8 +140,7 @@ def attempt(
         model = options.load(source, stored=True)
         data = Watch.data(model)
         fixed = specialise(model, options.dims, options.shapes)
-        if options.rename:
-            options = replace(options, rename=checked_names(model, options.rename))
+        options = _with_names(options, model)
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         nodes, converted = model.node_count(), options.convert(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIE
 if TYPE_CHECKING:
     from onnxopt.conversion.int64_left import Int64
     from onnxopt.optimizer.forms import Choice
+    from onnxopt.optimizer.options import OptimizeOptions
     from onnxopt.verification import Verification
 
 
@@ -69,6 +71,14 @@ class Report:
     def ok(self) -> bool:
         """Whether the result computes the original's function: unchanged, or proven by verification."""
         return not self.changed or (self.verification is not None and self.verification.ok)
+
+    def remarks(self, options: OptimizeOptions, plugins: Sequence[str] = ()) -> list[str]:
+        """Return warnings and hints about a run with `options` and the loaded `plugins`."""
+        if not (self.rolled_back or options.disable or plugins):
+            return []
+        from onnxopt.optimizer.remarks import remarks
+
+        return remarks(self, options, plugins)
 
     def to_dict(self) -> dict[str, Any]:
         return dict(plain(self))
