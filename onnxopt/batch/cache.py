@@ -21,8 +21,6 @@ from onnxopt.batch.job import Job
 from onnxopt.batch.places import file_digest, files_of
 from onnxopt.io.changes import Watch
 
-# The user's key that authenticates cache entries, in a file made on first use.
-
 VARIABLE: Final = "ONNXOPT_CACHE_KEY"  # a secret of a build system, whose machines have no permanent home
 _BYTES: Final = 32
 
@@ -85,8 +83,6 @@ def _make(file: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
 
-
-# Cache of results, by digests of all inputs.
 
 _ALONE: Final = "model.onnx"  # name of a result without data files, whose own name is arbitrary
 

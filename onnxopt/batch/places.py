@@ -20,8 +20,6 @@ from onnxopt.io.placing import is_data_of, listed, put_in_place
 from onnxopt.io.staging import MANY, StagingFolder, clear
 from onnxopt.proto.wire import stands_alone
 
-# Models by URL, read and written through fsspec.
-
 
 def is_url(place: str) -> bool:
     """Return whether a place is a URL: `s3://bucket/model.onnx`, `file:///models/model.onnx`."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.batch.cache import Cache
+from onnxopt.batch.cache import Cache, Key
 from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.places import (
     fetch,
@@ -95,12 +95,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             outcome.notes = cache.notes  # includes later notes
         if cache is not None and key is not None:
             shelf = stack.enter_context(staging(job))
-            known = cache.get(key, shelf.path)
-            if known is not None:
-                outcome.report = known.report | {"source": job.source}
-                outcome.report["destination"] = "" if job.check else job.destination
-                outcome.code = known.code
-                _place(job, source, known.model, outcome, shelf, cached=True)
+            if _from_cache(cache, key, job, source, outcome, shelf):
                 return
         folder = stack.enter_context(staging(job))
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
@@ -116,6 +111,17 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         if job.in_place:
             watch.refuse()  # a newer model is not replaced by a result of the older
         _place(job, source, made, outcome, folder, cached=False)
+
+
+def _from_cache(cache: Cache, key: Key, job: Job, source: Path, outcome: Outcome, shelf: StagingFolder) -> bool:
+    """Put a cached result into place; return whether one exists."""
+    known = cache.get(key, shelf.path)
+    if known is None:
+        return False
+    outcome.report = known.report | {"source": job.source, "destination": "" if job.check else job.destination}
+    outcome.code = known.code
+    _place(job, source, known.model, outcome, shelf, cached=True)
+    return True
 
 
 def _optimized(

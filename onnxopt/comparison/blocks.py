@@ -1,4 +1,7 @@
-"""Grouping of nodes into collapsible blocks: by modules in their names, by repetition, else by position."""
+"""Grouping of nodes into collapsible blocks: by modules in their names, by repetition, else by position.
+
+A level has at most a screenful of items: a longer list becomes repeated units, or sections.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,6 @@ import numpy as np
 
 from onnxopt.comparison.counterparts import Counterparts
 from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord
-
-# Grouping of nodes into collapsible blocks: by modules in their names, by repetition, else by position.
-#
-# A level has at most a screenful of items: a longer list becomes repeated units, or sections.
 
 MOST: Final = 48  # items of a level
 _SECTION: Final = 24  # items of a section without repetition
@@ -276,7 +275,7 @@ def _named(root: Block) -> Block:
     return root
 
 
-# Blocks shared by two graphs: made for the larger, and inherited by nodes of the smaller.
+# -- shared by two graphs -------------------------------------------------------------------------------
 
 
 @dataclass

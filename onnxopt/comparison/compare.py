@@ -23,8 +23,6 @@ from onnxopt.graph.value import Value
 from onnxopt.io import load
 from onnxopt.proto.messages import tensor_bytes
 
-# Failed sections of a page, with reasons.
-
 Made = TypeVar("Made")
 Other = TypeVar("Other")
 

@@ -1,4 +1,8 @@
-"""Correspondence between nodes of the original and of the result."""
+"""Correspondence between nodes of the original and of the result.
+
+Nodes of equal operators correspond if they make the same value, else if they have the same name. Further
+correspondences come from the journal of a run, and from values now made by a different node.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,6 @@ from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord, is_elsew
 from onnxopt.graph.value import Value
 from onnxopt.pipeline.instruments import Entry
 from onnxopt.proto.messages import tensor_bytes
-
-# Correspondence between nodes of the original and of the result.
-#
-# Nodes of equal operators correspond if they make the same value, else if they have the same name. Further
-# correspondences come from the journal of a run, and from values now made by a different node.
 
 _COMPARED: Final = 1 << 16  # bytes of constants compared by content
 
@@ -90,16 +89,21 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | No
     _by_values(before, after, found)
     found.merged = {i: targets for i, targets in sorted(found.merged.items()) if i not in found.pair}
     found.rewrites_before = {i: r for i, r in origins.taken.items() if i not in found.pair}
+    found.before = [*_fates(before, after, found, is_run)]
+    found.after = [found.before[back[j]] if j in back else Fate.NEW for j in range(len(after.nodes))]
+    return found
+
+
+def _fates(before: GraphRecord, after: GraphRecord, found: Counterparts, is_run: bool) -> Iterator[Fate]:
+    """Yield the fate of each node of the original."""
     grown = {j for targets in found.merged.values() for j in targets}
     for i, node in enumerate(before.nodes):
         partner = found.pair.get(i)
         if partner is None:
-            found.before.append(Fate.MERGED if i in found.merged else Fate.GONE)
+            yield Fate.MERGED if i in found.merged else Fate.GONE
         else:
             same_work = partner not in grown and _same_work(before, node, after, after.nodes[partner], is_run)
-            found.before.append(Fate.KEPT if same_work else Fate.CHANGED)
-    found.after = [found.before[back[j]] if j in back else Fate.NEW for j in range(len(after.nodes))]
-    return found
+            yield Fate.KEPT if same_work else Fate.CHANGED
 
 
 # -- by name ---------------------------------------------------------------------------------------------
@@ -202,8 +206,6 @@ def _same_value(x: Value, y: Value, is_run: bool) -> bool:
         return False
     return same_constant(x, y)
 
-
-# Nodes named by a verdict or a run, located in both graphs for links and marks.
 
 ScopedName = tuple[str, str]  # (path of a scope, name)
 Spot = tuple[int, int]  # (graph: 0 original, 1 result; index)

@@ -17,8 +17,6 @@ from onnxopt.graph.text import shape_text, type_text
 from onnxopt.graph.value import Value
 from onnxopt.proto.messages import tensor_type, type_name
 
-# Graphs too large to draw by node: a box for each closed block, drawn like a node.
-
 _BOXES: Final = 1_000
 _LENGTH: Final = 120  # characters of a name
 _OPERATORS: Final = 12  # listed in a box
@@ -209,8 +207,6 @@ def _values(
             inputs[k].append(values[v])
     return values, inputs, outputs
 
-
-# Graphs as drawn by the page: node by node, or a box for each block if large.
 
 _NAMES: Final = 2_000_000  # characters of all names, up to which every node is drawn
 

@@ -1,4 +1,4 @@
-"""Reports of a batch: for people, and for build systems."""
+"""Outcomes of a batch: lines for logs, a table for terminals, markdown, annotations and JUnit XML for build systems."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 
 from onnxopt.plaintext import cleaned, counted, harmless
-from onnxopt.reporting import plain, verdict
 from onnxopt.reporting import verdict as judged
-from onnxopt.reporting.plain import data, left_out, size, warnings
+from onnxopt.reporting.plain import data, kept_lines, left_out, size, warnings
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-
-# Outcomes of many models: lines for logs, a table for terminals, markdown for pull requests.
 
 MARK: Final = {"failed": "✗", "would change": "!"}
 
@@ -29,7 +26,7 @@ def lines(outcome: dict[str, Any]) -> Iterator[str]:
     outcome = cleaned(outcome)
     yield _line(outcome)
     if outcome["report"] is not None:
-        yield from (f"  {text}" for text in (*plain.kept_lines(outcome["report"]), *warnings(outcome["report"])))
+        yield from (f"  {text}" for text in (*kept_lines(outcome["report"]), *warnings(outcome["report"])))
     yield from (f"  {text}" for text in places_of(outcome))
 
 
@@ -80,7 +77,7 @@ def places_of(outcome: dict[str, Any]) -> list[str]:
     found = _found(outcome)
     if found is None:
         return []
-    return [*map(verdict.line, verdict.shown(found)), *filter(None, [verdict.more(found)])]
+    return [*map(judged.line, judged.shown(found)), *filter(None, [judged.more(found)])]
 
 
 def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
@@ -112,8 +109,8 @@ def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
     if found is None:
         return []
     known = found["message"] in outcome["message"]  # a failure says why
-    verdict_text = [judged.sentence(found)] if (full or not judged.is_plain(found)) and not known else []
-    return [*verdict_text, *places_of(outcome), *(f"{what}: {text}" for what, text in judged.figures(found) if full)]
+    sentence = [judged.sentence(found)] if (full or not judged.is_plain(found)) and not known else []
+    return [*sentence, *places_of(outcome), *(f"{what}: {text}" for what, text in judged.figures(found) if full)]
 
 
 def summary(outcomes: Sequence[dict[str, Any]]) -> str:
@@ -185,9 +182,6 @@ def _style(outcome: dict[str, Any]) -> str:
     if outcome["status"] == "failed" or outcome["code"] in (1, 2, 4):
         return "red"
     return "yellow" if outcome["code"] else ""
-
-
-# Output for build systems: GitHub's annotations, and JUnit XML.
 
 
 def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -17,8 +17,6 @@ from onnxopt.reporting.plain import verdict as outcome
 from onnxopt.reporting.terminal import Fitting, Name, Text, show
 from onnxopt.reporting.verdict import counts, has_figures, kind, output_label, tolerances
 
-# The report of an optimization in a terminal: passes, rules, declined matches, the verdict.
-
 STYLES: Final = {
     **dict.fromkeys(("equal", "verified", "verified in pieces"), "green"),
     **dict.fromkeys(("within rounding noise", "inconclusive", "not verified"), "yellow"),
@@ -127,8 +125,6 @@ def _declined(pipeline: dict[str, Any]) -> Table:
                 table.add_row(name, reason, f"{d['count']:,}", d["example"])
     return table
 
-
-# `onnxopt verify` in a terminal: the cases as a table.
 
 _MAX_OUTPUTS: Final = 8  # outputs of a case, where none differs
 _DIM: Final = 24  # characters of a dim and its size

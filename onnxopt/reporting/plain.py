@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.reporting import verdict as judged
-
-# Large parts of a model kept by a guard: reported without `-v` as well.
 
 # Passes whose rules decline what is worth folding, time after time: of a whole backbone, then. What stays behind a
 # convolution that is no normalization is ordinary (a residual connection, a Gelu), unless it can be helped.
@@ -25,28 +23,36 @@ _MAX_WEIGHTS: Final = 3  # weights that are named
 
 
 def kept_lines(report: dict[str, Any]) -> Iterator[str]:
-    """Of `api.Report.to_dict()`."""
+    """Returns the large parts of a model kept by a guard, from `api.Report.to_dict()`: told without `-v` as well."""
     for p in report["pipeline"]["passes"]:
         if p["name"] in _FOLDS:
-            for name, rule in p["rules"].items():
-                for reason, (example, count) in _declined(rule):
-                    if count >= _MIN_COUNT and not _is_ordinary(p["name"], reason):
-                        yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
+            yield from _unfolded(p)
         elif p["name"] == "convert-dtype":
-            for rule in p["rules"].values():
-                for reason, (example, count) in _declined(rule):
-                    remedy = _REMEDIES.get(reason) or _remedy(reason)
-                    if remedy and (count >= _MIN_COUNT or not rule["hits"]):
-                        stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
-                        yield f"kept: {stay}: {reason}, for example {example}{remedy}"
-            weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
-            yield from (f"kept: {reason}" for reason in weights[:_MAX_WEIGHTS])
-            if len(weights) > _MAX_WEIGHTS:
-                yield f"kept: and {counted(len(weights) - _MAX_WEIGHTS, 'more weight')} (-v)"
+            yield from _still_float32(p["rules"].values())
 
 
-def _declined(rule: dict[str, Any]) -> Iterator[tuple[str, tuple[str, int]]]:
-    return ((reason, (d["example"], d["count"])) for reason, d in rule["declined"].items())
+def _unfolded(p: dict[str, Any]) -> Iterator[str]:
+    for name, rule in p["rules"].items():
+        for reason, example, count in _declined(rule):
+            if count >= _MIN_COUNT and not _is_ordinary(p["name"], reason):
+                yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
+
+
+def _still_float32(rules: Collection[dict[str, Any]]) -> Iterator[str]:
+    for rule in rules:
+        for reason, example, count in _declined(rule):
+            remedy = _REMEDIES.get(reason) or _remedy(reason)
+            if remedy and (count >= _MIN_COUNT or not rule["hits"]):
+                stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
+                yield f"kept: {stay}: {reason}, for example {example}{remedy}"
+    weights = [reason for rule in rules for reason in rule["declined"] if reason.startswith("`")]
+    yield from (f"kept: {reason}" for reason in weights[:_MAX_WEIGHTS])
+    if len(weights) > _MAX_WEIGHTS:
+        yield f"kept: and {counted(len(weights) - _MAX_WEIGHTS, 'more weight')} (-v)"
+
+
+def _declined(rule: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
+    return ((reason, d["example"], d["count"]) for reason, d in rule["declined"].items())
 
 
 def _is_ordinary(name: str, reason: str) -> bool:
@@ -56,8 +62,6 @@ def _is_ordinary(name: str, reason: str) -> bool:
 def _remedy(reason: str) -> str:
     return "; --freeze-initializers, if nobody overrides it" if reason.endswith(_OVERRIDABLE) else ""
 
-
-# The report of an optimization as plain lines, for pipes and logs, unwrapped for grep.
 
 _MAX_NAMES: Final = 3  # names in a line
 

@@ -1,4 +1,8 @@
-"""The terminal through rich: the only console, and layout for its width."""
+"""The terminal through rich: the only console, and layout for its width.
+
+Tables drop columns instead of cutting figures, and long names fold between parts. Names are plain text, without markup
+or control sequences.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,6 @@ from rich.segment import Segment
 from rich.table import Table
 
 from onnxopt.plaintext import harmless, printable
-
-# Layout for the width of a terminal.
-#
-# Tables drop columns instead of cutting figures, and long names fold between parts.
 
 _UNLIMITED_WIDTH: Final = 10_000
 _ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
@@ -125,8 +125,6 @@ def folded(name: str, width: int, indent: int = 2) -> Iterator[str]:
         name, most = name[end:], max(width - indent, 1)
     yield name
 
-
-# The terminal through rich: the only console. Names are plain text, without markup or control sequences.
 
 _UNBOUNDED: Final = 10_000  # characters: nobody folds what a program or a file is to get
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from onnxopt.plaintext import cleaned, counted, short
 from onnxopt.reporting import verdict
 
-# Places of differences: the nodes of both models, their inputs, and the responsible rewrites.
-
 SIDES: Final = {"a": "original", "b": "result"}
 _PLACES, _NODES, _REWRITES, _READ = 4, 3, 2, 4  # shown of each, unless everything is asked for
 _LONG, _LINE = 96, 160  # characters of what a place is about, and of a rewrite
@@ -112,8 +110,6 @@ def _and_more(count: int, what: str = "") -> str:
     return f"and {counted(count, f'more {what}') if what else f'{count:,} more'}"
 
 
-# A verdict in words: status, compared pieces, the effect of rounding alone, and places of differences.
-
 MARKS: Final = {
     "equal": ("✓", "equal"),
     "verified": ("✓", "verified"),
@@ -195,8 +191,6 @@ def _pieces(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if seen["note"]:
         yield "pieces", seen["note"]
 
-
-# `onnxopt verify` as plain lines for pipes and logs: cases, with an unwrapped line for each output.
 
 _MAX_DIMS: Final = 8  # dynamic dims that each line of a case has
 

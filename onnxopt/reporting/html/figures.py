@@ -10,8 +10,6 @@ from onnxopt.plaintext import cleaned, counted
 from onnxopt.reporting.html.markup import Markup, join, link, tag
 from onnxopt.reporting.plain import change, left_out, pass_hits, statistics, summary, verdict, warnings
 
-# Bars by operator, and the passes in time.
-
 Row = tuple[str, int] | tuple[str, int, int]  # an operator, and how often each model has it
 
 _MAX_OPERATORS: Final = 14  # operators that changed, before the rest is folded
@@ -164,9 +162,6 @@ def _curve(runs: list[dict[str, Any]], starts: list[float], lengths: list[float]
     return tag("div", tag("span", "nodes"), track, tag("span", f"{nodes:,} → {last:,}"), class_="lane curve")
 
 
-# Rewrites of each pass, and reasons of declined rules.
-
-
 def passes(data: dict[str, Any]) -> Markup:
     """Returns a row for each pass with rewrites, with its rules, and the names of all remaining passes."""
     pipeline, times = data["history"]["report"]["pipeline"], data["times"]
@@ -258,9 +253,6 @@ def declined(data: dict[str, Any]) -> Markup:
         id="declined",
         class_="panel",
     )
-
-
-# The report of an optimization as HTML for notebooks.
 
 
 def table(report: dict[str, Any]) -> Markup:

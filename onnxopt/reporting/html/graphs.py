@@ -9,8 +9,6 @@ from onnxopt.plaintext import counted
 from onnxopt.reporting import verdict as told
 from onnxopt.reporting.html.markup import Markup, join, link, tag
 
-# The frame around the graphs; scripts draw the graphs.
-
 _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "+"), ("kept", ""))
 
 
@@ -122,8 +120,6 @@ def _pane(title: str, stats: dict[str, Any]) -> Markup:
         class_="pane",
     )
 
-
-# Places of differences between result and original, with nodes as links into the graphs.
 
 _MAX_ROWS: Final = 6  # nodes of a side, and rewrites, before the rest is folded
 _MARKED: Final = "marked in both graphs; d goes from one to the next"

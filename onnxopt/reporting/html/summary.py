@@ -12,8 +12,6 @@ from onnxopt.reporting.plain import size
 from onnxopt.reporting.stats_text import count, exact, share
 from onnxopt.reporting.verdict import MARKS, figures, grouped
 
-# The head of the page: models, verdict and main figures.
-
 _MOST: Final = 5  # properties before the rest is folded
 _CLASSES: Final = {
     **dict.fromkeys(("equal", "verified", "verified in pieces"), "good"),
@@ -124,8 +122,6 @@ def _notes_of_run(data: dict[str, Any]) -> Iterator[tuple[object, str]]:
         fixed = ", ".join(f"{name} = {n}" for name, n in report["fixed_dims"].items())
         yield f"The result takes these sizes only: {fixed}", "plain"
 
-
-# Contents of a model, or differences of two models: inputs and outputs, weights.
 
 _MAX_ROWS: Final = 12  # rows before the rest is folded
 
