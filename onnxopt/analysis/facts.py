@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
-from onnxopt.analysis.inference import infer_nodes, skeleton, typed_alike
-from onnxopt.graph.dim_names import as_symbol, as_written, rename_dims
+from onnxopt.analysis.inference import Vagueness, downstream, infer_nodes, skeleton, typed_alike, unsettled
+from onnxopt.graph.dim_names import as_symbol, is_invented
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.proto.messages import tensor_type
 
-_OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
 
 
@@ -44,11 +42,6 @@ def _says_more(new: Dim, known: Dim) -> bool:
     return new != known and (known is None or isinstance(new, int) or (is_invented(known) and not is_invented(new)))
 
 
-def is_invented(dim: Dim) -> bool:
-    """Whether a dim is a symbol invented by inference for an unnamed size."""
-    return isinstance(dim, str) and "@" in dim
-
-
 def infer(model: Model) -> None:
     """Infer the main graph and its bodies. Functions are polymorphic, and get no facts.
 
@@ -59,7 +52,7 @@ def infer(model: Model) -> None:
     changed = set(model.marked_since(since))
     better = _infer(model, unsettled(graph, since))
     if better and since >= 0:
-        _infer(model, _behind(graph, better, changed))
+        _infer(model, downstream(graph, better, changed))
 
 
 def _infer(model: Model, part: list[Node]) -> list[Value]:
@@ -74,67 +67,6 @@ def _infer(model: Model, part: list[Node]) -> list[Value]:
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
     own = {as_symbol(name) for name in given if name}
     return _Facts(own, f"@{next(_runs)}", like).add(model, part, inferred.graph)
-
-
-def unsettled(graph: Graph, since: int = -1) -> list[Node]:
-    """Return the nodes with unknown result types, in order: of those changed `since`, if given."""
-    if graph.owners:
-        return list(graph)
-    if since < 0:
-        return _open(graph, set(graph))
-    marked, vague = set(graph.model.marked_since(since)), _Vague()
-    return [n for n in graph if n in marked and vague.is_in(n)]
-
-
-def _behind(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[Node]:
-    """Return downstream nodes of these values with unknown result types, except readers already `done`."""
-    reached: set[Node] = set()
-    vague = _Vague()
-    level = [n for v in better for n in v.users if n not in done and n.graph is graph]
-    while level:
-        level = [n for n in dict.fromkeys(level) if n not in reached and vague.is_in(n)]
-        reached.update(level)
-        level = [n for m in level for v in m.outputs if v is not None for n in v.users]
-    return _open(graph, reached)
-
-
-def _open(graph: Graph, nodes: set[Node]) -> list[Node]:
-    """Return the nodes with unknown result types, in order; the whole graph if they are more than half."""
-    vague = _Vague()
-    found = [n for n in graph if n in nodes and vague.is_in(n)]
-    return list(graph) if 2 * len(found) > graph.size else found
-
-
-class _Vague:
-    """Whether a shape has unknown or invented dims, cached: a network has few different shapes."""
-
-    def __init__(self) -> None:
-        self.known: dict[Shape | None, bool] = {None: True}
-
-    def is_in(self, node: Node) -> bool:
-        for v in node.outputs:
-            if v is not None and (not v.dtype or self.has(v.shape)):
-                return True
-        return False
-
-    def has(self, dims: Shape | None) -> bool:
-        found = self.known.get(dims)
-        if found is None:
-            found = self.known[dims] = any(d is None or is_invented(d) for d in dims or ())
-        return found
-
-
-def other_types(model: Model) -> dict[str, TypeProto]:
-    """Return the types of values other than tensors in the main graph, by name; facts hold tensor types only."""
-    known = model.analyses.get(_OTHER)
-    if not isinstance(known, dict):
-        inferred = infer_nodes(model, list(model.graph))
-        infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
-        known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
-        for kind in known.values():
-            rename_dims(kind, lambda name: str(as_written(name)))
-        model.analyses[_OTHER] = known
-    return known
 
 
 class _Facts:
@@ -158,7 +90,7 @@ class _Facts:
         partial = len(nodes) < model.graph.size
         untyped = [v for n in nodes for v in n.outputs if v is not None and not v.dtype] if partial else []
         self._read(model.graph, nodes, proto)
-        vague = _Vague()
+        vague = Vagueness()
         model.is_vague = self.open or any(vague.has(dims) for _, dims in self.found)
         model.is_vague |= again and partial  # the rest is unchanged
         best: dict[Shape, Shape] = {}

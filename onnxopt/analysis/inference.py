@@ -12,12 +12,12 @@ from onnx.defs import OpSchema
 
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
 from onnxopt.analysis.misread import believed_of, contradicted, depends, forget, hidden, hide
-from onnxopt.graph.dim_names import as_symbol, rename_dims
+from onnxopt.graph.dim_names import as_symbol, as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema, typed_like
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.graph.writer import node_protos, write_functions
 from onnxopt.operators import LIKE_FIRST
 from onnxopt.proto.inference import infer_call, infer_shapes, inferable, open_sizes
@@ -29,6 +29,7 @@ from onnxopt.proto.messages import (
     tensor_value_info,
 )
 
+_OTHER: Final = "types of values that are no tensors"
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices read by inference.
 _DATA_UP_TO: Final = 4096
@@ -245,3 +246,64 @@ def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
             info = ValueInfoProto(name=v.name)
             info.type.tensor_type.elem_type = kind
             yield info
+
+
+def unsettled(graph: Graph, since: int = -1) -> list[Node]:
+    """Return the nodes with unknown result types, in order: of those changed `since`, if given."""
+    if graph.owners:
+        return list(graph)
+    if since < 0:
+        return _open(graph, set(graph))
+    marked, vague = set(graph.model.marked_since(since)), Vagueness()
+    return [n for n in graph if n in marked and vague.is_in(n)]
+
+
+def downstream(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[Node]:
+    """Return downstream nodes of these values with unknown result types, except readers already `done`."""
+    reached: set[Node] = set()
+    vague = Vagueness()
+    level = [n for v in better for n in v.users if n not in done and n.graph is graph]
+    while level:
+        level = [n for n in dict.fromkeys(level) if n not in reached and vague.is_in(n)]
+        reached.update(level)
+        level = [n for m in level for v in m.outputs if v is not None for n in v.users]
+    return _open(graph, reached)
+
+
+def _open(graph: Graph, nodes: set[Node]) -> list[Node]:
+    """Return the nodes with unknown result types, in order; the whole graph if they are more than half."""
+    vague = Vagueness()
+    found = [n for n in graph if n in nodes and vague.is_in(n)]
+    return list(graph) if 2 * len(found) > graph.size else found
+
+
+class Vagueness:
+    """Whether a shape has unknown or invented dims, cached: a network has few different shapes."""
+
+    def __init__(self) -> None:
+        self.known: dict[Shape | None, bool] = {None: True}
+
+    def is_in(self, node: Node) -> bool:
+        for v in node.outputs:
+            if v is not None and (not v.dtype or self.has(v.shape)):
+                return True
+        return False
+
+    def has(self, dims: Shape | None) -> bool:
+        found = self.known.get(dims)
+        if found is None:
+            found = self.known[dims] = any(d is None or is_invented(d) for d in dims or ())
+        return found
+
+
+def other_types(model: Model) -> dict[str, TypeProto]:
+    """Return the types of values other than tensors in the main graph, by name; facts hold tensor types only."""
+    known = model.analyses.get(_OTHER)
+    if not isinstance(known, dict):
+        inferred = infer_nodes(model, list(model.graph))
+        infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
+        known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
+        for kind in known.values():
+            rename_dims(kind, lambda name: str(as_written(name)))
+        model.analyses[_OTHER] = known
+    return known

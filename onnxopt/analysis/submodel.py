@@ -7,7 +7,8 @@ from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, ValueInfoProto
 
-from onnxopt.analysis import facts, types
+from onnxopt.analysis import types
+from onnxopt.analysis.inference import other_types
 from onnxopt.errors import ModelError
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
@@ -208,7 +209,7 @@ class _Border:
         # Declared only: for operators unknown to inference.
         if value.name in self.declared:
             return self.declared[value.name]
-        kind = facts.other_types(self.graph.model).get(value.name)
+        kind = other_types(self.graph.model).get(value.name)
         if kind is None and fed:
             raise ModelError(
                 f"{self.graph.model.name}: {value.graph.path}: the type of `{value.name}` is unknown",

@@ -14,9 +14,10 @@ from typing import Final, TypeAlias, TypeVar
 from onnx import NodeProto, TensorProto, TypeProto
 from onnx.defs import OpSchema
 
-from onnxopt.analysis.facts import infer, is_invented
+from onnxopt.analysis.facts import infer
 from onnxopt.analysis.inference import infer_operator
 from onnxopt.analysis.misread import is_misread
+from onnxopt.graph.dim_names import is_invented
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema

@@ -38,6 +38,11 @@ def as_written(dim: Dim) -> Dim:
     return str(json.loads(dim))
 
 
+def is_invented(dim: Dim) -> bool:
+    """Whether a dim is a symbol invented by inference for an unnamed size."""
+    return isinstance(dim, str) and "@" in dim
+
+
 def rename_dims(kind: TypeProto, name: Callable[[str], str]) -> None:
     """Apply `name` to each named dim of a type, nested types included; an empty result makes the dim unknown."""
     which = kind.WhichOneof("value")

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxopt.analysis import types
-from onnxopt.analysis.facts import is_invented
 from onnxopt.analysis.shapes.sweep import learn_shapes
-from onnxopt.graph.dim_names import as_written
+from onnxopt.graph.dim_names import as_written, is_invented
 from onnxopt.graph.structure import interface_of
 from onnxopt.proto.messages import tensor_type_proto, tensor_value_info
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.broadcasting import one_element
+from onnxopt.analysis.weights.contents import one_element
 from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.underflow import underflows

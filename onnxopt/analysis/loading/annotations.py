@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from onnxopt.analysis import types
+from onnxopt.analysis.loading.known import with_numbers
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
@@ -21,15 +22,6 @@ def annotated_shapes(scopes: Iterable[Graph]) -> dict[Value, Shape]:
             if dims is not None and (known := with_numbers(types.shape(v), dims)) != types.shape(v):
                 found[v] = known
     return found
-
-
-def with_numbers(known: Shape | None, other: Shape) -> Shape:
-    """Return the known shape, with missing numbers taken from `other`."""
-    if known is None:
-        return tuple(d if isinstance(d, int) else None for d in other)
-    if len(known) != len(other):
-        return known
-    return tuple(b if isinstance(b, int) and not isinstance(a, int) else a for a, b in zip(known, other))
 
 
 def _annotations(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.loading.annotations import with_numbers
 from onnxopt.analysis.loading.recurrent import recurred
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
@@ -265,6 +264,15 @@ def _joined(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
                 first = with_numbers(first, dims)
         found[value] = tensor_type_proto(types.dtype(value), first), None
     return found
+
+
+def with_numbers(known: Shape | None, other: Shape) -> Shape:
+    """Return the known shape, with missing numbers taken from `other`."""
+    if known is None:
+        return tuple(d if isinstance(d, int) else None for d in other)
+    if len(known) != len(other):
+        return known
+    return tuple(b if isinstance(b, int) and not isinstance(a, int) else a for a, b in zip(known, other))
 
 
 def _differ(a: Dim, b: Dim) -> bool:

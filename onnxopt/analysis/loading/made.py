@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.loading.annotations import with_numbers
 from onnxopt.analysis.loading.known import (
     content,
     dims_of,
@@ -17,6 +16,7 @@ from onnxopt.analysis.loading.known import (
     operands,
     opset_of,
     part_of_shape,
+    with_numbers,
 )
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
 from onnxopt.graph.node import Node

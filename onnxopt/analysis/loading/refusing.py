@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.loading.annotations import with_numbers
 from onnxopt.analysis.loading.known import (
     as_given,
     dims_of,
@@ -18,6 +17,7 @@ from onnxopt.analysis.loading.known import (
     of_any_shape,
     operands,
     seen_by,
+    with_numbers,
 )
 from onnxopt.analysis.loading.made import is_misled, made_of
 from onnxopt.analysis.types import NOTHING, Known

@@ -53,10 +53,10 @@ class Work:
 
 def model_work(model: Model, top: int = 0) -> Work:
     """Return MACs, FLOPs and memory of a run, with the `top` nodes by FLOPs."""
-    from onnxopt.analysis.facts import is_invented
     from onnxopt.analysis.measures.flops import model_costs
     from onnxopt.analysis.measures.memory import peak_memory
     from onnxopt.analysis.types import shape
+    from onnxopt.graph.dim_names import is_invented
 
     macs: Counter[str] = Counter()
     flops: Counter[str] = Counter()

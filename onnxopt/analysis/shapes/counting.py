@@ -8,9 +8,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.broadcasting import one_element
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts
+from onnxopt.analysis.weights.contents import one_element
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 from onnxopt.operators import SAME_ORDER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from math import gcd
 from typing import Final, TypeVar
 
 import numpy as np
@@ -10,11 +11,13 @@ from onnx import TensorProto
 
 from onnxopt.analysis.purity import may_train
 from onnxopt.graph.value import Value
-from onnxopt.proto.messages import is_external, tensor_bytes
+from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import Array, is_external, tensor_bytes
 
 T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 26
+_FIRST: Final = 16  # elements compared before the rest
 _SAMPLED: Final = 16
 _SMALL_BYTES: Final = 256  # bytes
 _SOME: Final = 1 << 14  # bytes; above, hashing is faster than comparing
@@ -98,3 +101,28 @@ def _digest(value: Value) -> bytes:
     if size <= _SMALL_BYTES:
         return b""  # the sample is complete
     return value.glance().tobytes() if size <= _SOME else value.digest()
+
+
+def distinct(array: Array) -> Array:
+    """Return the part of `array` held in memory: an axis with stride 0 gets size 1."""
+    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+
+
+def is_repeated(array: Array) -> bool:
+    """Whether memory holds at most a quarter of the elements. They need not be equal: see `one_element`."""
+    return 4 * distinct(array).nbytes <= array.nbytes
+
+
+def one_element(array: Array) -> Array | None:
+    """Return the element (rank 0) bitwise equal to all elements of `array`; None if elements differ, and for
+    objects."""
+    held = distinct(array)
+    if not held.size or element_kind(held) == "S":
+        return None
+    # Compared as integers: rows of single bytes take ten times as long.
+    words = np.ascontiguousarray(held).reshape(-1).view(f"u{gcd(held.itemsize, 8)}").reshape(held.size, -1)
+    for few in (words[:_FIRST], words):  # in most arrays the first elements differ
+        if not (few == words[0]).all():
+            return None
+    first: Array = held[(0,) * held.ndim].reshape(())
+    return first

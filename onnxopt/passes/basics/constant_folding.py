@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.broadcasting import is_repeated
 from onnxopt.analysis.folding.kept import is_read, is_second_layout, worth_running
 from onnxopt.analysis.folding.narrow import is_widened
 from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
 from onnxopt.analysis.purity import is_computable
 from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.analysis.weights.contents import is_repeated
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
