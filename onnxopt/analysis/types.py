@@ -56,6 +56,11 @@ def shape(value: Value) -> Shape | None:
     return value.shape
 
 
+def shape_of(value: Value | None) -> Shape | None:
+    """Return the shape of an operand; None for an absent one, too."""
+    return None if value is None else shape(value)
+
+
 def rank(value: Value) -> int | None:
     dims = shape(value)
     return None if dims is None else len(dims)

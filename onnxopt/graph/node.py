@@ -323,3 +323,15 @@ class Node:
 
     def __repr__(self) -> str:
         return self.described(["" if v is None else v.name for v in self.outputs])
+
+
+def producer(value: Value | None, *ops: str) -> Node | None:
+    """Return the node that makes `value` if it is one of `ops` (any, without `ops`), else None."""
+    node = value.producer if value is not None else None
+    return node if node is not None and (not ops or node._op in ops) else None
+
+
+def sole_reader(value: Value | None, *ops: str) -> Node | None:
+    """Return the only reader of `value`, no graph output, if it is one of `ops` (any, without `ops`), else None."""
+    node = value.only_user if value is not None else None
+    return node if node is not None and (not ops or node._op in ops) else None

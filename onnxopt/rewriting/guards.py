@@ -115,10 +115,7 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
 
 def bias_per_channel(m: Match, node: Node, b: Array | None, channels: int) -> Array:
     """Return the bias of a Conv or Gemm by output channel, in float64; declines for any other form of bias."""
-    found = bias_of(node, b, channels)
-    m.require(found is not None, "the bias is not one per channel")
-    assert found is not None
-    return found
+    return m.known(bias_of(node, b, channels), "the bias is not one per channel")
 
 
 def again(m: Match, node: Node, x: Value, weight: Value, bias: Value | None) -> Value:

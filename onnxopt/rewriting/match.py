@@ -6,7 +6,7 @@ Nothing a rule builds touches the graph before the rule returns: declining costs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from onnxopt.rewriting.rule import Declined
 
 if TYPE_CHECKING:
     from typing import Protocol, overload
+
+T = TypeVar("T")
 
 _MAX_WRITTEN_BYTES: Final = 1 << 14  # bytes for writing out a constant that is not stored
 
@@ -86,6 +88,12 @@ class Match:
             raise TypeError(f"require(condition, reason): the reason is text, not {reason!r}")
         if not condition:
             raise Declined(reason)
+
+    def known(self, found: T | None, reason: str) -> T:
+        """Return `found`. Declines with `reason` if it is None."""
+        if found is None:
+            raise Declined(reason)
+        return found
 
     def skip(self) -> NoReturn:
         """Decline without a reason: nothing to do."""

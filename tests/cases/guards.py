@@ -35,7 +35,7 @@ from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_
 PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.rglob("*.py"))
 _NAMES_OF: Final = {module.rpartition(".")[2]: names for module, names in onnxopt.passes.MODULES.items()}
 SHARED: Final = Path(guards.__file__)
-GUARDS: Final = ("ctx.decline", "m.require", "m.skip", "self.ctx.decline")
+GUARDS: Final = ("ctx.decline", "m.known", "m.require", "m.skip", "self.ctx.decline")
 _NAMES: Final = frozenset(guard.rpartition(".")[2] for guard in GUARDS)
 
 
@@ -92,6 +92,12 @@ def without(removed: Guard | None) -> Iterator[set[Guard]]:
         if not condition and is_there():
             raise Declined(reason)
 
+    def known(self: Match, found: object, reason: str) -> object:
+        if found is None and is_there():
+            raise Declined(reason)
+        assert found is not None, reason
+        return found
+
     def skip(self: Match) -> None:
         if is_there():
             raise Declined("")
@@ -101,7 +107,7 @@ def without(removed: Guard | None) -> Iterator[set[Guard]]:
             say(self, what, reason, example)
 
     with (
-        patch.multiple(Match, require=require, skip=skip),
+        patch.multiple(Match, require=require, known=known, skip=skip),
         patch.object(PassContext, "decline", decline),
         np.errstate(all="ignore"),
     ):

@@ -131,9 +131,7 @@ def limits(like: Array) -> tuple[Array, Array]:
 
 def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) -> tuple[Array, Array]:
     """Return both bounds of a Clip; an absent bound is the largest finite number (Clip-11)."""
-    known = next((b for b in (low, high, like) if b is not None), None)
-    m.require(known is not None, "no bound is known")
-    assert known is not None
+    known = m.known(next((b for b in (low, high, like) if b is not None), None), "no bound is known")
     least, most = limits(known)
     low, high = least if low is None else low, most if high is None else high
     m.require(low.size == high.size == 1, "a bound is no number")

@@ -117,9 +117,9 @@ class SimplifyReductions(RewritePass):
 def equation(m: Match) -> Equation:
     """Return the equation of an Einsum-12; declines for ellipses and diagonals."""
     ranks = [m.rank(x) if x is not None else None for x in m.einsum.inputs]
-    found = read_equation(m.einsum.attr("equation"), ranks)
-    m.require(found is not None, "a letter for each axis, and a term for each operand")
-    assert found is not None
+    found = m.known(
+        read_equation(m.einsum.attr("equation"), ranks), "a letter for each axis, and a term for each operand"
+    )
     m.require(not found.has_dots, "an ellipsis stands for axes")
     m.require(not found.has_diagonal, "a diagonal is taken")
     return found

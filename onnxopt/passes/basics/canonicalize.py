@@ -30,9 +30,7 @@ def cast_like(m: Match, x: Value, like: Value) -> Value:
 
 def listed(m: Match, node: Node, x: Value) -> Shape:
     """Return the dims listed by Shape node `node` of `x`; declines for unknown rank."""
-    dims = m.shape(x)
-    m.require(dims is not None, "the rank is unknown")
-    assert dims is not None
+    dims = m.known(m.shape(x), "the rank is unknown")
     return dims[listed_by(node)]
 
 

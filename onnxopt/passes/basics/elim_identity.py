@@ -42,9 +42,7 @@ def transpose_in_order(m: Match, x: Value) -> Value:
 @rewrite(op.Reshape(var("x"), const("shape"), name="reshape"))
 def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(x, shape of x) = x."""
-    dims = m.shape(x)
-    m.require(dims is not None, "the rank of the input is unknown")
-    assert dims is not None
+    dims = m.known(m.shape(x), "the rank of the input is unknown")
     m.require(len(dims) == shape.size, "the rank changes")
     m.require(
         keeps_shape(dims, shape.reshape(-1).tolist(), bool(m.reshape.attr("allowzero", 0))), "the shape may change"

@@ -189,9 +189,7 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept
         return m.op.Where(filled.condition, *((a, b) if filled.kept else (b, a))), -fill
     m.require(not isinstance(term, Filled), "scores are replaced by a number that they may reach")
     assert isinstance(term, Value)
-    found = bounds(term)
-    m.require(found is not None, _UNKNOWN_MASK)
-    assert found is not None
+    found = m.known(bounds(term), _UNKNOWN_MASK)
     m.require(not found.hides or kept_by_numbers(term) >= needed, _HIDES)
     size, limit = max(-found.low, found.high), BY_CODE[m.dtype(term)].high
     if size < limit:

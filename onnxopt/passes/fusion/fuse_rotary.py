@@ -91,9 +91,7 @@ def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
 )
 def rotary_of_numbers(m: Match, a: Value, b: Value, cos: Value, sin: Value) -> Value:
     """(a + i b) (c + i s) = RotaryEmbedding(x, c, s, interleaved = 1), of complex numbers, which are pairs in x."""
-    x = _paired(m, a, b)
-    m.require(x is not None, "not pairs of features")
-    assert x is not None
+    x = m.known(_paired(m, a, b), "not pairs of features")
     _require_heads(m, x)
     last = all(listed_axes(n) in ([4], [-1]) for n in (m.first, m.second)) and m.turned.attr("axis") in (-1, 4)
     m.require(last and types.same_shape(x, m.anchor.output), "not pairs of features")

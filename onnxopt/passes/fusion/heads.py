@@ -71,9 +71,7 @@ def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | N
     """
     m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
     m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
-    s = scores_of(x)
-    m.require(s is not None, "not the scores of queries and keys")
-    assert s is not None
+    s = m.known(scores_of(x), "not the scores of queries and keys")
     m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
     shapes = m.shape(s.q), m.shape(s.turned), m.shape(v), m.shape(m.values.output)
     m.require(all(d is not None and len(d) == 4 for d in shapes), "not batches of heads")

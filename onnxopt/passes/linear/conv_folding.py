@@ -36,9 +36,9 @@ def linear_call() -> Call:
 
 def factors(m: Match, z: Array, w: Array) -> Array:
     """Return `z` as a float64 for each output channel; declines if it does not broadcast along channels."""
-    result = linear.per_channel(z, w.ndim, linear.output_channels(m.linear, w))
-    m.require(result is not None, "the constant is not one per channel")
-    assert result is not None
+    result = m.known(
+        linear.per_channel(z, w.ndim, linear.output_channels(m.linear, w)), "the constant is not one per channel"
+    )
     m.require(np.isfinite(result).all(), "the constant is not finite")
     return result
 
@@ -109,9 +109,7 @@ def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     m.require(not quantized(m, x), "the convolution is quantized")
     channels = w.shape[1] * group
     m.require(z.size == 1 or (dims or ())[1] == channels, "the constant may widen the input")
-    a = linear.per_channel(z, w.ndim, 1 if z.size == 1 else channels)
-    m.require(a is not None, "the constant is not one per channel")
-    assert a is not None
+    a = m.known(linear.per_channel(z, w.ndim, 1 if z.size == 1 else channels), "the constant is not one per channel")
     m.require(z.size == 1 or group == 1, "grouped convolution")
     m.require(np.isfinite(a).all() and a.all(), "the constant is zero or not finite")
     factor = 1.0 / a if m.scaling.op == "Div" else a
@@ -221,9 +219,9 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
         m.require(len(bn.outputs) == 1, "the training outputs are there")
     vectors = scale.ndim == 1 and scale.shape == shift.shape == mean.shape == var.shape
     m.require(vectors, "the statistics are no vectors of one length")
-    result = linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5))
-    m.require(result is not None, "var + epsilon is not positive")
-    assert result is not None
+    result = m.known(
+        linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5)), "var + epsilon is not positive"
+    )
     a, c = result
     if scale.dtype == np.float32:
         # Runtimes round the factor to float32 before multiplying. With the same factor, folded weights differ from the
@@ -312,12 +310,8 @@ def fold_after_instance_norm(m: Match, x: Value, scale: Array, shift: Array, z: 
 def _changed(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> tuple[Value, Value]:
     """Return scale and shift with the constant z of `m.node` folded in."""
     m.require(scale.shape == shift.shape == (scale.size,), "scale and shift are not one number per channel")
-    rank = m.rank(x)
-    m.require(rank is not None, "the rank of the input is unknown")
-    assert rank is not None
-    factor = linear.per_channel(z, rank, scale.size)
-    m.require(factor is not None, "the constant is not one per channel")
-    assert factor is not None
+    rank = m.known(m.rank(x), "the rank of the input is unknown")
+    factor = m.known(linear.per_channel(z, rank, scale.size), "the constant is not one per channel")
     m.require(np.isfinite(factor).all(), "the constant is not finite")
     product = m.node.op == "Mul"
     new_scale = m.const(scale * factor, like=scale) if product else m.value("scale")

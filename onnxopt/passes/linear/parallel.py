@@ -335,9 +335,9 @@ def merge_batch_norm(
     I is the identity as a kernel.
     """
     m.require(not may_train(m.bn) and m.opset >= 9, "it is in training, or an old form")
-    affine = linear.batch_norm_affine(scale, shift, mean, var, m.bn.attr("epsilon", 1e-5))
-    m.require(affine is not None, "var + epsilon is not positive")
-    assert affine is not None
+    affine = m.known(
+        linear.batch_norm_affine(scale, shift, mean, var, m.bn.attr("epsilon", 1e-5)), "var + epsilon is not positive"
+    )
     m.require(np.isfinite(affine[0]).all() and np.isfinite(affine[1]).all(), "the statistics are not finite")
     return with_identity(m, w, b, *affine)
 

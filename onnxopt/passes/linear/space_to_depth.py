@@ -50,9 +50,9 @@ def blocks_of_tokens(m: Match, first: Value) -> Value:
     height, width, channels = dims[1:]
     m.require(isinstance(channels, int) and channels > 0 and m.opset >= 5, "the number of channels is unknown")
     assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)
-    cut = constant_target(dims, (dims[0], height // block, block, width // block, block, channels))
-    m.require(cut is not None, "there are no pixels")
-    assert cut is not None
+    cut = m.known(
+        constant_target(dims, (dims[0], height // block, block, width // block, block, channels)), "there are no pixels"
+    )
     blocks = m.op.Transpose(m.op.Reshape(x, m.ints(cut)), perm=[0, 1, 3, 2, 4, 5] if by_row else [0, 1, 3, 4, 2, 5])
     return m.op.Reshape(blocks, m.ints([cut[0], height // block, width // block, block * block * channels]))
 

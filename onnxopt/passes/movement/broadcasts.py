@@ -174,9 +174,7 @@ def step_on_fill(m: Match, first: Value) -> Value:
     one = (1,) * (rank or 0)
     numbers = [number.reshape(one) if v is fill else v.array if v.constant else None for v in given]
     m.require(all(n is not None and n.size == 1 and n.ndim <= len(one) for n in numbers), "no number stands beside it")
-    found = evaluate(m.node, numbers, m.opset)
-    m.require(found is not None, "runtimes compute it each in their way")
-    assert found is not None
+    found = m.known(evaluate(m.node, numbers, m.opset), "runtimes compute it each in their way")
     return m.op.ConstantOfShape(target, value=found[0].reshape(1))
 
 

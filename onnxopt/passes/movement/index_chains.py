@@ -171,9 +171,7 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     where = np.arange(len(places))
     for node in reversed(chain):
         given = [where, *(v.array if v is not None else None for v in node.inputs[1:])]
-        found = evaluate(node, given, m.opset)
-        m.require(found is not None, "a step that no runtime takes")
-        assert found is not None
+        found = m.known(evaluate(node, given, m.opset), "a step that no runtime takes")
         where = found[0]
     m.require(where.ndim == 1 and where.size, "no vector is left")
     parts: list[Value] = []
