@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from tests.cli.conftest import Run
 from tests.cli.test_extract import heavy  # noqa: F401 - a fixture
-from tests.verification.test_narrow import products
+from tests.verification.test_narrow_results import products
 
 
 def test_float16_and_what_changed(run: Run, samples: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from onnxopt.verification import Verification, Verifier, VerifyOptions
 from onnxopt.verification.programs.typed import tensor_types
 from onnxopt.verification.records import Place
 from tests.samples import ROOT
-from tests.verification.test_narrow import products
+from tests.verification.test_narrow_results import products
 
 pytestmark = pytest.mark.usefixtures("kept_judge")
 

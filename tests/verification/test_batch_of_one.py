@@ -1,4 +1,4 @@
-"""A batch of one is a size of its own: what only it shows is found, and that it shows nothing says nothing."""
+"""A batch of one is a size of its own: a difference at this size alone is found, and agreement there proves nothing."""
 
 from __future__ import annotations
 

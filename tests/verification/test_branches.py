@@ -1,4 +1,4 @@
-"""Branches are held against what stands for them, whatever an If of the other model is called and wherever it is."""
+"""Branches are compared with their counterparts, whatever the name and the place of the If in the other model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that are chosen to say something: what they are, and wrong results that others would not find."""
+"""Inputs chosen to show differences: their values, and wrong results that random inputs miss."""
 
 from __future__ import annotations
 

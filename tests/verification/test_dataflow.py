@@ -1,4 +1,4 @@
-"""One walk for each question: nodes in any order, bodies and functions are part of it."""
+"""One walk for each analysis: nodes in any order, with bodies and functions."""
 
 from __future__ import annotations
 

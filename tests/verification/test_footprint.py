@@ -1,4 +1,4 @@
-"""What a run takes at least, from shapes."""
+"""The least memory of a run, from shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The original is opened before it is parsed, with the values that decide its branches among its outputs."""
+"""The original is opened before parsing, with the values that decide its branches among the outputs."""
 
 from __future__ import annotations
 

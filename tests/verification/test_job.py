@@ -1,4 +1,4 @@
-"""A verification as a job: plain data in, events and a verdict out; a worker that dies is followed by another."""
+"""A verification as a job: plain data in, events and a verdict out; a dead worker is followed by another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a comparison, against numpy's own idea of neighbouring numbers."""
+"""The figures of a comparison, against numpy's neighbouring numbers."""
 
 from __future__ import annotations
 

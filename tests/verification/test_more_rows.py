@@ -1,5 +1,7 @@
-"""Of small models that decide upon floats, or cut them off at zero, the second case has more rows: few numbers are near
-an edge, and few rows may all be below zero in a channel."""
+"""Small models that decide on floats, or clip at zero, have more rows in the second case.
+
+Few numbers are near a breakpoint, and all of few rows may be below zero in a channel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding does to the whole is measured as far as it has to explain something."""
+"""The effect of rounding on whole outputs is measured as far as a difference needs an explanation."""
 
 from __future__ import annotations
 

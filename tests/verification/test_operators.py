@@ -1,4 +1,4 @@
-"""The judge's table of operators, held against what onnxruntime makes of the tests that ONNX brings for each."""
+"""The judge's table of operators, held against onnxruntime on the node tests of ONNX."""
 
 from __future__ import annotations
 

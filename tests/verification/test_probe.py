@@ -1,4 +1,4 @@
-"""The probe asks of numbers that a run of the model can make, and of no others."""
+"""The probe uses numbers that a run of the model can make, and no others."""
 
 from __future__ import annotations
 

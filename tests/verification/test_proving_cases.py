@@ -1,4 +1,4 @@
-"""Cases that accuse and prove nothing: at zero, what multiplies agrees with any factor."""
+"""Cases that accuse and prove nothing: at zero, products agree with any factor."""
 
 from __future__ import annotations
 

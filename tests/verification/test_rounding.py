@@ -1,4 +1,4 @@
-"""What is rounding, and what is not: right rewrites that cancel, sum or merge; wrong ones that look like noise."""
+"""Rounding and faults told apart: right rewrites that cancel, sum or merge; wrong ones that look like noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is large is run in segments of fewer nodes, and forgotten as soon as nobody is going to read it."""
+"""Large models run in segments of fewer nodes; a value is released after its last reader."""
 
 from __future__ import annotations
 

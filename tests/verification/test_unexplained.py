@@ -1,4 +1,4 @@
-"""Pieces that agree are no proof where the whole differs by far more than rounding does."""
+"""Agreeing pieces prove nothing if the outputs differ by far more than rounding explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge on real files in a real onnxruntime: what is equal, what differs, what cannot be told."""
+"""The judge on real files in a real onnxruntime: equal, different, inconclusive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that stay in their file: small ones and those that do not lie as arrays do are read, others mapped."""
+"""Weights in files: small ones and non-contiguous ones are read, others mapped."""
 
 from __future__ import annotations
 

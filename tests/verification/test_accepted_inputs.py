@@ -1,0 +1,136 @@
+"""Inputs accepted by the original are searched for, as long as further ones could say more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import parser
+
+import onnxopt
+from onnxopt.verification import UNVERIFIED, Verifier
+from onnxopt.verification.inputs import feeding
+from onnxopt.verification.inputs.cases import OWN, sizes
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Search, feed
+from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.worker.serving import Refused
+
+HEAD = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'
+# A worker that searches for a second of a processor.
+BRIEFLY = """
+from functools import partial
+from onnxopt.verification import judge, original
+original.Search = partial(original.Search, 1.0)
+judge.main()
+"""
+
+
+def attempts(model: str, run: Any, search: Search) -> tuple[list[int], str]:
+    """The sizes of its first input that are tried, in elements, and what came of it."""
+    plan = make_plan(parser.parse_model(f"{HEAD} {model}"))
+    tried: list[int] = []
+
+    def count(feeds: dict[str, Any]) -> Any:
+        tried.append(next(iter(feeds.values())).size)
+        return run(tried[-1])
+
+    try:
+        feed(count, plan, OWN[0], Data({}), sizes(plan, OWN[0], None), search=search)
+    except Refused as e:
+        return tried, str(e)
+    return tried, ""
+
+
+def failing(error: Exception) -> Any:
+    def run(size: int) -> Any:
+        raise error
+
+    return run
+
+
+def test_what_no_size_changes_is_tried_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "_SHORT", 60.0)  # counts are looked at, whatever attempts take
+    model, search = "g (float[N, C, H] x) => (y) { y = Relu (x) }", Search()
+    tried, why = attempts(model, failing(NotImplementedError("no kernel")), search)
+    assert len(tried) == 8
+    assert why.endswith("no kernel; no others were tried, as sizes do not matter to it")
+    assert len(attempts(model, failing(NotImplementedError("no kernel")), search)[0]) == 1  # of another case
+    assert len(attempts(model, failing(ValueError("too small")), Search())[0]) > 20
+
+
+def test_what_fails_is_not_tried_with_far_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "_MAX_RETRIED_BYTES", 1 << 14)
+    tried, _ = attempts("g (float[N, 3, H, W] x) => (y) { y = Relu (x) }", failing(ValueError("too small")), Search())
+    assert 16 * 16 * 3 <= max(tried) < 1 << 12
+    large = "g (float[50, 400] cache, float[N, H] x) => (y, c) { y = Relu (x) c = Relu (cache) }"
+    assert len(attempts(large, failing(ValueError("too small")), Search())[0]) > 10
+
+
+def test_it_ends(tmp_path: Path) -> None:
+    """No sizes fit: each attempt is larger than the one before."""
+    text = """g (float[batch, 128, h, w] x, float[batch, 32, s] z, int32 i) => (float[] y, int64[] o)
+    { a = Shape (x) b = Reshape (z, a) y = Relu (b) r = Relu (y) o = Gather (a, i) }"""
+    onnx.save(parser.parse_model(f"{HEAD} {text}"), tmp_path / "m.onnx")
+    began = time.monotonic()
+    with Verifier(tmp_path / "m.onnx", start=BRIEFLY) as verifier:
+        verifier.submit(tmp_path / "m.onnx")
+        found = verifier.finish()
+    assert found.status == UNVERIFIED
+    assert "the original fails on every input tried" in found.message
+    assert "no others were tried after 0.5 s" in found.message
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            "(float[N, C, H] x, int64[N] z) => (y) { b = Add (x, z) c = Relu (b) y = Relu (c) }",
+            "bound to different types",
+        ),
+        (
+            "(double[N, 1] x) => (y) { b = com.microsoft.Gelu (x) i = Identity (b) c = LpPool (i, x) y = Relu (c) }",
+            "not in range",
+        ),
+    ],
+)
+def test_an_original_that_nothing_runs_takes_no_time(body: str, says: str, tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(f"{HEAD} g {body}"), tmp_path / "in.onnx")
+    began = time.monotonic()
+    report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert report.verification is not None
+    assert "onnxruntime cannot load the original" in report.verification.message, report.verification.message
+    assert says in report.verification.message, report.verification.message
+    assert time.monotonic() - began < 5
+
+
+def test_sizes_that_a_trace_left_in_a_target() -> None:
+    """As many dims as before, of which those that are known stay: the others are what the target says."""
+    body = "g (float[b, 1, s, 8] x, float[n, 4] z) => (y, v) <int64[4] t = {2, 1, 5, 8}, int64[2] u = {8, 2}>"
+    text = f"{HEAD} {body} {{ c = Reshape (x, t) y = Relu (c) d = Reshape (z, u) v = Relu (d) }}"
+    plan = make_plan(parser.parse_model(text))
+    assert plan.demanded == {"b": 2, "s": 5}
+
+
+def test_what_fails_in_the_same_words_gets_less_time() -> None:
+    model, search = "g (float[N, C, H] x) => (y) { y = Relu (x) }", Search()
+    attempts(model, failing(ValueError("never")), search)
+    assert search.seconds == 0.5 and search.why == " after 0.5 s"
+    taken = Search()
+    attempts(model, lambda _: None, taken)
+    assert taken.taken
+    attempts(model, failing(ValueError("not this one")), taken)
+    assert taken.seconds == 10.0, "of an original that took some, other cases are tried as long as ever"
+
+
+def test_floats_that_become_sizes() -> None:
+    """As a segmentation model is told the size of its picture."""
+    text = """g (float[1, 1, 8, 8] x, float[2] size) => (y) <int64[2] ones = {1, 1}> {
+      h = Cast <to = 7> (size) s = Concat <axis = 0> (ones, h) y = Resize <mode = "linear"> (x, , , s) }"""
+    plan = make_plan(parser.parse_model(f"{HEAD} {text}"))
+    case, _ = feed(lambda feeds: feeds, plan, OWN[0], Data({}), sizes(plan, OWN[0], None))
+    assert (case.feeds["size"] >= 1).all() and (case.feeds["size"] == case.feeds["size"].round()).all()

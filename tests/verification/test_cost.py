@@ -1,0 +1,142 @@
+"""The cost of a verification: weights are mapped, expensive models have fewer cases, files are read first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxopt.verification import Verifier, run
+from onnxopt.verification.inputs.cases import OWN, SINGLE, sizes
+from onnxopt.verification.inputs.footprint import products
+from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.perturbation import last_bit
+from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.value_numbers import elements
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.run import OnnxRuntime
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+PICTURE = HEAD + "(float[N, 3, 224, 224] x) => (float[N, 8, 222, 222] y) { y = Conv (x, w) }"
+
+
+def picture(*, batch: str = "N") -> onnx.ModelProto:
+    model = parser.parse_model(PICTURE.replace("N", batch))
+    weight = np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return model
+
+
+def weighted(path: Path, *, odd: int = 0) -> onnx.ModelProto:
+    """A product with a weight of 128 KiB, at a place in the file that is no multiple of four where `odd` is not."""
+    text = HEAD + "(float[N, 128] x) => (float[N, 256] y) { y = MatMul (x, w) }"
+    model = parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(size=(128, 256)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    model.doc_string = "d" * odd
+    path.write_bytes(model.SerializeToString())
+    return model
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2, 3])
+def test_large_weights_are_mapped_where_they_lie(odd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    weighted(path, odd=odd)
+    feeds = {"x": np.random.default_rng(1).normal(size=(3, 128)).astype(np.float32)}
+    expected = OnnxRuntime(str(path)).run(feeds)[0]
+    monkeypatch.setattr(run, "_LARGE_FILE", 1)
+    light = run.with_weights_mapped(str(path))
+    assert light is not None and len(light) < 1000
+    for optimize in (False, True):
+        assert np.array_equal(OnnxRuntime(str(path), optimize=optimize).run(feeds)[0], expected)
+
+
+def test_a_file_whose_weights_cannot_be_mapped_fails_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is that of the file, and a file that is cut off is none."""
+    monkeypatch.setattr(run, "_LARGE_FILE", 1)
+    path = tmp_path / "m.onnx"
+    model = weighted(path)
+    model.graph.initializer[0].dims[0] = 127
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(Exception, match="Load model from"):
+        OnnxRuntime(str(path))
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert run.with_weights_mapped(str(path)) is None
+
+
+def test_products_are_counted_from_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(picture().SerializeToString())
+    feeds = {"x": np.zeros((2, 3, 224, 224), np.float32)}
+    assert products(str(path), feeds) == 2 * 8 * 222 * 222 * 27
+    path.write_bytes(b"no model")
+    assert products(str(path), feeds) == 0
+
+
+def test_batches_are_small_where_a_run_is_much_work() -> None:
+    plan = make_plan(picture())
+    base = next(sizes(plan, OWN[0], None))
+    assert base["N"] > 1
+    assert next(c["N"] for c in sizes(plan, OWN[1], base, is_heavy=True)) == 1
+    assert list(sizes(plan, SINGLE, base, is_heavy=True)) == []
+    assert [c["N"] for c in sizes(plan, SINGLE, base)] == [1]
+
+
+@pytest.mark.parametrize(("least", "count"), [(1 << 20, 1), (1 << 40, 2)])
+def test_one_case_of_much_work_is_enough(least: int, count: int, tmp_path: Path) -> None:
+    """Of fixed sizes, where nothing is decided or cut off."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(picture(batch="1").SerializeToString())
+    start = f"from onnxopt.verification import judge, original; original._ONCE = {least}; judge.main()"
+    with Verifier(path, start=start) as verifier:
+        verifier.submit(path)
+        found = verifier.finish()
+    assert found.status == "equal" and len(found.cases) == count, found.message
+
+
+def same(tmp_path: Path, a: str, b: str) -> bool:
+    """Do both make `y` alike, as files tell?"""
+    found = []
+    for name, text in {"a": a, "b": b}.items():
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(parser.parse_model(HEAD + "(float[3] x) => (float[3] y) " + text).SerializeToString())
+        found.append(Program(Skeleton(path)))
+    return Sameness(Pairs(*found), found[0].given).is_made_alike("y")
+
+
+def test_a_fill_is_the_constant_that_it_makes(tmp_path: Path) -> None:
+    fill = "<int64[1] s = {3}> { c = ConstantOfShape <value = float[1] {2.5}> (s) y = Mul (x, c) }"
+    constant = "<float[3] c = {2.5, 2.5, 2.5}> { y = Mul (x, c) }"
+    assert same(tmp_path, fill, constant)
+    assert not same(tmp_path, fill, constant.replace("2.5}", "2.75}"))
+    assert not same(tmp_path, fill, constant.replace("float[3]", "float[1, 3]"))
+    assert not same(tmp_path, fill.replace("<value = float[1] {2.5}> ", ""), constant)
+
+
+def test_a_dropout_hands_its_input_on_whoever_reads_its_mask(tmp_path: Path) -> None:
+    dropout = "{ d, mask = Dropout (x) y = Neg (d) }"
+    assert same(tmp_path, dropout, "{ y = Neg (x) }")
+    mask = "{ d, mask = Dropout (x) m = Cast <to = 1> (mask) y = Neg (m) }"
+    assert not same(tmp_path, mask, "{ m = Cast <to = 1> (x) y = Neg (m) }")
+
+
+def test_large_constants_that_differ_in_one_place_are_others() -> None:
+    a = np.random.default_rng(0).normal(size=1 << 18).astype(np.float32)
+    for k in (0, 12345, a.size - 1):
+        b = a.copy()
+        b[k] += 1
+        assert elements(a) == elements(a.copy()) and elements(a) != elements(b)
+
+
+def test_equal_numbers_are_moved_by_their_last_bits_alike() -> None:
+    """As the same rounding would have moved each of them."""
+    moved = last_bit(np.full(100, 0.1, np.float32), Draws(0))
+    assert len(np.unique(moved)) == 1 and moved[0] != np.float32(0.1)
+    several = last_bit(np.tile(np.array([0.1, 0.3], np.float32), 50), Draws(0))
+    assert len(np.unique(several)) == 4

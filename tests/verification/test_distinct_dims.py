@@ -1,0 +1,106 @@
+"""Dynamic dims have distinct sizes in some case: none is mistaken for another."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxopt.verification import Verifier, VerifyOptions, verify
+from onnxopt.verification.inputs.sizes import strides
+from onnxopt.verification.verifier import START
+from tests.samples import parsed
+
+TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2] rows = {-1, 4}, int64[1] none = {0}> {
+    s = Shape (x) k = Gather (s, i) l = Gather (s, j) a = Unsqueeze (k, none) b = Unsqueeze (l, none)
+    t = Concat <axis = 0> (a, b, four) u = Reshape (x, rows) h = Tanh (u) y = Reshape (h, t) }"""
+
+
+def taken(first: int, second: int, dims: str) -> str:
+    body = TAKEN.replace("FIRST", str(first)).replace("SECOND", str(second))
+    return f"g (float[{dims}, 4] x) => (float[A, B, 4] y) {body}"
+
+
+@pytest.mark.parametrize("dims", ["N, T", "batch, seq", "unk__1, unk__2"])
+def test_one_dim_is_not_taken_for_another(dims: str, tmp_path: Path) -> None:
+    for name, places in (("a", (0, 1)), ("b", (1, 0))):
+        onnx.save(parsed(taken(*places, dims)), tmp_path / f"{name}.onnx")
+    assert verify(tmp_path / "a.onnx", tmp_path / "a.onnx").status == "equal"
+    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
+
+
+def test_the_first_of_many_are_named(tmp_path: Path) -> None:
+    dims = [f"d{i}" for i in range(10)]
+    some, others = ", ".join(dims[:5]), ", ".join(dims[5:])
+    given, made = f"float[{some}] x, float[{others}] z", f"float[{some}] y, float[{others}] w"
+    source = f"g ({given}) => ({made}) {{ y = Tanh (x) w = Tanh (z) }}"
+    onnx.save(parsed(source), tmp_path / "m.onnx")
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
+    assert all(list(case.dims) == dims for case in found.cases)
+    told = [" ".join(f"{name}={case.dims[name]}" for name in dims[:8]) + " and 2 more" for case in found.cases]
+    assert f"({'; '.join(told)})" in found.message
+
+
+LESS = f"from onnxopt.verification.inputs import cases; cases._FURTHER = {1 << 16}; {START}"
+
+
+@pytest.mark.parametrize(
+    ("cases", "start", "most"),
+    [(("random", "uniform"), START, 1 << 24), (("all",), LESS, 1 << 16)],
+    ids=["two cases", "all cases"],
+)
+def test_a_tensor_of_many_dims_stays_small(cases: tuple[str, ...], start: str, most: int, tmp_path: Path) -> None:
+    """As many of them as there is room for have sizes of their own; with less room where there are many cases."""
+    dims = ", ".join(f"d{i}" for i in range(12))
+    onnx.save(parsed(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}"), tmp_path / "m.onnx")
+    with Verifier(tmp_path / "m.onnx", VerifyOptions(cases=cases), foreign=True, start=start) as verifier:
+        verifier.submit(tmp_path / "m.onnx")
+        found = verifier.finish()
+    assert found.status == "equal"
+    assert max(math.prod(case.dims.values()) for case in found.cases) <= most
+    assert max(len({*case.dims.values()}) for case in found.cases) >= 4
+
+
+def test_dims_that_have_to_be_the_same_are(tmp_path: Path) -> None:
+    text = "g (float[N, M] x, float[M, K] z) => (float[N, K] y) { a = MatMul (x, x) y = MatMul (a, z) }"
+    onnx.save(parsed(text), tmp_path / "m.onnx")
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
+    assert (found.status, found.cases[0].dims) == ("equal", {"N": 2, "M": 2, "K": 2})
+    assert len(found.cases) == 2
+
+
+EACH = """g (float[n, t, 3] x) => (float[n, m, 3] y) <int64[1] zero = {0}, int64[1] end = {END}, int64[1] one = {1},
+    int64[1] step = {STEP}> { s = Slice (x, zero, end, one, step) y = Tanh (s) }"""
+
+
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_what_steps_leave_over_is_not_left_out(step: int, tmp_path: Path) -> None:
+    """Up to the last element, or to the one before: the same, but where there is one more than a multiple of steps."""
+    text = EACH.replace("STEP", str(step))
+    for name, end in (("a", "9223372036854775807"), ("b", "-1"), ("c", "1000000")):
+        onnx.save(parsed(text.replace("END", end)), tmp_path / f"{name}.onnx")
+    for result, status in (("b", "different"), ("c", "equal")):
+        with Verifier(tmp_path / "a.onnx") as verifier:
+            verifier.submit(tmp_path / f"{result}.onnx")
+            assert verifier.finish().status == status
+
+
+def test_a_model_that_takes_even_sizes_only_has_them_apart(tmp_path: Path) -> None:
+    text = """g (float[n, t, h] x) => (float[n, h, k] y, float[n, h, k, 2] z) <int64[1] zero = {0}, int64[1] end = {99},
+        int64[1] two = {2}, int64[4] pairs = {0, 0, -1, 2}> { t = Transpose <perm = [0, 2, 1]> (x)
+        y = Slice (t, zero, end, two, two) z = Reshape (t, pairs) }"""
+    onnx.save(parsed(text), tmp_path / "m.onnx")
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
+    assert found.status == "equal"
+    assert [len({*case.dims.values()}) for case in found.cases] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("steps", "stride"), [((2,), 2), ((2, 3), 6), ((-1,), 1), ((-2, 4), 4), ((7, 5), 1), ((0,), 1), ((), 1)]
+)
+def test_a_stride_is_a_multiple_of_all_steps_that_is_not_large(steps: tuple[int, ...], stride: int) -> None:
+    nodes = [f"k{i} = Constant <value_ints = [{n}]> () y{i} = Slice (x, k, k, k, k{i})" for i, n in enumerate(steps)]
+    text = f"g (float[n] x, int64[1] k) => (float[n] y) {{ {' '.join(nodes)} y = Slice (x, k, k) }}"
+    assert strides(parsed(text).graph) == stride

@@ -1,0 +1,174 @@
+"""The work of the judge per node stays constant in models of any length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, helper, parser
+
+from onnxopt.verification.coverage.changes import is_decided_otherwise
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.job import Request
+from onnxopt.verification.judge import Judge
+from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.options import EQUAL, VerifyOptions
+from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.programs.program import Program
+from tests.steps import lines_executed
+
+SMALL, LARGE = 20, 100  # a quadratic algorithm takes 25 times as many steps
+MOST = 7.0
+
+
+def chain(domains: list[str], functions: list[onnx.FunctionProto]) -> ModelProto:
+    """Of operators that each have a name of their own."""
+    calls = [
+        helper.make_node(f"f{i}", [f"e{i}"], [f"e{i + 1}"], domain=domain) for i, domain in enumerate(reversed(domains))
+    ]
+    ends = helper.make_node("Relu", ["x"], ["e0"]), helper.make_node("Neg", [f"e{len(domains)}"], ["y"])
+    infos = [helper.make_tensor_value_info(name, 1, [2, 4]) for name in ("x", "y")]
+    graph = helper.make_graph([ends[0], *calls, ends[1]], "g", infos[:1], infos[1:])
+    opsets = [helper.make_opsetid(domain, 1) for domain in dict.fromkeys(domains)]
+    opsets.append(helper.make_opsetid("", 17))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions)
+
+
+def unknown_domains(count: int) -> ModelProto:
+    return chain([f"d{i}" for i in range(count)], [])
+
+
+def functions(count: int) -> ModelProto:
+    opsets = [helper.make_opsetid("", 17)]
+    inner = [helper.make_node("Relu", ["a"], ["b"])]
+    made = [helper.make_function("my", f"f{i}", ["a"], ["b"], inner, opsets) for i in range(count)]
+    return chain(["my"] * count, made)
+
+
+IF = """If (c) <then_branch: graph = t () => (float[N] p) { PRODUCT }, else_branch: graph = e () => (float[N] q)
+    { q = Tanh (a) }>"""
+WRITTEN, FOLDED = "k = Constant <value_float = 2.0> () l = Mul (k, k) p = Mul (a, l)", "p = Mul (a, four)"
+
+
+def branching(count: int, product: str, name: str) -> ModelProto:
+    """Functions that hold a branch each."""
+    found = chain(["my"] * count, [])
+    for node in list(found.graph.node)[1:-1]:
+        node.input.append("c")
+    for i in range(count):
+        text = IF.replace("PRODUCT", product)
+        head = '<domain: "my", opset_import: ["" : 17]> '
+        body = f"(a, c) => (b) {{ four = Constant <value_float = 4.0> () b = {text} }}"
+        found.functions.append(parser.parse_function(f"{head} f{i} {body}"))
+    found.graph.input.append(helper.make_tensor_value_info("c", 9, []))
+    for info in (*found.graph.input[:1], *found.graph.output):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, 1, ["N"]))
+    return found
+
+
+def branches(count: int, product: str, name: str) -> ModelProto:
+    """Branches on conditions of their own, in a chain of values that begin with `name`."""
+    steps = []
+    for i in range(count):
+        text = IF.replace("PRODUCT", product)
+        for local in "acpqkl":
+            text = re.sub(rf"\b{local}\b", f"{local if local in 'pqkl' else name}{local}{i}", text)
+        before = f"h{i} = Constant <value_float = {1 + i / 1000}> () {name}c{i} = Less (s, h{i})"
+        steps.append(f"{before} {name}a{i} = Neg ({name}v{i}) {name}v{i + 1} = {text}")
+    head = f"four = Constant <value_float = 4.0> () s = ReduceSum <keepdims = 0> (x) {name}v0 = Relu (x)"
+    text = f"{{ {head} {' '.join(steps)} y = Neg ({name}v{count}) }}"
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) {text}')
+
+
+def outputs(count: int, product: str, name: str) -> ModelProto:
+    """One branch that makes many values."""
+    made, then, otherwise = (", ".join(f"{letter}{i}" for i in range(count)) for letter in "vpq")
+    products = " ".join(re.sub(r"\b([pkl])\b", rf"\g<1>{i}", product) for i in range(count))
+    others = " ".join(f"q{i} = Tanh (a)" for i in range(count))
+    text = f"""{{ four = Constant <value_float = 4.0> ()
+        {made} = If (c) <then_branch: graph = t () => ({then}) {{ {products} }},
+        else_branch: graph = e () => ({otherwise}) {{ {others} }}> y = Sum ({made}) }}"""
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] a, bool c) => (float[N] y) {text}')
+
+
+def decisions(count: int) -> ModelProto:
+    """One behind the other, on what the last chose."""
+    steps = [
+        f"a{i} = Abs (v{i}) g{i} = Greater (a{i}, tenth) v{i + 1} = Where (g{i}, a{i}, fifth)" for i in range(count)
+    ]
+    numbers = "<float tenth = {0.1}, float fifth = {0.2}>"
+    text = f"{numbers} {{ v0 = Relu (x) {' '.join(steps)} y = Neg (v{count}) }}"
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) {text}')
+
+
+def same(make: Callable[[int], ModelProto]) -> Callable[[int], tuple[ModelProto, ModelProto]]:
+    return lambda count: (make(count), make(count))
+
+
+def folded(make: Callable[[int, str, str], ModelProto], name: str = "") -> Callable[[int], tuple[ModelProto, ...]]:
+    return lambda count: (make(count, WRITTEN, ""), make(count, FOLDED, name))
+
+
+FAMILIES: dict[str, Callable[[int], tuple[ModelProto, ...]]] = {
+    "unknown domains": same(unknown_domains),
+    "functions": same(functions),
+    "functions whose branches were changed": folded(branching),
+    "branches that were changed": folded(branches),
+    "a branch that makes much": folded(outputs),
+    "branches that lost their names": folded(branches, "other"),
+}
+
+
+def judged(original: Path, result: Path) -> None:
+    """As the worker does it, also in pieces."""
+    judge = Judge()
+    judge.open(str(original), VerifyOptions(), ("A", "B"))
+    judge.plan(make_plan(onnx.load(original)))
+    names = [recipe.name for recipe in OWN[:1]]
+    judge.original(Request(OWN[0], Data({})))
+    assert judge.result(str(result), VerifyOptions()) == ""
+    assert [judge.compare(name, {}).status for name in names] == [EQUAL]
+    judge.pieces(names, ())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
+    steps = []
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    for count in (SMALL, SMALL, LARGE):  # the first imports what is needed
+        for model, path in zip(FAMILIES[family](count), paths):
+            onnx.save(model, path)
+        steps.append(lines_executed(lambda: judged(*paths)))
+    assert steps[2] / steps[1] < MOST
+
+
+def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
+    steps = []
+    for count in (SMALL, SMALL, LARGE):
+        onnx.save(decisions(count), tmp_path / "m.onnx")
+        program = Program(Skeleton(tmp_path / "m.onnx"))
+        pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]
+        sameness = Sameness.of_files(pairs)
+        steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names, sameness)))  # noqa: B023  it is called at once
+    assert steps[2] / steps[1] < MOST
+
+
+def test_a_piece_holds_the_functions_that_it_calls(tmp_path: Path) -> None:
+    """A runtime reads all that a model holds, each time that one is loaded."""
+    model = branching(3, WRITTEN, "")
+    model.functions[1].node.append(helper.make_node("f2", ["b", "c"], ["d"], domain="my"))
+    onnx.save(model, tmp_path / "m.onnx")
+    program = Program(Skeleton(tmp_path / "m.onnx"))
+    calls = {node.op_type: i for i, node in enumerate(program.nodes)}
+
+    def held(*names: str) -> list[str]:
+        piece, _ = program.model([calls[name] for name in names], {}, {})
+        return [f.name for f in piece.functions]
+
+    assert [held("Relu"), held("f0"), held("f1"), held("f0", "f1")] == [[], ["f0"], ["f1", "f2"], ["f0", "f1", "f2"]]

@@ -1,0 +1,52 @@
+"""If outputs are blank at the first sizes, one more case has much longer inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import parser
+
+from onnxopt.verification import Verifier
+from tests.verification.test_constant_decisions import own
+
+HEAD = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, T] x) => (float[N, K] y)
+<int64[1] start = {100}, int64[1] other = {101}, int64[1] end = {2147483647},
+ int64[1] axis = {1}, int64[1] last = {-1}>"""
+MADE = "s = Slice (x, START, end, AXIS)  y = ReduceSum (s, AXIS)"
+
+
+@pytest.mark.parametrize(("start", "status"), [("start", {"equal", "verified"}), ("other", {"different"})])
+def test_what_only_begins_later_is_seen(start: str, status: set[str], tmp_path: Path) -> None:
+    one, two = (MADE.replace("AXIS", a).replace("START", s) for a, s in (("axis", "start"), ("last", start)))
+    found = own(tmp_path, "", one, two, HEAD)
+    assert found.status in status, found.message
+    assert [c.dims["T"] for c in found.cases if c.name == "longer"] == [128]
+
+
+def test_nothing_longer_is_tried_where_outputs_say_something(tmp_path: Path) -> None:
+    one, two = (f"s = Exp (x)  y = ReduceMax <axes = [{a}]> (s)" for a in (1, -1))
+    assert [c for c in own(tmp_path, "", one, two, HEAD).cases if c.name == "longer"] == []
+
+
+def test_images_do_not_become_large(tmp_path: Path) -> None:
+    head = HEAD.replace("float[N, T] x", "float[N, 3, T, U] x").replace("float[N, K] y", "float[N, 3, T, U] y")
+    one, two = (f"s = Sub (x, x)  y = Mul (s, {z})" for z in ("s", "x"))
+    found = own(tmp_path, "", one, two, head)
+    assert all(c.dims["T"] * c.dims["U"] < 1 << 17 for c in found.cases)
+
+
+def test_an_original_that_dies_of_them_is_compared_as_before(tmp_path: Path) -> None:
+    one, two = (MADE.replace("AXIS", a).replace("START", "start") for a in ("axis", "last"))
+    for name, body in (("a", one), ("b", two)):
+        (tmp_path / name).write_bytes(parser.parse_model(f"{HEAD} {{ {body} }}").SerializeToString())
+    start = (
+        "import os, signal\nfrom onnxopt.verification import judge\nmethod = judge.Judge.original\n"
+        "def die(self, request):\n    if request.recipe.longer: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    return method(self, request)\njudge.Judge.original = die\njudge.main()"
+    )
+    with Verifier(tmp_path / "a", start=start) as verifier:
+        verifier.submit(tmp_path / "b")
+        found = verifier.finish()
+    assert found.status == "inconclusive", found.message
+    assert "output `y` is all zero" in found.message

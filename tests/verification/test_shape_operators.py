@@ -1,0 +1,60 @@
+"""Operators whose output shapes depend on shapes alone, tried on the node tests of ONNX."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from onnx import ModelProto, parser
+
+from onnxopt.verification.model.decisions import conditions
+from onnxopt.verification.model.dependence import changing
+from onnxopt.verification.model.operators import OPENING, OPERATORS
+from tests import node_cases
+from tests.runtime import plain_session
+
+TEXT = """<ir_version: 8, opset_import: ["" : 18]> g (float[n, 4] x) => (float[a, b] y) {{
+    v = {made} s = Shape (v) k = Size (s) zero = Constant <value_int = 0> () c = Equal (k, zero)
+    y = If (c) <then_branch = t () => (p) {{ o = Constant <value_ints = [-1]> () p = Reshape (v, o) }},
+                else_branch = e () => (q) {{ q = Identity (v) }}> }}"""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_open"),
+    [
+        *((f"{op} (x)", False) for op in ("Elu", "Selu", "Celu", "Mish", "ThresholdedRelu", "Relu", "Softsign")),
+        ("NonZero (x)", True),
+        ("Squeeze (x)", True),
+    ],
+)
+def test_a_rank_that_nothing_changes_decides_nothing(made: str, is_open: bool) -> None:
+    model = parser.parse_model(TEXT.format(made=made))
+    assert conditions(model.graph, changing(model.graph)) == (["c"] if is_open else [])
+
+
+def test_other_elements_make_no_other_shapes() -> None:
+    """Each operator on its own tests, with the elements of what says nothing of shapes in another order."""
+    seen = set[str]()
+    for case in node_cases.cases():
+        node = case.model.graph.node[0]
+        known = node.op_type in OPERATORS and "open" not in OPERATORS[node.op_type].traits
+        if len(case.model.graph.node) > 1 or not known or node.domain or node.op_type == "Dropout":
+            continue
+        told = {node.input[i] for i in OPENING.get(node.op_type, ()) if i < len(node.input)}
+        other = {n: v if n in told or not isinstance(v, np.ndarray) else np.flip(v) for n, v in case.feeds.items()}
+        shapes = [_shapes(case.model, feeds) for feeds in (case.feeds, other)]
+        if None not in shapes:
+            assert shapes[0] == shapes[1], case.name
+            seen.add(node.op_type)
+    assert len(seen) > 120
+
+
+def _shapes(model: ModelProto, feeds: dict[str, object]) -> list[tuple[int, ...]] | None:
+    """None where no runtime runs it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [np.shape(v) for v in plain_session(model).run(None, feeds) if isinstance(v, np.ndarray)]
+    except Exception:
+        return None

@@ -1,0 +1,94 @@
+"""Conditions on sizes: those equal in any run decide nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import VerifyOptions, verify
+from onnxopt.verification.model.decisions import open_conditions, open_nodes
+
+
+@pytest.mark.parametrize(("asked", "status"), [(1, "equal"), (3, "inconclusive")])
+def test_a_dim_that_is_one_whatever_the_others_are_decides_nothing(asked: int, status: str, tmp_path: Path) -> None:
+    """Exporters ask before they squeeze: the channels that a Reshape makes are one, the width need not be."""
+    constants = "int64[1] zero = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] four = {4}, int64 single = {1}"
+    models = [
+        parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[b, 4, h] x) => (float[?] y) <{constants}, int64 at = {{{asked}}}>
+            {{
+              s = Shape (x)  d = Gather (s, zero)  e = Gather (s, two)  t = Concat <axis = 0> (d, one, four, e)
+              r = Reshape (x, t)  m = Neg (r)  {body}  y = Abs (f)
+            }}"""
+        )
+        for body in (
+            """u = Shape (m)  k = Gather (u, at)  c = Equal (k, single)
+            f = If (c) <
+              then_branch: graph = th () => (float[?] p) { p = ReduceSum <keepdims = 0> (m) },
+              else_branch: graph = el () => (float[?] q) { q = ReduceMax <keepdims = 0> (m) }>""",
+            f"f = Reduce{'Sum' if asked == 1 else 'Max'} <keepdims = 0> (m)",
+        )
+    ]
+    for model, name in zip(models, "ab", strict=True):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    options = VerifyOptions(dims={"h": 3})
+    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx", options).status == status
+
+
+def test_what_a_file_claims_of_a_dim_decides_nothing(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x, int64[2] s) => (float[?] y) <float[1, 1] m, int64 zero = {0}, int64 one = {1}> {
+          m = Reshape (x, s)  u = Shape (m)  k = Gather (u, zero)  c = Equal (k, one)
+          f = If (c) <
+            then_branch: graph = th () => (float[?] p) { p = ReduceSum <keepdims = 0> (m) },
+            else_branch: graph = el () => (float[?] q) { q = ReduceMax <keepdims = 0> (m) }>
+          y = Abs (f) }"""
+    )
+    assert model.graph.value_info[0].name == "m"
+    onnx.save(model, tmp_path / "a.onnx")
+    assert open_conditions(tmp_path / "a.onnx") == {"c"}
+
+
+def test_a_name_in_two_bodies_is_not_one_value(tmp_path: Path) -> None:
+    """In the one it is the shape of something fixed, in the other anything."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 3] x, int64[2] k, bool c) => (float[?] y) <int64 one = {1}, int64 three = {3}> {
+          y = If (c) <
+            then_branch: graph = th () => (float[?] p) {
+              s = Shape (x)  d = Gather (s, one)  e = Equal (d, three)
+              p = If (e) <then_branch: graph = t1 () => (float[?] p1) { p1 = ReduceSum <keepdims = 0> (x) },
+                          else_branch: graph = e1 () => (float[?] p2) { p2 = ReduceMax <keepdims = 0> (x) }> },
+            else_branch: graph = el () => (float[?] q) {
+              s = Add (k, one)  d = Gather (s, one)  e = Equal (d, three)
+              q = If (e) <then_branch: graph = t2 () => (float[?] q1) { q1 = ReduceSum <keepdims = 0> (x) },
+                          else_branch: graph = e2 () => (float[?] q2) { q2 = ReduceMax <keepdims = 0> (x) }> }> }"""
+    )
+    onnx.save(model, tmp_path / "a.onnx")
+    assert open_nodes(tmp_path / "a.onnx") == {"y", "q"}
+
+
+@pytest.mark.parametrize("form", ["a Constant", "an initializer"])
+def test_a_place_that_a_body_holds_picks_a_dim(form: str, tmp_path: Path) -> None:
+    """PyTorch's scripts squeeze in a loop if a dim is one: the one is fixed. In another body the place is computed."""
+    held = {"a Constant": ("", "k = Constant <value = int64 {1}> ()"), "an initializer": ("<int64 k = {1}>", "")}[form]
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 1, 4] x, bool go, int64 from) => (float[?] y, float[?] z)
+        <int64 one = {{1}}, int64 three = {{3}}, int64[1] at = {{1}}> {{
+          y = Loop (three, go, x) <body = l (int64 i, bool on, float[n, 1, 4] v) => (bool o, float[?] w) {held[0]} {{
+              o = Identity (on)  {held[1]}  s = Shape (x)  d = Gather (s, k)  e = Equal (d, one)
+              w = If (e) <then_branch: graph = t1 () => (float[?] w1) {{ w1 = Neg (v) }},
+                          else_branch: graph = e1 () => (float[?] w2) {{ w2 = Abs (v) }}> }}>
+          z = Loop (three, go, x) <body = m (int64 j, bool on, float[n, 1, 4] v) => (bool o, float[?] u) {{
+              o = Identity (on)  k = Identity (from)  s = Shape (x)  d = Gather (s, k)  e = Equal (d, one)
+              u = If (e) <then_branch: graph = t2 () => (float[?] u1) {{ u1 = Neg (v) }},
+                          else_branch: graph = e2 () => (float[?] u2) {{ u2 = Abs (v) }}> }}> }}"""
+    )
+    onnx.save(model, tmp_path / "a.onnx")
+    assert open_nodes(tmp_path / "a.onnx") == {"y", "z", "u"}

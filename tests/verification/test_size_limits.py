@@ -1,0 +1,130 @@
+"""Sizes accepted by one model only are tried, however large: remains of a trace or a fold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, parser
+
+from onnxopt.verification import VerifyOptions, verify
+from onnxopt.verification.inputs.limits import Limits, affordable, other_sizes
+from onnxopt.verification.inputs.plan import Plan
+from tests.verification.pairs import own_check, verdict
+
+SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
+IF = """y = If (c) <then_branch = t () => (p) { p = Neg (x) }, else_branch = e () => (q) { q = Exp (x) }>"""
+
+
+def model(body: str) -> ModelProto:
+    constants = "<int64 n = {20}, int64 m = {21}, int64 zero = {0}, int64[1] all = {9223372036854775807},"
+    constants += " int64[1] some = {40}, int64[1] four = {4}, int64[1] back = {-3}, int64[1] first = {0},"
+    constants += " int64[1] axis = {1}, float[64] table = {"
+    constants += ", ".join(map(str, range(64))) + "}>"
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, t] x) => (y) {constants} {{ {body} }}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "size"),
+    [
+        (SIZE + "c = Greater (t, n) " + IF, ("t, n", "t, m"), 21),
+        (SIZE + "c = Less (t, n) " + IF, ("t, n", "t, m"), 20),
+        (SIZE + "c = Greater (n, t) " + IF, ("n, t", "m, t"), 20),
+        (SIZE + "c = LessOrEqual (n, t) " + IF, ("n, t", "m, t"), 20),
+        (SIZE + "c = Equal (t, n) " + IF, ("t, n", "t, m"), 20),
+        (SIZE + "c = Equal (t, n) " + IF, (SIZE + "c = Equal (t, n) " + IF, "y = Exp (x)"), 20),
+        (SIZE + "r = Range (zero, t, one) g = Gather (table, r) y = Add (x, g)",
+         ("g = Gather (table, r)", "k = Min (r, n) g = Gather (table, k)"), 22),
+        (SIZE + "r = Range (zero, t, one) u = Unsqueeze (r, axis) d = Sub (u, r) a = Abs (d) k = Min (a, n)"
+         " g = Gather (table, k) y = MatMul (x, g)", ("Min (a, n)", "Min (a, m)"), 22),
+        ("y = Slice (x, first, all, axis)", ("all", "some"), 41),
+        ("y = Slice (x, first, all, axis)", ("all", "four"), 5),
+        ("y = Slice (x, back, all, axis)", ("back", "first"), 4),
+        ("a = Slice (x, first, all, axis) y = Slice (a, first, all, axis)",
+         ("first, all, axis) y = Slice (a, first, all", "first, four, axis) y = Slice (a, first, some"), 41),
+        ("y = Trilu <upper = 0> (x, n)", ("Trilu <upper = 0> (x, n)", "Identity (x)"), 22),
+    ],
+    ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "distances", "Slice",
+         "few", "from the end", "few and many", "diagonal"],
+)  # fmt: skip
+def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
+    a, b = model(right), model(right.replace(*wrong))
+    assert size in other_sizes(Limits(a.graph), Limits(b.graph))
+    assert other_sizes(Limits(a.graph), Limits(a.graph)) == []
+    for name, proto in (("a", a), ("b", b)):
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(cases=("all",)))
+    assert found.status == "different", found.message
+    assert size in [c.dims["t"] for c in found.cases if c.name.startswith("beyond")]
+    same = verify(tmp_path / "a.onnx", tmp_path / "a.onnx", VerifyOptions(cases=("all",)))
+    assert same.agrees
+    assert "beyond" not in [c.name for c in same.cases]
+
+
+def test_not_what_would_take_long() -> None:
+    plans = [Plan(bytes=n, windows=w) for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))]
+    assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
+    a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
+    assert other_sizes(Limits(a.graph), Limits(b.graph)) == [41]
+
+
+def test_what_no_case_reaches_is_named(tmp_path: Path) -> None:
+    a = ROWS + "y = Mul (x, half) }"
+    b = ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) y = Concat <axis = 0> (a, b) }"
+    found = verdict(tmp_path, a, b, VerifyOptions(cases=("random",)))
+    assert found.agrees and "only one of the two has 300 as a size, which no case exceeds" in found.message
+    found = verdict(tmp_path, a, b, VerifyOptions(cases=("all",)))
+    assert found.agrees and "no case exceeds" not in found.message
+
+
+ROWS = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 40] x) => (float[batch, 40] y)
+    <int64[1] first = {0}, int64[1] some = {300}, int64[1] all = {9223372036854775807}, float[1] half = {0.5}> {"""
+
+
+def test_a_batch_is_as_large_as_that_too(tmp_path: Path) -> None:
+    """Of few rows nobody would see it: a case that fell back to three was one of that size by name alone."""
+    found = verdict(
+        tmp_path,
+        ROWS + "y = Mul (x, half) }",
+        ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) c = Neg (b)"
+        " y = Concat <axis = 0> (a, c) }",
+        VerifyOptions(cases=("all",)),
+    )
+    assert found.status == "different"
+    assert found.message.startswith("case beyond")
+    case = next(c for c in found.cases if c.name == "beyond")
+    assert case.dims == {"batch": 301}
+
+
+TURNS = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, int64 n) => (float[2] y)
+    <bool go = {1}, int64 most = {MOST}> { m = Min (n, most) y = Loop (TRIPS, go, x) <body =
+    b (int64 i, bool c, float[2] s) => (bool d, float[2] t) { d = Identity (c) t = Tanh (s) }> }"""
+
+
+@pytest.mark.parametrize("most", ["5", "40"])
+def test_turns_are_as_many_as_the_second_leaves(most: str, tmp_path: Path) -> None:
+    a, b = (TURNS.replace("MOST", most).replace("TRIPS", trips) for trips in "nm")
+    found = verdict(tmp_path, a, b, VerifyOptions(cases=("all",)))
+    assert found.status == "different", found.message
+
+
+def test_the_optimizers_own_check_reaches_them(tmp_path: Path) -> None:
+    """Sizes above a number of the result's, and turns above one: its usual cases have few of both."""
+    a = ROWS + "y = Mul (x, half) }"
+    b = ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) c = Neg (b)"
+    assert own_check(tmp_path, a, b + " y = Concat <axis = 0> (a, c) }").status == "different"
+    a, b = (TURNS.replace("MOST", "40").replace("TRIPS", trips) for trips in "nm")
+    assert own_check(tmp_path, a, b).status == "different"
+
+
+def test_each_of_two_numbers_is_reached(tmp_path: Path) -> None:
+    """The smaller is of the original and harmless; the result is wrong from the larger on."""
+    size = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
+    low, high = ("k = Min (t, n) u = Sub (k, k) f = Cast <to = 1> (u) ", "c = Greater (t, big) f = Cast <to = 1> (c) ")
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, t] x) => (y) <int64 n = {20}, int64 big = {90}> {'
+    found = own_check(tmp_path, head + size + low + "y = Add (x, f) }", head + size + high + "y = Add (x, f) }")
+    assert found.status == "different", found.message
+    assert 91 in [c.dims["t"] for c in found.cases if c.name.startswith("beyond")]
