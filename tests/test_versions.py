@@ -25,7 +25,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("onnxopt.runtime.versions.version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
 
 
 def test_as_installed() -> None:

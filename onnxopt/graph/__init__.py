@@ -7,7 +7,6 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import UNKNOWN, Node
 from onnxopt.graph.reader import read_model
-from onnxopt.graph.specialise import specialise
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_model
 from onnxopt.startup.lazy import lazy, listing
@@ -26,7 +25,6 @@ __all__ = [
     "check_model",
     "declare_domain",
     "read_model",
-    "specialise",
     "write_model",
 ]
 

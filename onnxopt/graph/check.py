@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onnxopt.errors import InvariantError
-from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model
-from onnxopt.graph.node import Node
 from onnxopt.graph.schema import results_of
-from onnxopt.graph.value import Value
 from onnxopt.proto.messages import body_graphs
+
+if TYPE_CHECKING:
+    from onnxopt.graph.graph import Graph
+    from onnxopt.graph.model import Model
+    from onnxopt.graph.node import Node
+    from onnxopt.graph.value import Value
 
 
 def check_model(model: Model) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import onnx
 
 from onnxopt.errors import DomainError, UsageError
-from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.schema import is_alike
 from onnxopt.startup.record import record
 
@@ -92,7 +91,7 @@ def adopt_opsets(graph: Graph) -> None:
     assert graph.opsets is not None
     given = graph.model.opsets
     others = [d for d, version in graph.opsets.items() if is_standard(d) and given.get(d, version) != version]
-    called = {op for scope in inner_scopes(graph) for op in scope.by_op} if others else ()
+    called = {node.op for node in graph.walk()} if others else ()
     for domain in others:
         ops = [op for op in called if op.rpartition("::")[0] == domain]
         if all(is_alike(op, graph.opsets[domain], given[domain]) for op in ops):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -11,20 +10,15 @@ import numpy as np
 from onnxopt.errors import InvariantError, MistypedError
 from onnxopt.graph.emission import admit, contradiction, describe_as, make_call, refusal
 from onnxopt.graph.node import Node
-from onnxopt.graph.order import Order
-from onnxopt.graph.schema import is_known
+from onnxopt.graph.scope import Scope
 from onnxopt.graph.value import Value
-from onnxopt.plaintext import counted
 from onnxopt.proto.messages import contiguous, element_type, make_node
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-    from onnx import FunctionProto, GraphProto
-
-    from onnxopt.graph.model import Model
 
 
-class Graph(Order):
+class Graph(Scope):
     """Nodes in topological order, with an index by operator.
 
     All mutation goes through `make`, `insert`, `place`, `remove`, `move_after`, `inline`, `take_over`, `give_out`,
@@ -34,94 +28,6 @@ class Graph(Order):
     `Model.add_function`. Each updates users, index and version, and marks the nodes to be visited again by passes. Each
     node has all required outputs of its operator. No scope lists a value twice as output, unless the file did.
     """
-
-    def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
-        super().__init__()
-        self.model = model
-        self.proto = proto
-        self.owner = owner  # the node that holds this body
-        self.label = label  # "then_branch", or the function's name, or "main"
-        self.is_function = not hasattr(proto, "initializer")
-        self.inputs: list[Value] = []
-        self.outputs: list[Value] = []
-        self.initializers: dict[str, Value] = {}
-        self.by_op: defaultdict[str, dict[Node, None]] = defaultdict(dict)
-        self.owners: dict[Node, None] = {}  # nodes that hold bodies
-        self.size = 0
-        self.opsets: dict[str, int] | None = None  # functions only: version by domain
-        self.skipped = False  # `onnxopt.skip` in the metadata of this scope or of one around it: passes leave it alone
-        self.nodes_changed = False
-        self.initializers_changed = False
-        self.deferred: list[Value] = []  # initializers written without their data
-        self.pinned: set[Value] = set()  # initializers named by quantization annotations of the file
-
-    # -- reading -----------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return self.size
-
-    @property
-    def parent(self) -> Graph | None:
-        return self.owner.graph if self.owner is not None else None
-
-    @property
-    def root(self) -> Graph:
-        """The main graph or function around this scope."""
-        graph = self
-        while graph.owner is not None and graph.owner.graph is not None:
-            graph = graph.owner.graph
-        return graph
-
-    @property
-    def path(self) -> str:
-        """The scope's location for messages: `main / If "if_3" / then_branch`."""
-        if self.owner is None or self.owner.graph is None:
-            return self.label
-        name = f' "{self.owner.name}"' if self.owner.name else ""
-        return f"{self.owner.graph.path} / {self.owner.op}{name} / {self.label}"
-
-    def opset(self, domain: str = "") -> int:
-        """Return the version of `domain` in force here; 0 if it is not imported."""
-        opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
-        return opsets.get("" if domain == "ai.onnx" else domain, 0)
-
-    def is_pure(self, node: Node) -> bool:
-        """Whether an unread node may be removed: operators outside the standard may have side effects."""
-        return self.knows(node._op) or (not node.proto.overload and self.model.is_pure_function(node.op))
-
-    def knows(self, op: str) -> bool:
-        """Whether the standard defines this operator in the version in force here."""
-        return is_known(op, self.opset(op.rpartition("::")[0]))
-
-    @property
-    def holds_initializers(self) -> bool:
-        """Whether the scope can hold initializers. Functions cannot; before IR 4 each initializer must also be an
-        input, and a body cannot add inputs."""
-        return not self.is_function and (self.owner is None or self.model.ir_version >= 4)
-
-    @property
-    def is_bound_by_name(self) -> bool:
-        """Whether inputs and outputs are bound by name outside: in the main graph, in functions, and in bodies of
-        operators outside the standard. BeamSearch of com.microsoft, for example, looks for `input_ids`."""
-        return self.owner is None or self.owner.graph is None or not self.owner.graph.knows(self.owner.op)
-
-    def walk(self) -> Iterator[Node]:
-        """Yield the nodes of this scope and of all nested bodies, each owner before its bodies."""
-        for node in self:
-            yield node
-            for body in node.bodies.values():
-                yield from body.walk()
-
-    def __str__(self) -> str:
-        """Return the graph as text: a line for each node, with known types."""
-        from onnxopt.graph.text import graph_text
-
-        return graph_text(self)
-
-    def __repr__(self) -> str:
-        return f"Graph({self.path}, {counted(self.size, 'node')})"
-
-    # -- changing ----------------------------------------------------------------------------------------
 
     def touch(self, node: Node) -> None:
         self.model.version += 1
@@ -369,14 +275,6 @@ class Graph(Order):
         """
         if told := contradiction(old, new.known_dtype, new.known_shape if self.model.debug else None):
             raise refusal(self, old.producer, told, kind=MistypedError)
-
-    def needs_copy(self, value: Value) -> bool:
-        """Whether this scope needs an Identity to list `value` as output under another name.
-
-        True if the scope does not produce `value`, or lists it already: runtimes lose an output if two are the same
-        value.
-        """
-        return value.producer is None or value.graph is not self or value.is_output
 
     def _copy(self, value: Value, of: Node | None) -> Value:
         """Return an Identity of `value`, described as the node `of`, directly behind the producer of `value` or behind

@@ -18,7 +18,6 @@ from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.proto.messages import body_graphs, tensor_type
-from onnxopt.worker.calls import refuse_explosion
 
 SKIP = "onnxopt.skip"  # metadata key of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
@@ -36,7 +35,10 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
         raise UsageError(f"a ModelProto is read, not a {type(proto).__name__}", "onnxopt.load reads a file")
     model = Model(proto, path)
     _check_versions(model)
-    refuse_explosion(proto, model.name)
+    if proto.functions:
+        from onnxopt.worker.calls import refuse_explosion
+
+        refuse_explosion(proto, model.name)
     model.freeze_initializers = freeze_initializers
     trainable = _trainable(proto)
     for function in proto.functions:

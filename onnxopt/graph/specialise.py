@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from onnx import ValueInfoProto
 
 from onnxopt.errors import UsageError, nearest
-from onnxopt.graph.model import Model
 from onnxopt.graph.structure import interface_of
 from onnxopt.proto.messages import tensor_type
+
+if TYPE_CHECKING:
+    from onnxopt.graph.model import Model
 
 
 def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.graph.dim_names import as_written
-from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
+from onnxopt.graph.scope import Scope
 from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import line
 from onnxopt.proto.element_types import is_float
@@ -26,12 +26,12 @@ def model_text(model: Model) -> str:
     return "\n\n".join(map(graph_text, (model.graph, *model.functions.values()))) + "\n"
 
 
-def graph_text(graph: Graph) -> str:
+def graph_text(graph: Scope) -> str:
     """Return the text of a graph and its nested bodies."""
     return "\n".join(line(text, whole=True) for text in graph_lines(graph))
 
 
-def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:
+def graph_lines(graph: Scope, indent: str = "") -> Iterator[str]:
     """Yield a header with inputs and outputs, then the nodes in order, with bodies below their owners."""
     inputs = ", ".join(f"{v.name}{type_text(v, ': ')}" for v in graph.inputs)
     outputs = ", ".join(v.name for v in graph.outputs)

@@ -11,7 +11,7 @@ from onnxopt.errors import ModelError
 from onnxopt.io.external import data_of
 
 if TYPE_CHECKING:
-    from onnxopt.graph import Model
+    from onnxopt.graph.model import Model
 
 _HINT: Final = "nothing is written: run it again when it stays as it is"
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from onnx import ModelProto, NodeProto
-from onnx.inliner import inline_local_functions
 
 from onnxopt.errors import ModelError
 from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs
@@ -19,6 +18,8 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
 
     Raises ModelError if impossible, or if the expansion is too large.
     """
+    from onnx.inliner import inline_local_functions
+
     refuse_explosion(proto, path)
     copy_given_out(proto)
     _leave_uncalled(proto, _write_defaults(proto))

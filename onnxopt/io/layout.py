@@ -180,8 +180,8 @@ class Layout:
             piece.tensor.ClearField("raw_data")
             piece.tensor.data_location = TensorProto.EXTERNAL
             del piece.tensor.external_data[:]
-            for key, value in (("location", name), ("offset", str(piece.offset)), ("length", str(piece.length))):
-                piece.tensor.external_data.add(key=key, value=value)
+            for entry, value in (("location", name), ("offset", str(piece.offset)), ("length", str(piece.length))):
+                piece.tensor.external_data.add(key=entry, value=value)
 
     def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
         """Put external data into the model file, through the proto."""

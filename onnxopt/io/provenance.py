@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,8 @@ def write_provenance(model: Model, source: Path, pipeline: str) -> None:
     The hash covers the file `source` without external data. An unchanged model keeps existing entries. Raises
     ModelError if the source no longer exists.
     """
+    import hashlib  # OpenSSL takes its time to load
+
     from onnxopt import __version__
 
     given = model.proto.metadata_props

@@ -1,8 +1,8 @@
 """Writes a model with large new weights copied from arrays into the file, bypassing protobuf.
 
-A protobuf message is a sequence of fields; a nested message is a field preceded by its length. The model is serialized
-with empty weights, then each `raw_data` is spliced in, and the enclosing lengths (tensor, graph) are corrected. The
-bytes equal protobuf's own output.
+A protobuf message is a sequence of fields; a nested message is a field preceded by its length. The model is
+serialized with empty weights, then each `raw_data` is spliced in, and the enclosing lengths (tensor, graph) are
+corrected. The bytes equal protobuf's own output.
 """
 
 from __future__ import annotations

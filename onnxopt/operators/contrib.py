@@ -6,8 +6,9 @@ Each line lists the type symbols of the operands, then of the results. Operands 
     f    always float32
     -    a type independent of the model's floats
 
-Further letters stand for types of quantized numbers and of scales. A result with two letters has the type of the first
-letter with an operand. `heavy`: dominates the run time, as products and attention do. `half`: has no bfloat16 kernel.
+Further letters stand for types of quantized numbers and of scales. A result with two letters has the type of the
+first letter with an operand. `heavy`: dominates the run time, as products and attention do. `half`: has no bfloat16
+kernel.
 """
 
 from __future__ import annotations

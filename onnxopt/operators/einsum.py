@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 Letters: TypeAlias = tuple[str, ...]
-_LETTERS: Final = frozenset(string.ascii_letters)
+_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 class Equation(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
-from onnxopt.graph import specialise
+from onnxopt.graph.specialise import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.io.changes import Watch
 from onnxopt.optimizer.options import OptimizeOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.arguments import check_whole, names_in, names_of, places_in, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
-from onnxopt.graph import specialise
+from onnxopt.graph.specialise import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
