@@ -33,7 +33,7 @@ from judging.tables import accusations, header, misses, row, table
 from judging.traps import traps
 from judging.trials import try_model
 
-from onnxopt.worker.limits import machine_memory, spare
+from onnxopt.worker import machine_memory, spare
 
 ROOT = Path(__file__).resolve().parents[1]
 SILENCE = 300.0  # seconds without a word, after which a process is given up

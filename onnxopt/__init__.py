@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.startup.lazy import listing
+from onnxopt.startup import listing
 
 if TYPE_CHECKING:
     from onnxopt.analysis.types import dtype, shape

@@ -12,7 +12,7 @@ def run() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main` hears it: nothing has begun that needs an end
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
-    from onnxopt.startup.lazy_modules import postpone_modules
+    from onnxopt.startup.lazy_imports import postpone_modules
 
     postpone_modules()
     from onnxopt.cli.main import main

@@ -16,9 +16,8 @@ from hypothesis import settings
 from onnxopt.graph import Model
 from onnxopt.verification import verifier
 from onnxopt.verification.verifier import Verifier
-from onnxopt.worker import sandbox
-from onnxopt.worker.sandbox import Sandbox
-from onnxopt.worker.service import Spare
+from onnxopt.worker import service
+from onnxopt.worker.service import Sandbox, Spare
 
 # What commands do otherwise in a build, in colours, or as their user has set them up.
 for name in (
@@ -78,7 +77,7 @@ def _keeping(module: ModuleType, owner: type[Sandbox] | type[Verifier]) -> Itera
 
 def keeping_worker() -> AbstractContextManager[None]:
     """Of what folds: its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
-    return _keeping(sandbox, Sandbox)
+    return _keeping(service, Sandbox)
 
 
 def keeping_judge() -> AbstractContextManager[None]:

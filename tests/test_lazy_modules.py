@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxopt.startup.lazy_modules import _POSTPONED
+from onnxopt.startup.lazy_imports import _POSTPONED
 from onnxopt.worker.process import child
 from tests.samples import sample
 
-LATER = "import sys; from onnxopt.startup.lazy_modules import LazyModule, postpone_modules; postpone_modules(); "
+LATER = "import sys; from onnxopt.startup.lazy_imports import LazyModule, postpone_modules; postpone_modules(); "
 WAITING = "print(' '.join(sorted(n for n, m in sys.modules.items() if type(m).__name__ == 'LazyModule')))"
 
 

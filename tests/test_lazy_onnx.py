@@ -13,7 +13,7 @@ import pytest
 from onnxopt.worker.process import child
 from tests.samples import ROOT, sample
 
-LAZILY = "from onnxopt.startup.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts(); "
+LAZILY = "from onnxopt.startup.lazy_imports import import_onnx_in_parts; import_onnx_in_parts(); "
 HEAVY = {"onnx.helper", "onnx.numpy_helper", "onnx.serialization", "onnx.compose", "google.protobuf.json_format"}
 
 

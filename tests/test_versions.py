@@ -14,7 +14,7 @@ import onnxopt
 from onnxopt.batch.cache import Cache
 from onnxopt.batch.job import Job
 from onnxopt.pipeline.reproducer import environment
-from onnxopt.runtime.versions import version_of
+from onnxopt.runtime import version_of
 from tests.samples import sample
 
 

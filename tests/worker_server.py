@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = f"""
 import sys
 sys.path.append({str(ROOT)!r})
-import onnxopt.verification.original, onnxopt.verification.judge, onnxopt.worker.heap
+import onnxopt.verification.original, onnxopt.verification.judge, onnxopt.worker
 from tests.forked_worker import import_runtime
 from tests.worker_server import serve
 import_runtime()

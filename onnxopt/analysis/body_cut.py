@@ -9,7 +9,7 @@ from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from onnxopt.analysis import types
 from onnxopt.errors import UsageError, few
-from onnxopt.graph.dim_names import rename_dims
+from onnxopt.graph.dims import rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 from onnx import NodeProto, TypeProto
 
-from onnxopt.graph.dim_names import rename_dims
+from onnxopt.graph.dims import rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.proto.messages import body_graphs, qualified
 

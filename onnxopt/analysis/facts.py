@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from onnxopt.analysis.inference import Vagueness, downstream, infer_nodes, skeleton, typed_alike, unsettled
-from onnxopt.graph.dim_names import as_symbol, is_invented
+from onnxopt.graph.dims import as_symbol, is_invented
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node

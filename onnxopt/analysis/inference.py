@@ -12,7 +12,7 @@ from onnx.defs import OpSchema
 
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
 from onnxopt.analysis.misread import believed_of, contradicted, depends, forget, hidden, hide
-from onnxopt.graph.dim_names import as_symbol, as_written, is_invented, rename_dims
+from onnxopt.graph.dims import as_symbol, as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node

@@ -8,11 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.graph.domains import is_standard
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema
+from onnxopt.graph.schema import find_schema, is_standard
 from onnxopt.operators import of_form
-from onnxopt.operators.contrib import DOMAIN, table
+from onnxopt.operators.operands import CONTRIB_DOMAIN, contrib_types
 from onnxopt.proto.element_types import BY_NAME
 from onnxopt.proto.messages import Array, numpy_dtype
 
@@ -64,13 +63,13 @@ def stays_wide(node: Node) -> str:
 
 def is_heavy(op: str) -> bool:
     """Does an operator compute most of a model?"""
-    own = table().get(op)
+    own = contrib_types().get(op)
     return op in _HEAVY or (own is not None and own.heavy)
 
 
 def not_narrow(node: Node) -> str:
     """Why an operator has no input or output that may be narrow."""
-    if node.op in table() or node.domain == DOMAIN:
+    if node.op in contrib_types() or node.domain == CONTRIB_DOMAIN:
         return NOT_CONTRIB
     return NOT_KNOWN if node.domain and not is_standard(node.domain) else NOT_STANDARD
 
@@ -96,7 +95,7 @@ NONE: Final = Slots((), ())
 @cache
 def slots(op: str, opset: int, dtype: str) -> Slots:
     """Return the slots of an operator at an opset, by its schema or its symbols: narrow inputs make narrow outputs."""
-    if (own := table().get(op)) is not None:
+    if (own := contrib_types().get(op)) is not None:
         is_there = dtype in own.types
         given, made = (tuple(is_there and s == "T" for s in symbols) for symbols in (own.inputs, own.outputs))
         return Slots(given, made)

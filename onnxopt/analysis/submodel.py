@@ -10,11 +10,10 @@ from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, Value
 from onnxopt.analysis import types
 from onnxopt.analysis.inference import other_types
 from onnxopt.errors import ModelError
-from onnxopt.graph.dim_names import as_written
+from onnxopt.graph.bindings import copies_before
+from onnxopt.graph.dims import as_written
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.hiding import copies_before
-from onnxopt.graph.model import Model, inner_scopes
-from onnxopt.graph.names import Names
+from onnxopt.graph.model import Model, Names, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import Excused, check_structure
 from onnxopt.graph.value import Shape, Value

@@ -17,7 +17,7 @@ from onnx.defs import OpSchema
 from onnxopt.analysis.facts import infer
 from onnxopt.analysis.inference import infer_operator
 from onnxopt.analysis.misread import is_misread
-from onnxopt.graph.dim_names import is_invented
+from onnxopt.graph.dims import is_invented
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema

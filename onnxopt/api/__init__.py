@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from onnxopt.startup.lazy import lazy, listing
+from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.api.bisecting import bisect

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxopt.api.files import model_file, name_of
-from onnxopt.graph.specialise import specialise
+from onnxopt.graph.dims import specialise
 from onnxopt.io import blaming, load
 
 if TYPE_CHECKING:

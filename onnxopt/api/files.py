@@ -42,7 +42,7 @@ def model_file(model: AnyModel) -> Iterator[Path]:
     if not isinstance(model, ModelProto):
         yield file_path(model)
         return
-    from onnxopt.io.materialize import materialize
+    from onnxopt.io.save import materialize
 
     with temporary_folder() as folder:
         materialize(model, folder / IN_MEMORY)

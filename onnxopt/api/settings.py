@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from onnxopt.api.telling import warn
 from onnxopt.arguments import all_in, dict_in
 from onnxopt.optimizer import OptimizeOptions
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 
 if TYPE_CHECKING:
     from typing import TypedDict

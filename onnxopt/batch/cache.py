@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.places import file_digest, files_of
-from onnxopt.io.changes import Watch
+from onnxopt.io.load import Watch
 
 VARIABLE: Final = "ONNXOPT_CACHE_KEY"  # a secret of a build system, whose machines have no permanent home
 _BYTES: Final = 32
@@ -136,7 +136,7 @@ class Cache:
         from onnxopt import __version__
         from onnxopt.io.external import ExternalData, data_files, external_tensors
         from onnxopt.io.load import read_proto
-        from onnxopt.runtime.versions import version_of
+        from onnxopt.runtime import version_of
 
         data = ExternalData(source.absolute().parent, source.name)
         beside = data_files(external_tensors(read_proto(source, weights=False)))

@@ -15,9 +15,7 @@ from onnxopt.batch.job import Job
 from onnxopt.errors import ModelError, UsageError, WriteError, plain, unwritable
 from onnxopt.io.external import data_files, external_tensors
 from onnxopt.io.load import read_proto
-from onnxopt.io.locks import alone_in
-from onnxopt.io.placing import is_data_of, listed, put_in_place
-from onnxopt.io.staging import MANY, StagingFolder, clear
+from onnxopt.io.staging import MANY, StagingFolder, alone_in, clear, is_data_of, listed, put_in_place
 from onnxopt.proto.wire import stands_alone
 
 

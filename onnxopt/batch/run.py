@@ -25,8 +25,8 @@ from onnxopt.batch.places import (
 )
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
-from onnxopt.io.changes import Watch
-from onnxopt.io.placing import refuse_special
+from onnxopt.io.load import Watch
+from onnxopt.io.staging import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from onnxopt.batch.job import Done, Job
 from onnxopt.batch.run import run
-from onnxopt.worker.limits import peak_memory
+from onnxopt.worker import peak_memory
 from onnxopt.worker.service import LARGE, Spare
 
 _MOST_JOBS: Final = 1000  # a restart bounds leaks

@@ -20,9 +20,8 @@ from onnxopt import __version__
 from onnxopt.cli.closed import open_closed
 from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
 from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, is_short, nearest, noted, refused
-from onnxopt.runtime.threads import let_threads_sleep
-from onnxopt.startup.lazy_modules import is_importing
-from onnxopt.startup.lazy_onnx import import_onnx_in_parts
+from onnxopt.runtime import let_threads_sleep
+from onnxopt.startup.lazy_imports import import_onnx_in_parts, is_importing
 
 # Imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {

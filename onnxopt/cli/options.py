@@ -22,7 +22,7 @@ from onnxopt.cli.values import (
     parse_shapes,
 )
 from onnxopt.errors import UsageError
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 
 if TYPE_CHECKING:
     from onnxopt.api.settings import Settings

@@ -202,7 +202,7 @@ def _few(names: Sequence[str]) -> list[str]:
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
     """Write and check the parts beside `folder`, and move them into the folder after success."""
     from onnxopt.io import refuse_overwriting_input
-    from onnxopt.io.placing import refuse_special
+    from onnxopt.io.staging import refuse_special
     from onnxopt.verification.composition import Step
 
     if folder.exists() and not folder.is_dir():

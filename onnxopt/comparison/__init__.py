@@ -7,7 +7,7 @@ from onnxopt.comparison.compare import compare_files, view_file
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History, read_history
 from onnxopt.comparison.records import GraphRecord, graph_record
-from onnxopt.startup.lazy import lazy, listing
+from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.comparison.repetition import judge, repeat

@@ -11,7 +11,7 @@ from pathlib import Path
 from onnxopt.bisection import explain
 from onnxopt.comparison.history import History
 from onnxopt.comparison.records import LARGE, graph_record
-from onnxopt.graph.specialise import specialise
+from onnxopt.graph.dims import specialise
 from onnxopt.io import blaming, load
 from onnxopt.optimizer import OptimizeOptions, Report, optimize_model
 from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline

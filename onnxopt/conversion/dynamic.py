@@ -10,7 +10,7 @@ from onnxopt.conversion.carrier import Carried, Carrier, Results
 from onnxopt.conversion.carry_rules import carry
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.dim_names import as_symbol, as_written
+from onnxopt.graph.dims import as_symbol, as_written
 from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of

@@ -10,7 +10,7 @@ from onnx import NodeProto
 from onnxopt.analysis.shapes.symbolic import Size
 from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
-from onnxopt.operators.einsum import Equation, Letters, read_equation
+from onnxopt.operators.operands import Equation, Letters, read_equation
 
 Operand: TypeAlias = tuple[str, Letters]  # name and axes of a value
 

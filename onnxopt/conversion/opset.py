@@ -9,10 +9,9 @@ from typing import Final
 from onnx import ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
-from onnxopt.graph.domains import is_standard
-from onnxopt.graph.ir_version import raise_ir_version
+from onnxopt.graph.schema import is_standard, raise_ir_version
 from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 
 LOWEST: Final = 11  # to which a model is converted down: before, negative axes could not be said
 

@@ -32,7 +32,7 @@ from onnxopt.conversion.written_out import Definitions
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import find_schema
 from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs, fields
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 
 _MAX_NAMED: Final = 3  # nodes that a refusal names, of one reason, and reasons
 

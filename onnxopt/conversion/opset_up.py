@@ -16,7 +16,7 @@ from onnxopt.conversion.adapters import Conversion, Unconvertible
 from onnxopt.conversion.known import Known, skeleton
 from onnxopt.errors import ModelError
 from onnxopt.proto.messages import attribute_bytes, body_graphs
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 
 
 def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
@@ -31,7 +31,7 @@ def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits
 
 
 def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Limits) -> ModelProto:
-    from onnxopt.worker.sandbox import Declined, Sandbox
+    from onnxopt.worker.service import Declined, Sandbox
     from onnxopt.worker.serving import Refused
 
     target, light = conversion.target, skeleton(proto)

@@ -10,7 +10,7 @@ from onnx import FunctionProto, TypeProto
 from onnxopt.arguments import by_name
 from onnxopt.errors import UsageError, few, nearest
 from onnxopt.graph import Model, Value
-from onnxopt.graph.dim_names import rename_dims
+from onnxopt.graph.dims import rename_dims
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.writer import write_types
 from onnxopt.proto.messages import tensor_type

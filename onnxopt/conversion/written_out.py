@@ -11,8 +11,8 @@ from onnxopt.conversion.call import Unsayable
 from onnxopt.conversion.known import Known
 from onnxopt.graph.schema import attribute_default, find_schema
 from onnxopt.proto.messages import body_graphs, make_attribute
-from onnxopt.worker.limits import Limits
-from onnxopt.worker.sandbox import Declined, Sandbox
+from onnxopt.worker import Limits
+from onnxopt.worker.service import Declined, Sandbox
 from onnxopt.worker.serving import Refused
 
 

@@ -2,17 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from onnxopt.graph.domains import declare_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import UNKNOWN, Node
 from onnxopt.graph.reader import read_model
+from onnxopt.graph.schema import declare_domain
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_model
-from onnxopt.startup.lazy import lazy, listing
+from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
-    from onnxopt.graph.check import check_model
+    from onnxopt.graph.structure import check_model
 
 __all__ = [
     "UNKNOWN",
@@ -29,4 +29,4 @@ __all__ = [
 ]
 
 __dir__ = listing(__name__)
-__getattr__ = lazy(__name__, {"check": ("check_model",)})
+__getattr__ = lazy(__name__, {"structure": ("check_model",)})

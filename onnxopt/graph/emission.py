@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any
 from onnx import AttributeProto, NodeProto
 
 from onnxopt.errors import EmissionError, MistypedError, few, nearest
-from onnxopt.graph.domains import declared, import_domain, is_standard, opset_for, where
-from onnxopt.graph.schema import Signature, first_opset, formals, is_known, operators_of, signature
+from onnxopt.graph.schema import (
+    Signature,
+    declared,
+    first_opset,
+    formals,
+    import_domain,
+    is_known,
+    is_standard,
+    operators_of,
+    opset_for,
+    signature,
+    where,
+)
 from onnxopt.graph.value import Shape, Value
 from onnxopt.plaintext import an
 from onnxopt.proto.messages import make_attribute, qualified, type_name

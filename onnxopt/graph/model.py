@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import InvariantError, ModelError, UsageError, nearest
-from onnxopt.graph.names import Names
 from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import Interface
 from onnxopt.plaintext import counted
@@ -22,6 +21,52 @@ if TYPE_CHECKING:
     from onnxopt.graph.node import Node
     from onnxopt.graph.value import Value
     from onnxopt.proto.wire import MappedFile, Stored
+
+
+# The model-wide table of value names. Shadowing is illegal, so a new name must be new in every scope.
+
+
+class Names:
+    """All names ever defined in the model (sibling bodies may share a name), and the source of fresh names.
+
+    A name derived from a derived name goes back to the original stem; otherwise names would grow with every rewrite.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, str | None] = {}  # name: the stem it was derived from, or None
+        self._next: dict[str, int] = {}
+
+    def update(self, names: Iterable[str]) -> None:
+        known: dict[str, str | None] = dict.fromkeys(names)
+        if self._known:
+            self._known.update({name: None for name in known if name not in self._known})
+        else:
+            self._known = known
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the name was ever defined."""
+        return name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def fresh(self, hint: str, ending: str = "") -> str:
+        """Return `hint` + `ending` if free, otherwise with `_1`, `_2`, … appended. Amortized constant time."""
+        known = self._known
+        stem = known.get(hint) or hint
+        name = base = stem + ending
+        if name in known:
+            i = self._next.get(base, 0)
+            while name in known:
+                i += 1
+                name = f"{base}_{i}"
+            if i > 1:  # most stems need no counter
+                self._next[base] = i
+        known[name] = stem if name != stem else None
+        return name
+
+
+# A model: ModelProto header, main graph, functions, names, opsets and the version counter.
 
 Decoder = Callable[["TensorProto"], Array]
 _PURE: Final = "pure functions"
@@ -60,7 +105,7 @@ class Model:
         self.without: Mapping[str, str] = {}  # standard operators that no rule may make, and the reason
         self.raised: Sequence[Any] = ()  # opset changes made for a target, as records of the report
         self.names = Names()
-        self.hiding: dict[Value, str] = {}  # see hiding.py
+        self.hiding: dict[Value, str] = {}  # see bindings.py
         self.copied: dict[Value, str] = {}
         self._node_names: Names | None = None  # made on first use: few rewrites need a new node name
         self.version = 0

@@ -8,13 +8,18 @@ from pathlib import Path
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
-from onnxopt.graph.annotations import pin
-from onnxopt.graph.domains import adopt_opsets, import_domain
+from onnxopt.graph.bindings import pin
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import HELD, Node
-from onnxopt.graph.schema import results_of
+from onnxopt.graph.schema import (
+    DEFAULTS_SINCE,
+    FUNCTIONS_SINCE,
+    adopt_opsets,
+    import_domain,
+    raise_ir_version,
+    results_of,
+)
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.proto.messages import body_graphs, tensor_type
@@ -36,7 +41,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     model = Model(proto, path)
     _check_versions(model)
     if proto.functions:
-        from onnxopt.worker.calls import refuse_explosion
+        from onnxopt.proto.functions import refuse_explosion
 
         refuse_explosion(proto, model.name)
     model.freeze_initializers = freeze_initializers

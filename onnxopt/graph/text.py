@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.graph.dim_names import as_written
+from onnxopt.graph.dims import as_written
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.scope import Scope

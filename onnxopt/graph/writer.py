@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from onnxopt.graph.annotations import drop_vanished, values_named
-from onnxopt.graph.dim_names import as_written
-from onnxopt.graph.domains import write_opsets
+from onnxopt.graph.bindings import drop_vanished, values_named, write_hiding
+from onnxopt.graph.dims import as_written
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.hiding import write_hiding
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import signature
+from onnxopt.graph.schema import signature, write_opsets
 from onnxopt.graph.structure import Excused, check_interface, check_structure
-from onnxopt.proto.messages import Array, describe_tensor, fill_tensor, is_raw, tensor_type_proto, tensor_value_info
+from onnxopt.proto.messages import (
+    Array,
+    describe_tensor,
+    fill_tensor,
+    is_raw,
+    tensor_bytes,
+    tensor_type_proto,
+    tensor_value_info,
+)
 from onnxopt.proto.wire import Stored
+
+# Writes the index back into its ModelProto; unchanged scopes are not touched.
 
 
 def write_model(model: Model) -> ModelProto:
@@ -252,3 +261,33 @@ def _drop_vanished(graph: Graph) -> None:
         del proto.value_info[:]
         proto.value_info.extend(infos)
     drop_vanished(graph, names)
+
+
+# A hash of a model's contents. Detects edits of the protos that bypass the version counter.
+
+# bytes; smaller tensors (scales, target shapes) are hashed by content, larger ones by name and type
+_SMALL_BYTES: Final = 4096
+
+
+def fingerprint(model: Model) -> bytes:
+    """Return a hash of the model without the (read-only) data of large weights. Updates the model's proto."""
+    import hashlib  # OpenSSL takes its time to load
+
+    found = hashlib.sha256()
+
+    def add(*messages: Any) -> None:
+        for m in messages:
+            found.update(m.SerializeToString(deterministic=True))
+
+    proto, _ = write_deferred(model, _SMALL_BYTES)
+    graph = proto.graph
+    add(*proto.opset_import, *proto.metadata_props, *proto.functions)
+    add(*graph.input, *graph.output, *graph.value_info, *graph.metadata_props, *graph.node)
+    for tensor in graph.initializer:
+        found.update(f"{tensor.name}: {tensor.data_type}{list(tensor.dims)}".encode(errors="replace"))
+        if tensor_bytes(tensor.data_type, tensor.dims) < _SMALL_BYTES:
+            add(tensor)
+    for node in model.nodes():
+        named = (v.name if v is not None else "" for v in (*node.inputs, None, *node.outputs))
+        found.update(f"{node.op}({','.join(named)})".encode(errors="replace"))
+    return found.digest()

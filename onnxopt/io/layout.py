@@ -5,19 +5,17 @@ All is decided and checked before writing. Unchanged data is never loaded into m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, TypeVar
 
 import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxopt.errors import UsageError, WriteError, plain
-from onnxopt.io.copying import copy_range
-from onnxopt.io.external import ExternalData
-from onnxopt.io.overlaps import spans
-from onnxopt.io.splice import write_spliced
+from onnxopt.io.external import ExternalData, copy_range
 from onnxopt.proto.messages import (
     Array,
     all_tensors,
@@ -27,8 +25,88 @@ from onnxopt.proto.messages import (
     put_inside,
     tensor_bytes,
 )
-from onnxopt.proto.wire import Stored
+from onnxopt.proto.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
 from onnxopt.startup.record import record
+
+# Unions of overlapping byte ranges of a file, since any number of tensors may share bytes.
+
+File = TypeVar("File", bound=Hashable)
+Range = tuple[File, int, int]  # (file, start, length)
+
+
+def spans(ranges: Iterable[Range[File]]) -> dict[Range[File], tuple[int, int]]:
+    """Return for each range the (start, end) of the union of all ranges connected to it by overlaps."""
+    found: dict[Range[File], tuple[int, int]] = {}
+    files: dict[File, set[tuple[int, int]]] = {}
+    for file, start, length in ranges:
+        files.setdefault(file, set()).add((start, length))
+    for file, parts in files.items():
+        together: list[tuple[int, int]] = []
+        end = 0
+        for start, length in sorted(parts):
+            if together and start >= end:
+                found.update(_spanned(file, together, end))
+                together = []
+            end = max(end, start + length) if together else start + length
+            together.append((start, length))
+        found.update(_spanned(file, together, end))
+    return found
+
+
+def _spanned(file: File, parts: list[tuple[int, int]], end: int) -> dict[Range[File], tuple[int, int]]:
+    return {(file, start, length): (parts[0][0], end) for start, length in parts}
+
+
+# Writes a model with large new weights copied from arrays into the file, bypassing protobuf.
+#
+# A protobuf message is a sequence of fields; a nested message is a field preceded by its length. The model is
+# serialized with empty weights, then each `raw_data` is spliced in, and the enclosing lengths (tensor, graph) are
+# corrected. The bytes equal protobuf's own output.
+
+Buffer = bytes | memoryview | Stored
+
+
+def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored]) -> None:
+    """Write the serialized model `data` with `arrays` as data of the main graph's initializers, by index."""
+    view = memoryview(data)
+    start, begin, end = next(f[1:] for f in fields(view, 0, len(view)) if f[0] == key(GRAPH))
+    pieces: list[Buffer] = []
+    mark, index = begin, -1
+    for found, s, b, e in fields(view, begin, end):
+        if found != key(INITIALIZER):
+            continue
+        index += 1
+        if index in arrays:
+            array = arrays[index]
+            raw = array if isinstance(array, Stored) else array.reshape(-1).view(np.uint8).data
+            head = bytes([key(RAW_DATA)]) + varint(len(raw))
+            length = varint(e - b + len(head) + len(raw))
+            at = next((start for found, start, *_ in fields(view, b, e) if found >> 3 > RAW_DATA), e)
+            pieces += [view[mark:s], bytes([key(INITIALIZER)]), length, view[b:at], head, raw, view[at:e]]
+            mark = e
+    pieces.append(view[mark:end])
+    f.write(view[:start])
+    f.write(bytes([key(GRAPH)]) + varint(sum(map(len, pieces))))
+    for piece in pieces:
+        if isinstance(piece, Stored):
+            _copy(piece, f)
+        else:
+            f.write(piece)
+    f.write(view[end:])
+    f.truncate()  # the file may end in a hole
+
+
+def _copy(piece: Stored, f: IO[bytes]) -> None:
+    at = f.tell()
+    f.flush()
+    with open(piece.file, "rb", opener=plain) as source:
+        copy_range(source.fileno(), piece.start, piece.length, f.fileno(), at)
+    f.seek(at + piece.length, os.SEEK_SET)
+
+
+# Placement of tensor data in a written model: in the model file, in a data file, or left where it is.
+#
+# All is decided and checked before writing. Unchanged data is never loaded into memory.
 
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)

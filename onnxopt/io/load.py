@@ -1,22 +1,35 @@
-"""Reads an ONNX file into a Model, with errors of a single line."""
+"""Reads an ONNX file into a Model, with errors of a single line; attributes later errors to the file or its changes."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError, file_path, plain, refuse_pipe, unreadable
+from onnxopt.errors import (
+    InvariantError,
+    ModelError,
+    OnnxOptError,
+    PassError,
+    file_path,
+    is_starved,
+    plain,
+    refuse_pipe,
+    unreadable,
+)
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
-from onnxopt.io.external import ExternalData, bring_in_small, data_files, external_tensors, inline_data
+from onnxopt.io.external import ExternalData, bring_in_small, data_files, data_of, external_tensors, inline_data
 from onnxopt.proto.wire import MappedFile, Stored, skim
+
+# Reads an ONNX file into a Model, with errors of a single line.
 
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by index of the initializer
 # (proto, stands alone (see `Model`), weights left in the file, mapped file).
@@ -52,7 +65,7 @@ def load(
     files, brought_in = data_files(outside), bring_in_small(outside, data)
     changed = inline_functions and len(proto.functions) > 0
     if changed:
-        from onnxopt.io.inlining import inlined
+        from onnxopt.proto.functions import inlined
 
         if places:  # weights left in the file
             proto = read_proto(path)
@@ -134,3 +147,115 @@ def _parse(path: Path) -> Read:
             # For small tensors a search of all bytes is faster than a query of each tensor.
             is_fine = len(view) < _FIELD * (len(proto.graph.node) + len(proto.graph.initializer))
             return proto, is_fine and mapped.find(_LOCATION) < 0, {}, None
+
+
+# Detects files modified while they are read: a result made from them would mix old and new contents.
+
+_HINT: Final = "nothing is written: run it again when it stays as it is"
+
+
+class Watch:
+    """Recorded state of files, to detect writes and replacements. A removed file counts as read completely."""
+
+    def __init__(self, *files: Path) -> None:
+        self._seen = {file: _state(file) for file in files}
+
+    @classmethod
+    def data(cls, model: Model) -> Watch:
+        """Return a Watch of the data files named by a model. Unreadable files are reported elsewhere."""
+        found, reader = [], data_of(model)
+        for name in model.data_files:
+            with suppress(ModelError):
+                found.append(reader.place("", name))
+        return cls(*(place for place in found if place is not None))
+
+    @property
+    def changed(self) -> Path | None:
+        """The first changed file, or None."""
+        now = ((file, before, _state(file)) for file, before in self._seen.items())
+        return next((file for file, before, after in now if after is not None and after != before), None)
+
+    def refuse(self) -> None:
+        """Raise ModelError for a changed file."""
+        if (file := self.changed) is not None:
+            raise ModelError(f"{file} was changed while it was read", _HINT)
+
+    def refuse_removed(self) -> None:
+        """Raise ModelError for a removed file."""
+        for file, before in self._seen.items():
+            if before is not None and _state(file) is None:
+                raise ModelError(f"{file} was removed while it was read", _HINT)
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    """Return size and modification time; inodes are unstable on network file systems."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+# Attributes unexpected errors to the model if onnx.checker rejects it.
+
+
+@contextmanager
+def blaming(source: str | Path | ModelProto) -> Iterator[None]:
+    """Context that raises ModelError instead of an internal error if onnx.checker rejects the model.
+
+    Loading does not run the checker, which takes as long as optimizing and rejects models accepted by runtimes.
+    """
+    try:
+        yield
+    except (PassError, InvariantError) as e:
+        _blame(source, e)
+        raise
+    except (OnnxOptError, OSError):
+        raise
+    except Exception as e:
+        if not is_starved(e):
+            _blame(source, e)
+        raise
+
+
+def _blame(source: str | Path | ModelProto, error: Exception) -> None:
+    objection = _objection(source)
+    if objection:
+        name = source.graph.name if isinstance(source, ModelProto) else source
+        hint = "export it anew, or repair it; ONNXOPT_DEBUG=1 shows what it breaks here"
+        raise ModelError(f"{name}: not a valid model: {objection}", hint) from error
+
+
+def _objection(source: str | Path | ModelProto) -> str:
+    """Return why onnx.checker (with shape inference) rejects a model, or which string is not UTF-8.
+
+    Empty if the model is valid or the checker does not finish.
+    """
+    from onnxopt.worker import Limits
+    from onnxopt.worker.service import Declined, Sandbox
+
+    garbled = _garbled(source if isinstance(source, ModelProto) else read_proto(Path(source)), "model")
+    if garbled:
+        return garbled
+
+    try:
+        given = source.SerializeToString() if isinstance(source, ModelProto) else str(Path(source).absolute())
+        with Sandbox(Limits()) as sandbox:
+            return str(sandbox.call("objection", given))
+    except (Declined, ValueError):  # ValueError: beyond protobuf's limit
+        return ""
+
+
+def _garbled(message: Message, place: str) -> str:
+    """Return the first string in a message that is not UTF-8 (returned as bytes by protobuf), or empty."""
+    for field, value in message.ListFields():
+        if field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
+            for text in [value] if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    return f"{place}: {field.name} {text!r} is not UTF-8"
+        elif field.cpp_type == field.CPPTYPE_MESSAGE:
+            for i, inner in enumerate([value] if isinstance(value, Message) else value):
+                found = _garbled(inner, f"{place}.{field.name}[{i}]")
+                if found:
+                    return found
+    return ""

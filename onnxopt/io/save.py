@@ -13,16 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
-from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unwritable
+from google.protobuf.message import EncodeError, Message
+from onnx import GraphProto, ModelProto, TensorProto
+
+from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, plain, unreadable, unwritable
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
-from onnxopt.io.copying import copy_file
-from onnxopt.io.external import data_files, data_of, external_tensors
-from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
-from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
-from onnxopt.io.staging import StagingFolder
+from onnxopt.io.external import copy_file, data_files, data_of, external_tensors
+from onnxopt.io.layout import AUTO, INLINE_LIMIT, REUSE, check_choice, plan
+from onnxopt.io.staging import StagingFolder, data_name, is_data_of, listed, put_in_place, refuse_special
+from onnxopt.proto.messages import tensor_bytes
 from onnxopt.proto.wire import stands_alone
+
+# Writes a Model: size planned first, staged beside the destination, renamed into place at the end.
 
 _PATIENCE = 5.0  # seconds to wait for a reader of a pipe
 _PAUSE = 0.05
@@ -241,3 +246,94 @@ def _explained(destination: Path) -> Iterator[None]:
 
 
 __all__ = ["Staged", "refuse_overwriting_input", "save"]
+
+
+# Writes a ModelProto to a file for programs that read files, leaving the message unchanged.
+
+_MAX_INLINE_BYTES: Final = 1 << 10  # bytes; smaller tensors stay in the message
+_ALIGNED: Final = 1 << 12
+
+
+def materialize(proto: ModelProto, path: Path) -> None:
+    """Write `proto` to `path`; above protobuf's limit the weights go into a data file beside `path`.
+
+    Raises ModelError for external tensors: a ModelProto does not name their folder.
+    """
+    for tensor in external_tensors(proto):
+        raise ModelError(
+            f"{path.name}: the data of `{tensor.name}` are in a file, and a ModelProto does not say where",
+            "give the path of the model, or a ModelProto with its weights, as onnx.load makes it",
+        )
+    weights = sum(tensor_bytes(t.data_type, t.dims) for t in proto.graph.initializer if t.HasField("raw_data"))
+    message = proto if weights < INLINE_LIMIT else _light(proto, path)
+    try:
+        path.write_bytes(message.SerializeToString())
+    except (EncodeError, ValueError):
+        raise ModelError(f"{path.name} is larger than protobuf allows", "keep its weights in initializers") from None
+
+
+def _light(proto: ModelProto, path: Path) -> ModelProto:
+    """Return a copy with large initializers written to a data file. A full copy would double the memory of all
+    weights."""
+    light = ModelProto()
+    _copy(proto, light, but="graph")
+    _copy(proto.graph, light.graph, but="initializer")
+    file = path.with_name(f"{path.name}.data")
+    with open(file, "wb") as data:
+        for tensor in proto.graph.initializer:
+            copy, raw = light.graph.initializer.add(), tensor.raw_data
+            if len(raw) < _MAX_INLINE_BYTES:
+                copy.CopyFrom(tensor)
+                continue
+            _copy(tensor, copy, but="raw_data")
+            data.seek(-data.tell() % _ALIGNED, 1)
+            copy.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", file.name), ("offset", data.tell()), ("length", len(raw))):
+                copy.external_data.add(key=key, value=str(value))
+            data.write(raw)
+    return light
+
+
+def _copy(source: ModelProto | GraphProto | TensorProto, target: Message, but: str) -> None:
+    """Copy every field except `but`."""
+    for field, value in source.ListFields():
+        if field.name == but:
+            continue
+        if isinstance(value, Message):
+            getattr(target, field.name).CopyFrom(value)
+        elif isinstance(value, (str, bytes, int, float)):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).MergeFrom(value)
+
+
+# Provenance in a model's metadata, on request: onnxopt's version, pipeline and source.
+
+_PREFIX: Final = "onnxopt."
+
+
+def write_provenance(model: Model, source: Path, pipeline: str) -> None:
+    """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` in the model's metadata_props.
+
+    The hash covers the file `source` without external data. An unchanged model keeps existing entries. Raises
+    ModelError if the source no longer exists.
+    """
+    import hashlib  # OpenSSL takes its time to load
+
+    from onnxopt import __version__
+
+    given = model.proto.metadata_props
+    has = any(p.key.startswith(_PREFIX) for p in given)
+    if has and not model.version:
+        return
+    try:
+        with open(source, "rb", opener=plain) as f:
+            digest = hashlib.file_digest(f, "sha256").hexdigest()
+    except OSError as e:
+        raise unreadable(source, e) from None
+    kept = [p for p in given if not p.key.startswith(_PREFIX)]
+    del given[:]
+    given.extend(kept)
+    for key, value in (("version", __version__), ("pipeline", pipeline), ("source_sha256", digest)):
+        given.add(key=_PREFIX + key, value=value)
+    model.version += 1

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
-from onnxopt.graph.specialise import specialise
+from onnxopt.graph.dims import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
-from onnxopt.io.changes import Watch
+from onnxopt.io.load import Watch
 from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.optimizer.results import DifferentResult, Report
 from onnxopt.pipeline import Instrument, Pass, PassContext, PipelineReport, Sequential, execute, pipeline_text
@@ -157,7 +157,7 @@ def attempt(
                 progress("writing")
                 changed = model.version > 0
                 if options.provenance:
-                    from onnxopt.io.provenance import write_provenance
+                    from onnxopt.io.save import write_provenance
 
                     write_provenance(model, source, pipeline_text(passes.passes))
                 staged.write(model, options.external)

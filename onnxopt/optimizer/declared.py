@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import learn_shapes
-from onnxopt.graph.dim_names import as_written, is_invented
+from onnxopt.graph.dims import as_written, is_invented
 from onnxopt.graph.structure import interface_of
 from onnxopt.proto.messages import tensor_type_proto, tensor_value_info
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.arguments import check_whole, names_in, names_of, places_in, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
-from onnxopt.graph.specialise import specialise
+from onnxopt.graph.dims import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
@@ -20,7 +20,7 @@ from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.targets import RUNTIME, targets_in, version_in
 from onnxopt.startup.record import record
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 
 if TYPE_CHECKING:
     from onnx import ModelProto

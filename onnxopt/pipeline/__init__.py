@@ -13,7 +13,7 @@ from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, load_module, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
-from onnxopt.startup.lazy import lazy, listing
+from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.decorators import graph_pass, model_pass

@@ -225,7 +225,7 @@ class DebugPass(Pass):
     kind: ClassVar[str] = "debug"
 
     def promise(self, model: Model) -> Callable[[], None]:
-        from onnxopt.graph.fingerprint import fingerprint
+        from onnxopt.graph.writer import fingerprint
 
         before = model.version, fingerprint(model)
 

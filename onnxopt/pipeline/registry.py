@@ -16,7 +16,7 @@ from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, neare
 from onnxopt.pipeline import config
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass, check_fields
 from onnxopt.rewriting import Rule
-from onnxopt.startup.lazy_onnx import import_all_of_onnx
+from onnxopt.startup.lazy_imports import import_all_of_onnx
 
 P = TypeVar("P", bound=Pass)
 

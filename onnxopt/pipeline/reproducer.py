@@ -26,7 +26,7 @@ from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 from onnxopt.plaintext import line
 from onnxopt.proto.messages import is_external
-from onnxopt.runtime.versions import version_of
+from onnxopt.runtime import version_of
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass

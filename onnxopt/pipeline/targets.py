@@ -77,7 +77,7 @@ def _version(target: str, written: str) -> str:
     candidates = f"measured are {', '.join(LOADS)}"
     version, whose = written.removeprefix("==").strip(), target
     if not written:
-        from onnxopt.runtime.versions import version_of
+        from onnxopt.runtime import version_of
 
         try:
             version = version_of(RUNTIME)

@@ -18,7 +18,7 @@ from onnxopt.rewriting.guards import (
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, one_of, op, text, var
 from onnxopt.rewriting.rule import Declined, Rule, rewrite
-from onnxopt.startup.lazy import lazy, listing
+from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.subgraph import Replaced, SubgraphMatch, SubgraphMatcher, replace_pattern

@@ -17,7 +17,7 @@ from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
-from onnxopt.operators.axes import AXES, AxisRule
+from onnxopt.operators.operands import AXES, AxisRule
 from onnxopt.proto.messages import Array, tensor_bytes
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes

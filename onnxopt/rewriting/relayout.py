@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.operators.axes import AXES
+from onnxopt.operators.operands import AXES
 from onnxopt.rewriting.axes import AnyOrder, Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.startup.record import record

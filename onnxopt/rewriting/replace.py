@@ -10,9 +10,9 @@ from onnx import NodeProto
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused, is_told_more
 from onnxopt.errors import MistypedError
+from onnxopt.graph.bindings import is_hidden
 from onnxopt.graph.emission import contradiction, refusal
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.hiding import is_hidden
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an, counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxopt.startup.lazy import lazy
+from onnxopt.startup import lazy
 from onnxopt.verification.options import (
     AGREES,
     DIFFERENT,

@@ -23,7 +23,7 @@ from onnxopt.verification.references import DECLARED, Reference
 from onnxopt.verification.run import Reference as Evaluator
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.verdict import conclude, word
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 

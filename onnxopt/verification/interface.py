@@ -26,7 +26,7 @@ def read(path: Path, view: View | None = None) -> Skeleton:
     """
     from onnx import TensorProto
 
-    from onnxopt.worker.calls import refuse_explosion
+    from onnxopt.proto.functions import refuse_explosion
 
     refuse_pipe(path)
     try:

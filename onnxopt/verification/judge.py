@@ -28,7 +28,7 @@ from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.verification.runtime import CPU
-from onnxopt.worker.heap import keep_little
+from onnxopt.worker import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.runtime.ort import onnxruntime, path_for
+from onnxopt.runtime import onnxruntime, path_for
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.datasets import Data, bound_dims, read_array
 from onnxopt.verification.inputs.feeding import feed
@@ -25,7 +25,7 @@ from onnxopt.verification.options import library_files
 from onnxopt.verification.profiling import OperatorTime, Profile, profiles, side_by_side
 from onnxopt.verification.run import reason
 from onnxopt.verification.runtime import find_runtime
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 

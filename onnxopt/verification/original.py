@@ -29,7 +29,7 @@ from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.references import Reference
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
 from onnxopt.verification.runtime import PLAIN, find_runtime
-from onnxopt.worker.limits import spare, unused
+from onnxopt.worker import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from onnxopt.runtime.ort import folder_for
+from onnxopt.runtime import folder_for
 
 RUNS: Final = 20  # at most, as a profiled run writes a line per node
 SECONDS: Final = 2.0  # no round begins later

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.proto.wire import map_file, skim
-from onnxopt.runtime.ort import PathError, folder_for, onnxruntime, path_for, source_for
+from onnxopt.runtime import PathError, folder_for, onnxruntime, path_for, source_for
 from onnxopt.verification.runtime import CPU, PLAIN, Runtime
-from onnxopt.worker.heap import weights_apart
+from onnxopt.worker import weights_apart
 from onnxopt.worker.serving import Refused
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.wire import map_file, skim
-from onnxopt.runtime.ort import onnxruntime, path_for
+from onnxopt.runtime import onnxruntime, path_for
 from onnxopt.startup.record import record
 from onnxopt.verification.references import Name, Reference, called, definitions
 

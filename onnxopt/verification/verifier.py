@@ -31,7 +31,7 @@ from onnxopt.verification.job import (
 from onnxopt.verification.options import UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import Verification
 from onnxopt.verification.references import DECLARED
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 from onnxopt.worker.service import Service, Spare
 from onnxopt.worker.serving import Died
 

@@ -6,18 +6,99 @@ import contextlib
 import errno
 import os
 import pickle
+import selectors
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import StartError
-from onnxopt.worker.frames import HEADER, pack
-from onnxopt.worker.limits import confinement
-from onnxopt.worker.pipes import Late, Pipe
+from onnxopt.worker import confinement
+from onnxopt.worker.serving import HEADER, pack
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+
+
+# Reading from a process with a deadline. Windows can wait for sockets only, so a thread reads there.
+
+CAN_WAIT: Final = sys.platform != "win32"  # the system can wait for a pipe
+_CHUNK: Final = 1 << 20
+_LOOK: Final = 0.1  # seconds; on Windows, waiting for a queue ignores Ctrl-C
+
+
+class Late(Exception):
+    """The data did not arrive in time."""
+
+
+class Pipe:
+    """The reading end of a pipe, exclusively owned."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._pump = None if CAN_WAIT else _Pump(stream)
+
+    def take(self, size: int, deadline: float) -> bytes:
+        """Return `size` bytes, before `deadline` on the monotonic clock. Raises Late, and EOFError if the pipe ends."""
+        data = bytearray()
+        if self._pump is not None:
+            while len(data) < size:
+                data += _some(self._pump.take(size - len(data), deadline))
+            return bytes(data)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stream, selectors.EVENT_READ)
+            while len(data) < size:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Late
+                data += _some(self._stream.read1(size - len(data)))
+        return bytes(data)
+
+
+def _some(chunk: bytes) -> bytes:
+    if not chunk:
+        raise EOFError
+    return chunk
+
+
+class _Pump:
+    """Reads a stream in a thread."""
+
+    def __init__(self, stream: Any) -> None:
+        from queue import Empty, SimpleQueue
+
+        self._empty: type[Exception] = Empty
+        self._chunks: SimpleQueue[bytes] = SimpleQueue()
+        self._rest = b""
+        self._has_ended = False
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: Any) -> None:
+        chunk = b"more"
+        while chunk:
+            chunk = b""
+            with contextlib.suppress(OSError, ValueError):  # closed in the meantime
+                chunk = stream.read1(_CHUNK)
+            self._chunks.put(chunk)
+
+    def take(self, most: int, deadline: float) -> bytes:
+        """Return up to `most` available bytes; b"" at the end. Raises Late."""
+        while not self._rest and not self._has_ended:
+            left = deadline - time.monotonic()
+            try:
+                self._rest = self._chunks.get(timeout=max(0.0, min(left, _LOOK)))
+                self._has_ended = not self._rest
+            except self._empty:
+                if left <= 0:
+                    raise Late from None
+        taken, self._rest = self._rest[:most], self._rest[most:]
+        return taken
+
+
+# A worker process as seen by its parent: messages with deadlines, and the cause of its death.
 
 _HOME: Final = Path(__file__).parents[2]
 _CRASHES: Final = 0xC0000000  # smallest Windows exit code of a crash
@@ -39,9 +120,9 @@ def child(program: str) -> list[str]:
     -P: files in the current folder are data and are not imported; the package's own folder is last on the path.
     """
     home = f"import sys; sys.path.append({str(_HOME)!r})"
-    threads = "from onnxopt.runtime.threads import let_threads_sleep; let_threads_sleep()"
-    others = "from onnxopt.startup.lazy_modules import postpone_modules; postpone_modules()"
-    onnx = "from onnxopt.startup.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
+    threads = "from onnxopt.runtime import let_threads_sleep; let_threads_sleep()"
+    others = "from onnxopt.startup.lazy_imports import postpone_modules; postpone_modules()"
+    onnx = "from onnxopt.startup.lazy_imports import import_onnx_in_parts; import_onnx_in_parts()"
     return [sys.executable, "-P", "-c", f"{home}; {threads}; {others}; {onnx}; {program}"]
 
 

@@ -1,22 +1,53 @@
-"""Worker side of a service, independent of process handling, with few imports.
-
-The worker announces a state before each step that may crash or hang; each state has the whole timeout. All further
-announcements are events, plain data for the parent.
-"""
+"""Worker side of a service, independent of process handling, with few imports."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
+import struct
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import IO, Any, Final
 
-from onnxopt.runtime.ort import onnxruntime
-from onnxopt.worker.frames import receive, send
-from onnxopt.worker.limits import peak_memory
+from onnxopt.runtime import onnxruntime
+from onnxopt.worker import peak_memory
+
+# Message format between parent and worker: 8 bytes of length, then a pickle.
+
+HEADER: Final = struct.Struct("<Q")
+
+
+def pack(message: Any) -> bytes:
+    """Return the bytes of a message."""
+    data = pickle.dumps(message)
+    return HEADER.pack(len(data)) + data
+
+
+def send(stream: IO[bytes], message: Any) -> None:
+    """Write a message, and flush."""
+    stream.write(pack(message))
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """Return the next message. Raises EOFError if the peer is gone."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        raise EOFError
+    size = HEADER.unpack(header)[0]
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)
+
+
+# Worker side of a service, independent of process handling, with few imports.
+#
+# The worker announces a state before each step that may crash or hang; each state has the whole timeout. All further
+# announcements are events, plain data for the parent.
 
 RENEW: Final = "renew"
 STARTING: Final = "at its start"

@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 import onnxopt
-from onnxopt.worker.sandbox import Sandbox
+from onnxopt.worker.service import Sandbox
 
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 g (bfloat16[2] x) => (bfloat16[2] y) <float[2] w = {0.5, 2.0}>

@@ -22,7 +22,7 @@ from onnxopt.analysis.shapes.symbolic import (
     symbol,
     vanishes_with,
 )
-from onnxopt.graph.dim_names import as_symbol, as_written
+from onnxopt.graph.dims import as_symbol, as_written
 
 a, b = symbol("a"), symbol("b")
 SIZES = st.fixed_dictionaries({"a": st.integers(0, 9), "b": st.integers(0, 9)})

@@ -82,11 +82,11 @@ def test_a_result_is_written_as_the_command_writes_it(sines: onnx.ModelProto, mo
 @pytest.mark.parametrize("limit", [None, 1000])
 def test_weights_come_back_in_the_model(limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beside a file and those of a proto; with the limit lowered of more than protobuf can write, too."""
-    from onnxopt.io import layout, materialize
+    from onnxopt.io import layout, save
 
     if limit:
         monkeypatch.setattr(layout, "INLINE_LIMIT", limit)
-        monkeypatch.setattr(materialize, "INLINE_LIMIT", limit)
+        monkeypatch.setattr(save, "INLINE_LIMIT", limit)
     proto = sample("residual_block")
     before = proto.SerializeToString()
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)

@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # The command's own beginning comes before anything else is imported: it postpones what it can.
 SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Neg (a) }'
 PROGRAM = f"""
-from onnxopt.startup.lazy_modules import postpone_modules; postpone_modules()
-from onnxopt.runtime.threads import let_threads_sleep; let_threads_sleep()
-from onnxopt.startup.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()
+from onnxopt.startup.lazy_imports import postpone_modules; postpone_modules()
+from onnxopt.runtime import let_threads_sleep; let_threads_sleep()
+from onnxopt.startup.lazy_imports import import_onnx_in_parts; import_onnx_in_parts()
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve
@@ -43,7 +43,7 @@ import_what_runs_do({SMALL!r})
 import_runtime()
 serve(int(sys.argv[1]))
 """
-OF_WORKERS = ("onnxopt.verification.original", "onnxopt.verification.judge", "onnxopt.worker.heap")
+OF_WORKERS = ("onnxopt.verification.original", "onnxopt.verification.judge", "onnxopt.worker")
 SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
 
 

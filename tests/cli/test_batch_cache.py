@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxopt.io.placing import is_data_of
+from onnxopt.io.staging import is_data_of
 from tests.cli.conftest import SCRIPT, Run, statuses
 
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from onnxopt.cli.demo import network
-from onnxopt.io.placing import is_data_of
+from onnxopt.io.staging import is_data_of
 from tests.cli.conftest import SCRIPT, Run, snapshot
 from tests.cli.weights import beside, references, total, write_model
 

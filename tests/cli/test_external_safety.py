@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt.io.placing import is_data_of
+from onnxopt.io.staging import is_data_of
 from tests.cli.conftest import Run, snapshot
 from tests.cli.weights import ELSEWHERE_ON_WINDOWS, SIZE, references, total, write_model
 

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from onnxopt.io import staging
-from onnxopt.io.placing import is_data_of
+from onnxopt.io.staging import is_data_of
 from tests.cli.conftest import SCRIPT, Run, snapshot
 from tests.cli.weights import references_of, total, write_model
 

@@ -208,7 +208,7 @@ def test_a_module_that_initializes_itself_is_no_bug(late: bool, run: Run, sample
 
 def test_before_anything_is_heard(tmp_path: Path) -> None:
     """Ctrl-C ends a command that has yet to import its own as it ends any program, without a traceback."""
-    sooner = "import os, signal, sys, onnxopt.startup.lazy_modules as m; from onnxopt.__main__ import run; " + (
+    sooner = "import os, signal, sys, onnxopt.startup.lazy_imports as m; from onnxopt.__main__ import run; " + (
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # who starts this in the background ignores it
         "m.postpone_modules = lambda: signal.raise_signal(signal.SIGINT); run()"
     )

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from onnxopt import optimize
 from onnxopt.proto.inference import infer_shapes, inferable
-from onnxopt.worker.sandbox import Sandbox
+from onnxopt.worker.service import Sandbox
 from tests.cli.conftest import Run
 from tests.hostile.odd_calls import COUNT
 

@@ -15,7 +15,7 @@ from onnxopt.batch.job import Job
 from onnxopt.batch.run import run
 from onnxopt.errors import ModelError
 from onnxopt.graph import Model
-from onnxopt.io.changes import Watch
+from onnxopt.io.load import Watch
 from onnxopt.pipeline import Instrument, Pass
 from onnxopt.verification import VerifyOptions
 from tests.samples import sample

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxopt.io.copying import copy_file, copy_range
+from onnxopt.io.external import copy_file, copy_range
 from onnxopt.proto.wire import map_file
 
 MEANS = ["kernel", "memory", "refused", "no holes"]

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.io import load, save, staging
-from onnxopt.io.placing import is_data_of
+from onnxopt.io.staging import is_data_of
 from tests.cli.weights import ELSEWHERE_ON_WINDOWS
 
 

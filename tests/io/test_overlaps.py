@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt import optimize_file
-from onnxopt.io.overlaps import spans
+from onnxopt.io.layout import spans
 
 pytestmark = pytest.mark.usefixtures("kept_judge")
 SIZE = 4 * 5000

@@ -13,7 +13,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnxopt.errors import ModelError
 from onnxopt.io import load, save
 from onnxopt.io.external import external_tensors
-from onnxopt.io.placing import is_data_of
+from onnxopt.io.staging import is_data_of
 from tests.samples import parsed
 
 WEIGHTS = np.arange(512, dtype=np.float32)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from onnxopt.errors import ModelError
-from onnxopt.io.validity import blaming
+from onnxopt.io.load import blaming
 
 OUTPUTS_OF_NO_SHAPE = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2, 4] x) => (float[] y, z)

@@ -16,7 +16,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Value, read_model, write_model
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, EXACT, FORMS, REDUCTIONS, UNARY, VARIADIC
-from onnxopt.operators.axes import AXES
+from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Apart, Rows, Turned, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.axis_runs import inverse

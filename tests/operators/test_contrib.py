@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from onnxopt.operators.contrib import Contrib, table
+from onnxopt.operators.operands import Contrib, contrib_types
 from onnxopt.proto.messages import qualified
 
 SCHEMAS = {qualified(s.name, s.domain): s for s in getattr(state, "get_all_operator_schema", list)()}
@@ -14,7 +14,7 @@ FEWER = ("GroupNorm", "QLinearConcat")  # gamma and beta are float32 in each ker
 
 
 @pytest.mark.parametrize(
-    ("op", "known"), [pytest.param(op, known, id=op) for op, known in table().items() if op in SCHEMAS]
+    ("op", "known"), [pytest.param(op, known, id=op) for op, known in contrib_types().items() if op in SCHEMAS]
 )
 def test_schemas_say_the_same(op: str, known: Contrib) -> None:
     schema = SCHEMAS[op]
@@ -40,5 +40,5 @@ def test_schemas_say_the_same(op: str, known: Contrib) -> None:
 def test_all_that_is_exported_and_has_float16_is_there() -> None:
     """What onnxruntime's model builder, its optimizers and its quantizers write."""
     names = "MatMulNBits GroupQueryAttention SkipLayerNormalization FusedMatMul MultiHeadAttention QuickGelu Attention"
-    assert {f"com.microsoft::{name}" for name in names.split()} <= table().keys()
-    assert "SimplifiedLayerNormalization" in table()
+    assert {f"com.microsoft::{name}" for name in names.split()} <= contrib_types().keys()
+    assert "SimplifiedLayerNormalization" in contrib_types()

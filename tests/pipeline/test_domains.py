@@ -12,7 +12,7 @@ from onnx import parser
 
 import onnxopt
 from onnxopt.errors import DomainError, EmissionError, UsageError
-from onnxopt.graph import Model, domains, read_model, write_model
+from onnxopt.graph import Model, read_model, schema, write_model
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, graph_pass, registry
 from onnxopt.rewriting import op, rewrite, var
 from tests.cli.conftest import SCRIPT
@@ -22,7 +22,7 @@ TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(domains, "_DECLARED", {})
+    monkeypatch.setattr(schema, "_DECLARED", {})
     monkeypatch.setattr(registry, "_PASSES", registry._PASSES.copy())
 
 

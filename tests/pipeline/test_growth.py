@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import Model, read_model
-from onnxopt.graph.names import Names
+from onnxopt.graph.model import Names
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import PassContext, execute, parse_pipeline
 from tests.steps import lines_executed

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import onnxopt
-from onnxopt.io import placing
-from onnxopt.worker import pipes, process
+from onnxopt.io import staging
+from onnxopt.worker import process
 from onnxopt.worker.process import ending
 from onnxopt.worker.service import Died, Service
 from tests.samples import build
@@ -43,8 +43,8 @@ for found in pkgutil.walk_packages(onnxopt.__path__, "onnxopt."):
         importlib.import_module(found.name)
 report = onnxopt.optimize_file(sys.argv[1], "out.onnx", verify=False)
 onnxopt.optimize_file("out.onnx", "out.onnx2", verify=False)
-from onnxopt.io.locks import is_owned
-from onnxopt.worker.limits import machine_memory, peak_memory, unused
+from onnxopt.io.staging import is_owned
+from onnxopt.worker import machine_memory, peak_memory, unused
 print(report.pipeline.nodes_after, machine_memory() >= 0, peak_memory(), unused(), sorted(os.listdir()))
 """
 START = "from tests.worker.toy import main; main()"
@@ -53,7 +53,7 @@ START = "from tests.worker.toy import main; main()"
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows, which cannot wait for a pipe."""
-    monkeypatch.setattr(pipes, "CAN_WAIT", False)
+    monkeypatch.setattr(process, "CAN_WAIT", False)
     monkeypatch.setattr("selectors.DefaultSelector", None)
 
 
@@ -90,9 +90,9 @@ def test_a_model_is_verified_so(tmp_path: Path) -> None:
 
 
 def test_what_a_pump_has_read_is_there_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipes, "CAN_WAIT", False)
+    monkeypatch.setattr(process, "CAN_WAIT", False)
     with subprocess.Popen([sys.executable, "-c", "print('abcdefg', end='')"], stdout=subprocess.PIPE) as writer:
-        pipe = pipes.Pipe(writer.stdout)
+        pipe = process.Pipe(writer.stdout)
         deadline = time.monotonic() + 60
         assert [pipe.take(n, deadline) for n in (3, 1, 3)] == [b"abc", b"d", b"efg"]
         for _ in range(2):
@@ -135,10 +135,10 @@ def test_a_file_that_somebody_looks_at_is_renamed_later(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(PermissionError):
-        placing.move(tmp_path / "a", tmp_path / "b")
+        staging.move(tmp_path / "a", tmp_path / "b")
     refused.clear()
-    monkeypatch.setattr(placing, "_TRIES", 5)
-    placing.move(tmp_path / "a", tmp_path / "b")
+    monkeypatch.setattr(staging, "_TRIES", 5)
+    staging.move(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").exists()
     assert len(refused) == 3
 

@@ -15,7 +15,7 @@ SMALL = 1 << 12
 GLIBC = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt"), reason="glibc's"
 )
-KEEP_LITTLE = "from onnxopt.worker.heap import keep_little; keep_little()"
+KEEP_LITTLE = "from onnxopt.worker import keep_little; keep_little()"
 
 
 @GLIBC
@@ -40,7 +40,7 @@ system.fflush(None)
 def test_weights_between_values_leave_no_holes() -> None:
     code = f"""
 import ctypes, os, pathlib
-from onnxopt.worker.heap import weights_apart
+from onnxopt.worker import weights_apart
 {{before}}
 system = ctypes.CDLL(None)
 system.malloc.restype, system.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

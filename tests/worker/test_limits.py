@@ -15,7 +15,7 @@ SMALL = 1 << 12
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nobody counts there")
 def test_the_peak_of_a_worker_is_its_own_and_not_that_of_a_large_parent() -> None:
-    ask = "from onnxopt.worker.limits import peak_memory; print(peak_memory())"
+    ask = "from onnxopt.worker import peak_memory; print(peak_memory())"
     parent = f"import subprocess; subprocess.run({child(ask)!r})"
     for memory in (0, LARGE):
         found = subprocess.run(

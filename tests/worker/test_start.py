@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onnxopt.errors import StartError
-from onnxopt.worker.limits import Limits
+from onnxopt.worker import Limits
 from onnxopt.worker.process import Worker
-from onnxopt.worker.sandbox import Declined, Sandbox
+from onnxopt.worker.service import Declined, Sandbox
 from tests.samples import build
 
 

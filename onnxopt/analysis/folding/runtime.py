@@ -22,7 +22,7 @@ from onnxopt.operators import HARMLESS
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array, array_to_tensor
 from onnxopt.worker.native import Native, run_session
-from onnxopt.worker.sandbox import Declined, Sandbox
+from onnxopt.worker.service import Declined, Sandbox
 
 Arrays = dict[Value, Array]
 GiveUp = Callable[[Node, str], None]

@@ -56,7 +56,7 @@ def model_work(model: Model, top: int = 0) -> Work:
     from onnxopt.analysis.measures.flops import model_costs
     from onnxopt.analysis.measures.memory import peak_memory
     from onnxopt.analysis.types import shape
-    from onnxopt.graph.dim_names import is_invented
+    from onnxopt.graph.dims import is_invented
 
     macs: Counter[str] = Counter()
     flops: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.counting import Count, counts, counts_in, dim_of, number
 from onnxopt.analysis.weights.contents import one_element
-from onnxopt.graph.dim_names import is_invented
+from onnxopt.graph.dims import is_invented
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 

@@ -16,7 +16,7 @@ from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
 from onnxopt.operators import GLOBAL_POOLS, LIKE_FIRST, POOLS, RECURRENT
-from onnxopt.operators.einsum import read_equation
+from onnxopt.operators.operands import read_equation
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData

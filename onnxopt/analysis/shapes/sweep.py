@@ -31,7 +31,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import BROADCASTING
-from onnxopt.operators.contrib import table
+from onnxopt.operators.operands import contrib_types
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
 
@@ -277,7 +277,7 @@ def _like_inputs(s: ShapeData, n: Node) -> Found | None:
 def type_outputs(node: Node) -> None:
     """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
     operators unknown to inference."""
-    graph, own = node.graph, table().get(node.op)
+    graph, own = node.graph, contrib_types().get(node.op)
     if graph is None or (own is not None and _is_function(node)):
         return
     alike = typed_like(node.op, graph.opset(node.domain)) if own is None else map(own.alike, range(len(own.outputs)))

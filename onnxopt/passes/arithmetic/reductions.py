@@ -7,7 +7,7 @@ from typing import Final
 
 from onnxopt.graph import Value
 from onnxopt.operators import HOMOGENEOUS, REDUCTIONS
-from onnxopt.operators.einsum import Equation, Letters, read_equation
+from onnxopt.operators.operands import Equation, Letters, read_equation
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array

@@ -281,8 +281,8 @@ class _Cone:
                 if v is not None and v not in known and (v in self.arrays or v.constant):
                     known[v] = self.arrays[v] if v in self.arrays else v.glance()
         from onnxopt.analysis.folding.runtime import run_cone
-        from onnxopt.worker.limits import Limits
-        from onnxopt.worker.sandbox import Sandbox
+        from onnxopt.worker import Limits
+        from onnxopt.worker.service import Sandbox
 
         with Sandbox(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as sandbox:
             most = max((self.options.max_work, *(self.freed[n] for n in running)))

@@ -8,11 +8,10 @@ import onnx
 
 from onnxopt.analysis.purity import may_train
 from onnxopt.graph import Graph, Model
-from onnxopt.graph.annotations import drop_vanished
-from onnxopt.graph.domains import is_standard
+from onnxopt.graph.bindings import drop_vanished
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema
+from onnxopt.graph.schema import find_schema, is_standard
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import qualified
 

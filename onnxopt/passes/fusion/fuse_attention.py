@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis.score_masks import bounds
 from onnxopt.graph import Value
-from onnxopt.graph.dim_names import is_invented
+from onnxopt.graph.dims import is_invented
 from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import BY_CODE

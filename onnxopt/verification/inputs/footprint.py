@@ -11,7 +11,7 @@ import numpy as np
 from onnxopt.proto.messages import tensor_bytes
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.worker.limits import spare
+from onnxopt.worker import spare
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto

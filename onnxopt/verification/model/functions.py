@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import TYPE_CHECKING
 
+from onnxopt.proto.functions import copy_given_out, refuse_explosion
 from onnxopt.verification.model.order import bodies_of, inside
-from onnxopt.worker.calls import copy_given_out, refuse_explosion
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.runtime.ort import onnxruntime
+from onnxopt.runtime import onnxruntime
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.model.order import bodies_of, ordered
 from onnxopt.verification.programs.program import inferred_infos

@@ -1,9 +1,26 @@
-"""The only door to onnxruntime: whoever runs a model through us does not tell its maker."""
+"""Third-party runtimes: onnxruntime, the threads of numpy's BLAS, and versions of packages."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
+
+# Threads that wait sleep: the BLAS below numpy has one for each core, which spins for some 50 ms from its import on.
+#
+# That is half of what importing numpy costs, and the verifier, whose process works beside ours, needs the core.
+
+
+def let_threads_sleep() -> None:
+    """Called before numpy is imported, which is when OpenBLAS looks; processes that we start inherit it.
+
+    Its threads wait 2 to the power of that many cycles before they sleep, 26 unless told, 4 at least. Who wants it
+    otherwise says so in OPENBLAS_THREAD_TIMEOUT. (OpenBLAS, USAGE.md and driver/others/blas_server.c)
+    """
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+
+
+# The only door to onnxruntime: whoever runs a model through us does not tell its maker.
 
 
 def onnxruntime() -> Any:
@@ -53,3 +70,18 @@ def folder_for(folder: str, model: bytes) -> str:
         if b"location" in model:  # as each reference to another file has it
             raise
         return ""
+
+
+# Which version of a package is installed.
+
+
+def version_of(package: str) -> str:
+    """As its installer wrote it; as the package says itself where none of that name was installed: onnxruntime comes
+    as onnxruntime-gpu, too, and onnxopt may run from a folder of its source. Raises ImportError."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        module = onnxruntime() if package == "onnxruntime" else import_module(package)
+        return str(getattr(module, "__version__", "unknown"))

@@ -1,1 +1,0 @@
-"""Third-party runtimes: onnxruntime, the threads of numpy's BLAS, and versions of packages."""
