@@ -1,4 +1,4 @@
-"""The Python API, and the names it promises."""
+"""The Python API, and its promised names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers of keys are more than none, by how they were computed."""
+"""Counts of keys that are known to be positive, by the way they were computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder's step becomes an Attention: what it gives for padding, an empty past, one token, NaN among the values."""
+"""A decoder's step becomes an Attention: padding, an empty past, one token, NaN among the values."""
 
 from __future__ import annotations
 

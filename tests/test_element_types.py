@@ -1,4 +1,4 @@
-"""What element types are said to be, against onnx and ml_dtypes, which say it in other words."""
+"""Properties of element types, held against onnx and ml_dtypes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`extract`: a part of a model computes what the model does at these places, and keeps all that belongs to it."""
+"""`extract`: a part of a model computes the same at its boundary, and keeps everything that belongs to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first passes under examples/: short, and as good as they say."""
+"""The first passes under examples/: short, and as effective as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/forms.md and what the optimizer makes of it: the choices have rows, the rules exist, the page shows the data."""
+"""docs/forms.md and the choices of the optimizer: each has a row, the rules exist, the page shows the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house has directions: nothing imports what stands above it."""
+"""Imports between rooms go one way."""
 
 from __future__ import annotations
 

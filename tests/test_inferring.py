@@ -1,4 +1,4 @@
-"""What one operator makes is asked of onnx once, whoever asks again; what it answered is nobody's to change."""
+"""onnx infers each operator once; repeated queries have the same answer, and nobody can change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks/judge.py`: mutants are found, what changes nothing is told apart, what is right is not accused."""
+"""`benchmarks/judge.py`: mutants are found, equivalent ones are told apart, right results are not accused."""
 
 from __future__ import annotations
 

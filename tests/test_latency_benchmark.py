@@ -1,4 +1,4 @@
-"""`benchmarks/latency.py`: how fast results run, beside the original; what it says of time is not asserted."""
+"""`benchmarks/latency.py`: latency of results beside the original; measured times are not asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command imports and does not ask for has not run, and is there for whoever asks."""
+"""Modules that the command imports and does not use have not run, and run on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command imports what it needs of onnx, and whoever else asks, a plugin, has all of it."""
+"""The command imports the used parts of onnx; a plugin finds all of it."""
 
 from __future__ import annotations
 

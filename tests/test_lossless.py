@@ -1,4 +1,4 @@
-"""Nothing that no rewrite touches is lost: a model that has every field keeps them at every level."""
+"""Parts without a rewrite are kept: a model with every field keeps them at every level."""
 
 from __future__ import annotations
 

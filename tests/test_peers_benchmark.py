@@ -1,4 +1,4 @@
-"""`benchmarks/peers.py`: what onnxopt's result is held against, and when it counts as slower."""
+"""`benchmarks/peers.py`: the comparison with peers, and the limit for "slower"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things are said."""
+"""Text: counts, short names, escapes."""
 
 from __future__ import annotations
 

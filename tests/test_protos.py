@@ -1,4 +1,4 @@
-"""Tensors as arrays: what onnx makes of them, in less time."""
+"""Tensors as arrays: equal to onnx's, in less time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README says can be done, can be done."""
+"""The README's commands work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records are dataclasses, but for how their methods are made."""
+"""Records are dataclasses with methods made later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What onnxruntime saved of a model that it optimized is optimized again, and loads again."""
+"""Models saved by onnxruntime's optimizer are optimized again, and load again."""
 
 from __future__ import annotations
 

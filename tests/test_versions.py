@@ -1,4 +1,4 @@
-"""The versions of what is installed, under whatever name it came."""
+"""Versions of installed packages, under any distribution name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a file says of sizes may not be so, and we do not believe it; runtimes do. A branch that never runs, and that
-they would refuse for it, stays one that is loaded."""
+"""Wrong sizes written in a file are not believed; runtimes believe them."""
 
 from __future__ import annotations
 

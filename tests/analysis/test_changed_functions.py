@@ -1,4 +1,4 @@
-"""A function that lost inputs or outputs: what is asked about a call of it is asked of what it has become."""
+"""Calls of a function that lost inputs or outputs are analysed with the changed function."""
 
 from __future__ import annotations
 

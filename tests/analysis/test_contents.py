@@ -1,4 +1,4 @@
-"""Equal constants are found, each hashed once; what must not be compared equals itself only."""
+"""Equal constants are found, each hashed once; incomparable constants equal themselves only."""
 
 from __future__ import annotations
 

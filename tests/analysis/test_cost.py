@@ -1,4 +1,4 @@
-"""What `onnxopt stats` counts."""
+"""Counts of `onnxopt stats`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of as many axes as an operator asks for it runs, of one more or one less it fails: in onnxruntime, too."""
+"""An operator runs with the demanded rank, and fails with one axis more or less: in onnxruntime, too."""
 
 from __future__ import annotations
 

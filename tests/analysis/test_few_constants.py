@@ -1,4 +1,4 @@
-"""Constants that onnxruntime has no kernel for: where they are few, no process starts for them."""
+"""Constants without a kernel in onnxruntime: a few of them start no process."""
 
 from __future__ import annotations
 

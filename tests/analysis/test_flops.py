@@ -1,4 +1,4 @@
-"""Work that was computed by hand."""
+"""Work of operators, against figures computed by hand."""
 
 from __future__ import annotations
 

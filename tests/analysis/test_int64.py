@@ -1,4 +1,4 @@
-"""Which integers of an operator may be int32: what schemas allow, onnxruntime has to have."""
+"""Integers of an operator that may be int32: allowed by schemas, and supported by onnxruntime."""
 
 from __future__ import annotations
 

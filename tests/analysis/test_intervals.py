@@ -1,4 +1,4 @@
-"""Intervals of integers: no value that a runtime computes is beyond its own."""
+"""Intervals of integers contain every value computed by a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep kept of an earlier one is what a sweep from the start finds."""
+"""Facts kept from an earlier sweep equal those of a new sweep."""
 
 from __future__ import annotations
 

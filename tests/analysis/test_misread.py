@@ -1,4 +1,4 @@
-"""What onnx's inference or a file says of a value, and what is not so, is no fact."""
+"""Wrong claims about a value, by onnx's inference or by a file, are no facts."""
 
 from __future__ import annotations
 

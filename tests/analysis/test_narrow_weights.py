@@ -1,4 +1,4 @@
-"""What is stored in fewer bits stays so where it is a weight; a mask of truth values is none."""
+"""Weights stored in fewer bits stay so; masks of truth values are no weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each opset says in its own way that a BatchNormalization or Dropout is in inference."""
+"""BatchNormalization and Dropout in inference mode, as each opset declares the mode."""
 
 from __future__ import annotations
 

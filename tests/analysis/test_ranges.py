@@ -1,4 +1,4 @@
-"""What is taken for an integer of its type is one, at sizes that a machine can hold."""
+"""Integers known to fit a type do fit, at all sizes that a machine can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runtimes infer of a Scan and a Loop: an axis that it goes along is not inside, and what is collected has one."""
+"""Scan and Loop as runtimes infer them: the scanned axis is absent inside, collected results have one more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runtime would refuse as a constant, in bodies that may never run, stays computed; all else does not."""
+"""Constants that a runtime would refuse, in bodies that may never run, stay computed; all others are folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runtimes know of sizes in bodies is not what we know: a branch that never runs stays one that is loaded."""
+"""Sizes in bodies that runtimes refuse are not used: a branch that never runs stays loadable."""
 
 from __future__ import annotations
 

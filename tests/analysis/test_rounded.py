@@ -1,4 +1,4 @@
-"""Sizes that are divided as floats and rounded: where that is known, floats make the same of it."""
+"""Sizes divided as floats and rounded: known results equal those of floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Factors in place of sizes: what runtimes make of the factor is the size, and of the sizes the factor."""
+"""Scale factors in place of sizes: the runtime's size from the factor, and the factor from sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Slice takes is what onnxruntime takes, for bounds and steps of every kind."""
+"""Sizes of Slice equal onnxruntime's, for bounds and steps of every kind."""
 
 from __future__ import annotations
 

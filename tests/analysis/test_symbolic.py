@@ -1,4 +1,4 @@
-"""Sizes as expressions: the algebra is right for every value of the symbols, and so are its proofs."""
+"""Sizes as expressions: the algebra and the proofs hold for every value of the symbols."""
 
 from __future__ import annotations
 

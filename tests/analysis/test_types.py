@@ -1,4 +1,4 @@
-"""Facts only grow, and whoever asked too early is asked again."""
+"""Facts only grow; a query that came too early is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a folded weight loses where its numbers are too small for its type."""
+"""Losses of a folded weight whose numbers are too small for the type."""
 
 from __future__ import annotations
 

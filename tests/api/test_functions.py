@@ -1,4 +1,4 @@
-"""What the other commands do, as functions that take files and ModelProtos."""
+"""Further commands as functions of files and ModelProtos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given wrongly is told what to call."""
+"""Wrong keywords are answered by the right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxopt.optimize` keeps what the command promises, whoever calls it, and whatever it is given."""
+"""`onnxopt.optimize` keeps the promises of the command, for every caller and argument."""
 
 from __future__ import annotations
 

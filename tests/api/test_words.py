@@ -1,4 +1,4 @@
-"""What is said of time, of files that grow, and of runs in which nothing is left of what was done."""
+"""Messages on time, on growing files, and on runs whose rewrites were all undone."""
 
 from __future__ import annotations
 

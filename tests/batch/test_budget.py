@@ -1,4 +1,4 @@
-"""What a budget may say, and what it says of a report."""
+"""Conditions of a budget, and figures of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache is for the one who owns it: what others put there, or changed, counts for nothing, and leads nowhere."""
+"""The cache belongs to one user: entries made or changed by others count for nothing and lead nowhere."""
 
 from __future__ import annotations
 

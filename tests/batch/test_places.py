@@ -1,4 +1,4 @@
-"""Where the results of many models go, and how what came of them is told."""
+"""Places of the results of a batch, and reports on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that do one job after another: few of them, each model as if it were alone, and a death costs one job."""
+"""Processes run several jobs in sequence: each model as if alone, and a crash costs one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case cannot say: another level, a scope that is marked, what is long."""
+"""Cases that the text form cannot express: another level, a marked scope, long models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every guard of a pass is there for a case of it: without the guard, that case fails."""
+"""Every guard of a pass has a case: without the guard, the case fails."""
 
 from __future__ import annotations
 

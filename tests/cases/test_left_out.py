@@ -1,4 +1,4 @@
-"""Each rewrite of the cases can be left out by its name, and then nothing else happens in its place."""
+"""Each rewrite of the cases can be excluded by name; nothing else happens in its place."""
 
 from __future__ import annotations
 

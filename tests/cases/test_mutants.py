@@ -1,4 +1,4 @@
-"""The cases, changed at random in one to three places, or put elsewhere: what guards do not foresee, they meet here.
+"""Cases changed at random in one to three places, or put elsewhere: situations that guards did not foresee.
 
 `ONNXOPT_FUZZ=20000 pytest tests/cases` (or `make fuzz`) runs more of them.
 """

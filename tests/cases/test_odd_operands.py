@@ -1,4 +1,4 @@
-"""What no exporter writes, at every rule's anchor: the cases with other ranks, sizes and axes than operators take.
+"""Operands of unusual rank, size and axes at the anchor of every rule.
 
 A rule may take for granted what onnx's checker asks for: what it raises on other models is said of the model. What the
 checker lets pass, rules have to decline. `make fuzz` asks all cases.

@@ -1,4 +1,4 @@
-"""Many models: folders, in place, checks, and what one that fails means to the others."""
+"""Many models: folders, in place, checks, and failures of single models."""
 
 from __future__ import annotations
 

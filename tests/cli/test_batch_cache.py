@@ -1,4 +1,4 @@
-"""The cache: it goes by content, data and plugins; builds share it, and what somebody changed is made anew."""
+"""The cache: keyed by contents, data and plugins; shared by builds; changed entries are made anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that contradict themselves, or do not say where results go: one line, and a hint."""
+"""Contradictory commands, and commands without a place for results: one line, and a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxopt bench` as users call it; what it says of time is not asserted, only that it measures."""
+"""`onnxopt bench` as users call it: it measures; measured times are not asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a pass does to the graph, no command writes a model in which a name is not defined."""
+"""No command writes a model with an undefined name, whatever a pass does to the graph."""
 
 from __future__ import annotations
 

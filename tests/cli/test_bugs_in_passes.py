@@ -1,4 +1,4 @@
-"""Whoever writes a pass is told what is wrong with it, where, and how to go on."""
+"""Errors in a pass: the author is told the fault, the place and the next step."""
 
 from __future__ import annotations
 

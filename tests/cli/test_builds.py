@@ -1,4 +1,4 @@
-"""What build systems read of a run: budgets, annotations, summaries, JUnit, reports."""
+"""Output of a run for build systems: budgets, annotations, summaries, JUnit, reports."""
 
 from __future__ import annotations
 

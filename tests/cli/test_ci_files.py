@@ -1,4 +1,4 @@
-"""The files that put onnxopt into a build: valid by their schemas, and run as they stand."""
+"""Files that add onnxopt to a build: valid by their schemas, and run unchanged."""
 
 from __future__ import annotations
 

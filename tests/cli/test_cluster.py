@@ -1,4 +1,4 @@
-"""The same jobs on a Dask cluster: nothing is lost when a worker is killed."""
+"""The same jobs on a Dask cluster: no job is lost when a worker is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the current folder is data: no process that is started from there runs it."""
+"""Files in the current folder are data: no process started there runs them."""
 
 from __future__ import annotations
 

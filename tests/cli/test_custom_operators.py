@@ -1,4 +1,4 @@
-"""Operators that onnxruntime has not: of a library that is named by hand, or run as a plugin's reference."""
+"""Operators absent from onnxruntime: from a library named by the user, or a reference of a plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass that changes numbers on purpose is held against the tolerance that it declares."""
+"""A pass that changes numbers on purpose is held to the tolerance that it declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxopt demo`: what somebody sees who has the package and no model."""
+"""`onnxopt demo` for users with the package and without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optimize --dtype`, `--outputs`, `--inputs`, `--stats`, and what is said of all that."""
+"""`optimize --dtype`, `--outputs`, `--inputs`, `--stats`, and their messages."""
 
 from __future__ import annotations
 

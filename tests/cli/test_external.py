@@ -1,4 +1,4 @@
-"""Where the weights of a result go: into it, into a file of its own, or nowhere, as --external says."""
+"""Places of weights by --external: inside the result, in a file of its own, or where they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights beside a model: a stranger names the file they come from, never one that is written."""
+"""External weights: a stranger's model names the file to read, never a file to write."""
 
 from __future__ import annotations
 

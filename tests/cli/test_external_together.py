@@ -1,4 +1,4 @@
-"""A model and its weights change together or not at all, whoever writes, is killed or interrupted."""
+"""A model and its weights change together or not at all, also if a writer is killed or interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onnxopt extract`: what it writes, says, refuses and completes."""
+"""`onnxopt extract`: results, messages, refusals, completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run leaves what was asked for: nothing in the home folder, nothing in the temporary one, no traces of a runtime."""
+"""A run leaves the requested files only: nothing in the home and temporary folders, no traces of a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims that are numbers and become symbols, through all that holds the number."""
+"""Fixed dims become symbols, in all operators that hold the number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names are text: whatever a model or a file is called, a terminal, a log and a build see harmless characters."""
+"""Names are text: a terminal, a log and a build see harmless characters only."""
 
 from __future__ import annotations
 

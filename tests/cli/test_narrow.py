@@ -1,4 +1,4 @@
-"""On a terminal of 80 columns, names and figures are whole: what is less important goes, what is long folds."""
+"""On a terminal of 80 columns, names and figures are whole: minor columns go, long texts fold."""
 
 from __future__ import annotations
 

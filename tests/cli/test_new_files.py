@@ -1,4 +1,4 @@
-"""Files that commands write: what is no name for one is said before the work is done."""
+"""Names of files to write are checked before the work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as nobody should make them, through the installed command: right, left alone, or one line and exit code 2."""
+"""Unusual models through the installed command: right, left alone, or one line and exit code 2."""
 
 from __future__ import annotations
 

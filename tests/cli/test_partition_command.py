@@ -1,4 +1,4 @@
-"""`onnxopt partition`: what it prints, writes, checks and refuses."""
+"""`onnxopt partition`: output, files, checks, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's file that was merely found chooses; it does not act. What is named by the user may do both."""
+"""A project file that was found chooses, and does not act; a named one may do both."""
 
 from __future__ import annotations
 

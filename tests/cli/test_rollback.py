@@ -1,4 +1,4 @@
-"""A result that differs: the rewrite that makes it so is found, left out, and named."""
+"""A wrong result: the responsible rewrite is found, left out, and named."""
 
 from __future__ import annotations
 

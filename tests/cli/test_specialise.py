@@ -1,4 +1,4 @@
-"""Dynamic inputs that are given their sizes; operators that may not enter."""
+"""Dynamic inputs with given sizes; operators that must not appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system refuses to a pass or a rule is no bug of theirs, and ends the command in one line."""
+"""Resources that the system refuses to a pass or rule: one line, and no fault of theirs."""
 
 from __future__ import annotations
 

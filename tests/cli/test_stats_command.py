@@ -1,4 +1,4 @@
-"""`onnxopt stats`: every form of it says the same."""
+"""`onnxopt stats`: all forms of output agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts of `onnxopt optimize`: rounding noise, little evidence, differences; and which of them --strict refuses."""
+"""Verdicts of `onnxopt optimize` (rounding noise, little evidence, differences), and those refused by --strict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call finds around it: variables of the environment, pipes, limits, arguments that a shell left empty."""
+"""The surroundings of a call: environment variables, pipes, limits, empty arguments of a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--target-opset`: the model is converted first, and loses nothing by it."""
+"""`--target-opset`: the model is converted first, without losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--target onnxruntime`: what it chooses, that it says so, and what it refuses."""
+"""`--target onnxruntime`: choices, messages, refusals."""
 
 from __future__ import annotations
 

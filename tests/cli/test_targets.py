@@ -1,4 +1,4 @@
-"""`--target`: who names a pass is told that it does not run for it."""
+"""`--target`: naming a pass for other targets is answered by a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What could not be compared is no success: an error where programs read the outcome, a warning where people do."""
+"""A result without a comparison is no success: an error for programs, a warning for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are removed, or become a pipe or a device, while a command is at them: it ends, and blames no bug."""
+"""Models removed or replaced by a pipe or device during a command: it ends, and blames no bug."""
 
 from __future__ import annotations
 

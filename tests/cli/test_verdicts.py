@@ -1,4 +1,4 @@
-"""What a run says of itself is so: whether it was verified, what changed, where a difference is largest."""
+"""Statements of a run on itself hold: the verdict, the changes, the place of the largest difference."""
 
 from __future__ import annotations
 

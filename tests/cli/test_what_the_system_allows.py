@@ -1,4 +1,4 @@
-"""Names as long as a file system takes, files as large as a limit lets them be."""
+"""Names and files as large as the limits of the file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`why` shows where a rule parts from a model, `find` where a pattern stands in it."""
+"""`why` shows where a rule parts from a model, `find` the places of a pattern."""
 
 from __future__ import annotations
 

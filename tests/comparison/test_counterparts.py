@@ -1,4 +1,4 @@
-"""Which node became which."""
+"""Correspondence of nodes between original and result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of large models little is made: work per node stays flat, and what is not shown is not asked for."""
+"""Large models: constant work per node, and nothing computed for hidden parts."""
 
 from __future__ import annotations
 

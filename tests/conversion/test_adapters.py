@@ -1,4 +1,4 @@
-"""Operators whose meaning another opset changed, and that onnx's converter leaves as they are, or gets wrong."""
+"""Operators whose meaning changed with an opset, and that onnx's converter leaves unchanged or gets wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in an older opset: each form of the table against the original in onnxruntime, and what cannot be said."""
+"""Models in an older opset: each form of the table against the original in onnxruntime, and refusals."""
 
 from __future__ import annotations
 

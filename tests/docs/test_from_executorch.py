@@ -1,4 +1,4 @@
-"""What docs/from-executorch.md says of ExecuTorch's words."""
+"""docs/from-executorch.md: each term of ExecuTorch has the described counterpart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/from-fx.md says of torch.fx's words."""
+"""docs/from-fx.md: each term of torch.fx has the described counterpart."""
 
 from __future__ import annotations
 

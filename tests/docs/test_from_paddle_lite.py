@@ -1,4 +1,4 @@
-"""What docs/from-paddle-lite.md says of Paddle Lite's words."""
+"""docs/from-paddle-lite.md: each term of Paddle Lite has the described counterpart."""
 
 from __future__ import annotations
 

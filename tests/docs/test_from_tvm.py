@@ -1,4 +1,4 @@
-"""What docs/from-tvm.md says of TVM's words."""
+"""docs/from-tvm.md: each term of TVM has the described counterpart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ten commands of docs/tutorial.md, in an environment that has the wheel and nothing else of the project."""
+"""The ten commands of docs/tutorial.md, in an environment with the wheel alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A newcomer's three passes, written with what docs/writing-a-pass.md shows and nothing else, in few lines."""
+"""A newcomer's three passes, in few lines, written from docs/writing-a-pass.md alone."""
 
 from __future__ import annotations
 

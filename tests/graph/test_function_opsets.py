@@ -1,4 +1,4 @@
-"""A function that says another opset than its model: what comes into it is what both have, or it stays as it is."""
+"""Functions of another opset than the model: only operators common to both enter."""
 
 from __future__ import annotations
 

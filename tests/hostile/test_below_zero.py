@@ -1,4 +1,4 @@
-"""Sizes below zero that inference makes out of others, and those who read them: it dies of some."""
+"""Negative sizes made by inference, and operators that crash onnx on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hostile inputs have found, each by the command that met it."""
+"""Faults found by hostile inputs, each by the command that met it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that no standard allows, but that a file can hold: onnx's inference dies of some, and others never end."""
+"""Calls outside the standard that a file can hold: onnx's inference crashes on some, and hangs on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that read what nothing is known of: onnx's inference dies of some, and with it whoever asks."""
+"""Operators with operands of unknown type: onnx's inference crashes on some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever writes to the files of a model while it is optimized gets no mixture, and nobody is accused of it."""
+"""Files of a model that change during a run: no mixture is read, and no pass is accused."""
 
 from __future__ import annotations
 

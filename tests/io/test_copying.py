@@ -1,4 +1,4 @@
-"""Bytes from file to file: the same, holes and all, by whatever means the system has."""
+"""Bytes from file to file: equal, with holes, by every means of the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that cannot be read, data that lies elsewhere, results that cannot be written."""
+"""Unreadable files, external data elsewhere, results that cannot be written."""
 
 from __future__ import annotations
 

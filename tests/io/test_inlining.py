@@ -1,4 +1,4 @@
-"""Functions that onnx's inliner leaves in place keep what they call."""
+"""Functions left in place by onnx's inliner keep the functions they call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that overlap in the file beside a model do so in the one that is written: 3 KiB make no terabytes."""
+"""Tensors that overlap in a data file overlap in the written file: 3 KiB never become terabytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wherever in a model a tensor names a file, its data goes along with the model, and is read beside it only."""
+"""External data go along with the model wherever a tensor names a file, and are read beside the model only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not understood is never touched: loading and saving without a pass gives the same bytes."""
+"""Unknown parts are never touched: loading and saving without a pass gives the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that stay in the file: nobody sees that they do, and the result has the bytes it would have."""
+"""Weights that stay in the file: invisible to users, and the result has the same bytes."""
 
 from __future__ import annotations
 

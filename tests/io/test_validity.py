@@ -1,4 +1,4 @@
-"""Whose fault it is that a pass fails: the model's, where onnx's checker rejects it for more than a missing shape."""
+"""The origin of a failing pass: the model, if onnx's checker rejects it for more than a missing shape."""
 
 from __future__ import annotations
 

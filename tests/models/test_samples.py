@@ -1,4 +1,4 @@
-"""The sample models are valid, run, and come out the same each time."""
+"""The sample models are valid, run, and are reproducible."""
 
 from __future__ import annotations
 

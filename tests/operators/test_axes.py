@@ -1,4 +1,4 @@
-"""How axes run through operators, by running: a node on values whose axes are seen otherwise makes the same numbers."""
+"""Axes of operators: a node on permuted values computes the same numbers."""
 
 from __future__ import annotations
 

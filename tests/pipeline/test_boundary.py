@@ -1,4 +1,4 @@
-"""What users hand to passes by mistake gets one line that says what was expected, and what to call."""
+"""Wrong arguments of passes: one line with the expected kind and the function to call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of domains that the model does not import: their import comes with them, or they do not come."""
+"""Operators of domains that the model does not import: the import is added, or the operator is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass emits is looked at when it emits it: operators, numbers of inputs and outputs, attributes, results."""
+"""Nodes are checked when a pass emits them: operators, inputs and outputs, attributes, results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single matches, by name, that a run leaves out."""
+"""Single matches, by name, that a run excludes."""
 
 from __future__ import annotations
 

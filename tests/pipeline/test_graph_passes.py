@@ -1,4 +1,4 @@
-"""A pass that works on the graph itself: what it makes, asks, changes and hands on; kinds that are held to be one."""
+"""Graph passes: insertions, queries, changes, results; rules held to one kind."""
 
 from __future__ import annotations
 

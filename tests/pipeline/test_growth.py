@@ -1,4 +1,4 @@
-"""What a pass costs for each node stays the same in models of any length, and names stay short."""
+"""Passes cost the same per node in models of any length, and names stay short."""
 
 from __future__ import annotations
 

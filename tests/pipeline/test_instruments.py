@@ -1,4 +1,4 @@
-"""What watches passes: time, text, files, checks, the journal."""
+"""Instruments of passes: time, text, files, checks, the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpreter passes: one-to-one, one-to-many, one-to-none; what survives."""
+"""Interpreter passes: one-to-one, one-to-many, one-to-none, and preserved metadata."""
 
 from __future__ import annotations
 

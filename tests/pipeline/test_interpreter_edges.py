@@ -1,4 +1,4 @@
-"""Interpreters at the edges of a graph: what inputs become, and what is given out."""
+"""Interpreters at the edges of a graph: mapped inputs, and outputs."""
 
 from __future__ import annotations
 

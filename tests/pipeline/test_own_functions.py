@@ -1,4 +1,4 @@
-"""Functions that a pass makes of nodes are not its own food; what parts are made of is refused where it is none."""
+"""Functions made by a pass are not its own input; malformed parts are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposing: which nodes a support takes, and which parts are made of them."""
+"""Proposed partitions: supported nodes, and their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What proposing costs a node does not grow with the graph, whatever its form."""
+"""Proposing a partition costs the same per node in every graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of passes, by subclass and by decorator; what happens around one; what an error says."""
+"""Kinds of passes, by subclass and by decorator; hooks around a pass; error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins that are files: what they are called, and what happens when they fail."""
+"""Plugins in files: names, and failures."""
 
 from __future__ import annotations
 

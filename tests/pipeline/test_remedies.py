@@ -1,4 +1,4 @@
-"""What is left out of a result that was wrong, and how many results it takes to know."""
+"""Rewrites left out of a wrong result, and the number of trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failing pass leaves what is needed to run it again."""
+"""A failing pass leaves a reproducer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written depends on the model alone: not on where its nodes lie in memory, by which sets are ordered."""
+"""The result depends on the model alone: not on addresses in memory, which order sets."""
 
 from __future__ import annotations
 

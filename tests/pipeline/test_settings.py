@@ -1,4 +1,4 @@
-"""Levels, config keys and fields of passes: what cannot be meant is refused where it is written."""
+"""Levels, config keys and fields of passes: impossible values are refused where they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions as models of their own, or as functions: what they hold, what is refused; both compute the same."""
+"""Partitions as models or functions: contents, refusals, equal results."""
 
 from __future__ import annotations
 

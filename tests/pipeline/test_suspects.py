@@ -1,4 +1,4 @@
-"""Which rewrites can have made a result wrong at a place."""
+"""Rewrites that can have made a result wrong at a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines as text: reading and printing are inverse, and errors point at the place."""
+"""Pipelines as text: reading and printing are inverse, and errors point at the position."""
 
 from __future__ import annotations
 

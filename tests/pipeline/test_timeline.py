@@ -1,4 +1,4 @@
-"""Each run of each pass, with the nodes it left."""
+"""Each run of each pass, with the number of nodes after it."""
 
 from __future__ import annotations
 

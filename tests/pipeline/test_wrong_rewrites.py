@@ -1,4 +1,4 @@
-"""However many rewrites are wrong: few results are verified to find them, and there is an end to it."""
+"""Any number of wrong rewrites: few trials find them, and the search ends."""
 
 from __future__ import annotations
 

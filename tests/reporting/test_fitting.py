@@ -1,4 +1,4 @@
-"""What is made to fit a terminal."""
+"""Layout for the width of a terminal."""
 
 from __future__ import annotations
 

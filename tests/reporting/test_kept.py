@@ -1,4 +1,4 @@
-"""What is said of what was kept."""
+"""Reports of large parts kept by a guard."""
 
 from __future__ import annotations
 

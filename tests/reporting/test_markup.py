@@ -1,4 +1,4 @@
-"""Nothing that comes from a model is ever markup."""
+"""Contents of a model are never markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed where there is nothing to print to, as under pythonw on Windows."""
+"""Output without a terminal, as under pythonw on Windows."""
 
 from __future__ import annotations
 

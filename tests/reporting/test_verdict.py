@@ -1,4 +1,4 @@
-"""Where two models part, as text: short, aligned, and nothing of a name moves the cursor."""
+"""Places of differences as text: short, aligned, and no name moves the cursor."""
 
 from __future__ import annotations
 

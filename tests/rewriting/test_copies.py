@@ -1,4 +1,4 @@
-"""A constant that many read is not copied for each of them: a small file would become a large one."""
+"""A constant with many readers is not copied for each: a small file never becomes a large one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver: fuel, rules that fail or undo each other, and what it costs."""
+"""The driver: fuel, rules that fail or undo each other, and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A later run of the driver looks only where something changed, and asks again what may answer otherwise."""
+"""A later run of the driver visits changed nodes only, and repeats queries that may now differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells a number that is nearly zero from zero, however it is handed there."""
+"""Numbers near zero are told from zero, however they are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns see the numbers that models hold: floats of 32 bits, near ones where asked for; and are printed so."""
+"""Patterns see and print the numbers of models: floats of 32 bits, near ones on request."""
 
 from __future__ import annotations
 

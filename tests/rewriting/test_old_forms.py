@@ -1,4 +1,4 @@
-"""Rules speak of operators as they are now; where an old opset says it by an attribute, the engine translates."""
+"""Rules use operators of the newest opset; the engine translates attributes of older opsets."""
 
 from __future__ import annotations
 

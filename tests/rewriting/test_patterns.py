@@ -1,4 +1,4 @@
-"""What patterns mean: operand order, alternatives, names, readers, constants."""
+"""Meaning of patterns: operand order, alternatives, names, readers, constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which patterns are asked at a node: those that what it reads has the form of, found once for all that read alike."""
+"""Patterns tried at a node: those that fit the form of its operands, found once per form."""
 
 from __future__ import annotations
 

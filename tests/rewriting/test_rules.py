@@ -1,4 +1,4 @@
-"""What rules may do, what they are given, and what a replacement takes over."""
+"""Rights of rules, their arguments, and properties inherited by a replacement."""
 
 from __future__ import annotations
 

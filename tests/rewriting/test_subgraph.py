@@ -1,4 +1,4 @@
-"""Rewriting by example: what a pattern may be written as, what it matches, what a replacement keeps."""
+"""Rewriting by example: forms of patterns, matches, preserved properties of replacements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed sample of the chains that `make fuzz-rules` draws: one of each pair of operators that move elements."""
+"""A fixed sample of the chains drawn by `make fuzz-rules`: one for each pair of operators that move elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge of drawn instances sees: each kind of fault, and nothing in what is right."""
+"""The judge of drawn instances: each kind of fault is found, right instances have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed sample of what `make fuzz-rules` asks of graph passes."""
+"""A fixed sample of the regions that `make fuzz-rules` draws for graph passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule on a few instances that nobody wrote, always the same ones. `make fuzz-rules` draws hundreds."""
+"""Each rule on a few fixed instances that nobody wrote; `make fuzz-rules` draws hundreds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done otherwise on systems that these tests do not run on: what can be, is run here all the same."""
+"""Code for other systems, as far as it runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker that keeps little does with memory that is let go of."""
+"""Memory that a worker returns to the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself."""
+"""Limits of a worker, and its own figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls into another process, each in its time."""
+"""Calls into another process, each with a time limit."""
 
 from __future__ import annotations
 

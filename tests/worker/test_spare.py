@@ -1,4 +1,4 @@
-"""One worker for one caller after another: as new for each, and never waited for."""
+"""One worker for successive callers: as new for each, and without waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Python that cannot start itself: part of another program, moved away, or in a sandbox."""
+"""A Python that cannot start itself: embedded, moved, or in a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the threads of numpy's BLAS are told, before they start."""
+"""Settings of numpy's BLAS threads, before their start."""
 
 from __future__ import annotations
 

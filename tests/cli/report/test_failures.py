@@ -1,4 +1,4 @@
-"""A section that cannot be made says why in its place; the page and all other sections are there."""
+"""A section that fails shows the reason in its place; all other sections are complete."""
 
 from __future__ import annotations
 

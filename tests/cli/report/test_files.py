@@ -1,4 +1,4 @@
-"""The files that `onnxopt report` reads and writes: what it makes of them, and what it says of wrong ones."""
+"""Files read and written by `onnxopt report`, and messages on wrong ones."""
 
 from __future__ import annotations
 

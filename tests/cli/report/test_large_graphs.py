@@ -1,4 +1,4 @@
-"""The page of `onnxopt report` about thousands of nodes: search, blocks, and how soon it is there."""
+"""The page of `onnxopt report` for thousands of nodes: search, blocks, time to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `onnxopt report`, opened in a browser: it says what was done, leads to nodes, and can be read."""
+"""The page of `onnxopt report` in a browser: the run, links to nodes, legibility."""
 
 from __future__ import annotations
 

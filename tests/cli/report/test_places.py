@@ -1,4 +1,4 @@
-"""Where the result differs: the page of `onnxopt report` marks the places in both graphs, and what made them."""
+"""Places of differences: marked in both graphs of `onnxopt report`, with the responsible rewrites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a stranger's files is text on the page of `onnxopt report`, whatever it says."""
+"""Contents of a stranger's files are text on the page of `onnxopt report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of one model, that of `onnxopt diff`, and what a reader without a mouse or on a phone finds on them."""
+"""The pages of a single model and of `onnxopt diff`, with the keyboard and on a phone."""
 
 from __future__ import annotations
 

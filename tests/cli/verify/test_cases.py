@@ -1,4 +1,4 @@
-"""The inputs that `onnxopt verify` makes: which cases there are, what each sees, and what is allowed between them."""
+"""Inputs made by `onnxopt verify`: the cases, their purpose, and the tolerances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs that `onnxopt verify` is given, and the outputs they are to have: in every form, and what is refused."""
+"""Inputs and expected outputs given to `onnxopt verify`: all forms, and refusals."""
 
 from __future__ import annotations
 

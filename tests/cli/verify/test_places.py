@@ -1,4 +1,4 @@
-"""Where two models begin to differ: `onnxopt verify` names the places, and looks at the pieces on request."""
+"""The first differences of two models: `onnxopt verify` names the places, and compares pieces on request."""
 
 from __future__ import annotations
 

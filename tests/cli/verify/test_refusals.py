@@ -1,4 +1,4 @@
-"""What `onnxopt verify` cannot compare: other interfaces, files that are no models, models that no runtime loads."""
+"""Models that `onnxopt verify` cannot compare: other interfaces, invalid files, unloadable models."""
 
 from __future__ import annotations
 

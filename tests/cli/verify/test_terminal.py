@@ -1,4 +1,4 @@
-"""What `onnxopt verify` shows to people: a table, places, names that cannot harm a terminal, and help."""
+"""`onnxopt verify` on a terminal: a table, places, harmless names, and help."""
 
 from __future__ import annotations
 
