@@ -1,6 +1,6 @@
 """Interval analysis of integers: a lower and an upper limit of the elements of each value.
 
-An interval follows from constants, from sizes (under the assumption of `shapes/limits.py`), from operators, and from
+An interval follows from constants, from sizes (under the assumption of `interval_rules.py`), from operators, and from
 readers: an index beyond the axis is an error at run time, so indices read by a Gather in the same scope are within the
 axis. A result that may overflow wraps around: the interval is the range of the type.
 """
@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.interval_rules import RULES, Found, Interval
-from onnxopt.analysis.shapes.limits import MOST, SizeLimits
+from onnxopt.analysis.interval_rules import MOST, RULES, Found, Interval, SizeLimits
 from onnxopt.analysis.shapes.sizes import axis_of, product
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Size, TooComplex

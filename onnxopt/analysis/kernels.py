@@ -17,9 +17,7 @@ from typing import Any, Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.broadcasting import broadcast_shape
-from onnxopt.analysis.shapes.sizes import listed_by
-from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.sizes import broadcast_shape, cuts, indices, listed_by
 from onnxopt.graph.node import Node
 from onnxopt.proto.element_types import element_kind, is_float, of
 from onnxopt.proto.messages import Array, numpy_dtype, tensor_bytes

@@ -11,7 +11,7 @@ from onnxopt.graph.dims import specialise
 from onnxopt.io import blaming, load
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.analysis.stats import ModelStats
     from onnxopt.api.files import AnyModel
     from onnxopt.graph import Model
 
@@ -29,7 +29,7 @@ def stats(
     `work`: also MACs, FLOPs and memory of a run, with the `top` nodes by work, for dynamic inputs of sizes `dims` (by
     symbol) and `shapes` (by input). Raises ModelError for an unreadable model, UsageError for unknown names.
     """
-    from onnxopt.analysis.measures.cost import model_stats, model_work
+    from onnxopt.analysis.stats import model_stats, model_work
     from onnxopt.conversion.shape_refinement import settle_shapes
 
     with model_file(model) as source, blaming(source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.analysis.facts import infer
+from onnxopt.analysis.types import infer
 from onnxopt.api.files import model_file
 from onnxopt.graph.text import node_text
 from onnxopt.io import blaming, load

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.analysis.stats import ModelStats
 
 _MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link
 _MAX_MODELS: Final = 20  # models in a step summary: a page takes 1 MiB
@@ -39,7 +39,7 @@ def _both(report: dict[str, Any]) -> tuple[ModelStats, ModelStats] | None:
     stats = report.get("stats")
     if not stats:
         return None
-    from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.analysis.stats import ModelStats
     from onnxopt.plaintext import cleaned
 
     before, after = (cleaned(ModelStats(**stats[which])) for which in ("before", "after"))

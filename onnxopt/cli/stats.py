@@ -15,7 +15,7 @@ from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError, few
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.analysis.stats import ModelStats
 
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 from onnx import ModelProto
 
-from onnxopt.analysis.facts import infer
-from onnxopt.analysis.measures.cost import ModelStats, model_stats
+from onnxopt.analysis.stats import ModelStats, model_stats
+from onnxopt.analysis.types import infer
 from onnxopt.comparison.blocks import SharedBlocks, own_blocks, share_blocks
 from onnxopt.comparison.counterparts import Counterparts, Fate, Marks, match
 from onnxopt.comparison.drawing import Side, drawing

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import product
-from onnxopt.analysis.shapes.slicing import LARGEST, cuts_of
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts_of, product
 from onnxopt.analysis.shapes.symbolic import Size, divide
 from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, operand, places, rank, scope_of
 from onnxopt.graph.node import Node

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from onnxopt.analysis import types
 from onnxopt.analysis.cut import Cut, cut, opened_as
-from onnxopt.analysis.measures.cost import file_bytes
 from onnxopt.analysis.shapes.sweep import learn_shapes
+from onnxopt.analysis.stats import file_bytes
 from onnxopt.analysis.submodel import submodel
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.folding.quantization import dequantize
+from onnxopt.analysis.folding import dequantize
 from onnxopt.errors import UsageError, few, nearest
 from onnxopt.graph import Model, Value
 from onnxopt.graph.node import Node

@@ -224,7 +224,7 @@ def _bytes_of(source: Path, model: Model) -> int:
     """Return the bytes of a model file and its data files."""
     if not model.data_files:
         return source.stat().st_size
-    from onnxopt.analysis.measures.cost import file_bytes
+    from onnxopt.analysis.stats import file_bytes
 
     return file_bytes(model)
 

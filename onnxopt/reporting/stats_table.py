@@ -25,7 +25,7 @@ from onnxopt.reporting.stats_text import (
 from onnxopt.reporting.terminal import Fitting, Name, Text
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.analysis.stats import ModelStats
 
 Cells = list[RenderableType]
 

@@ -9,7 +9,7 @@ from onnxopt.plaintext import counted
 from onnxopt.reporting.plain import size
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.measures.cost import ModelStats
+    from onnxopt.analysis.stats import ModelStats
 
 Row = tuple[str, int, int]
 Show = Callable[[int], str]

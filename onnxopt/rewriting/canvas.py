@@ -9,10 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.boxes import Span
-from onnxopt.analysis.shapes.sizes import order_of
-from onnxopt.analysis.shapes.slicing import LARGEST, cuts
-from onnxopt.analysis.weights.contents import one_element
+from onnxopt.analysis.constants import one_element
+from onnxopt.analysis.shapes.index_tensors import Span
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts, order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
-from onnxopt.analysis.weights.linear import bias_of
+from onnxopt.analysis.linear import bias_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.messages import Array

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import known_order, product
-from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, known_order, product
 from onnxopt.analysis.shapes.symbolic import Size, divide, symbol
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node

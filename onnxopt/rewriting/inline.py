@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from onnxopt.analysis.refusal import is_refused
+from onnxopt.analysis.constants import is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.proto.messages import Array

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.weights.contents import one_element
-from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
-from onnxopt.analysis.weights.linear import is_finite
-from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.analysis.constants import READ_BY_MANY, READERS, gives_way, is_read_by_many, one_element
+from onnxopt.analysis.linear import is_finite, underflows
 from onnxopt.graph.emission import check_call, describe_as, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Final
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.masks import HANDS_ON, masks_given_out
-from onnxopt.analysis.mincut import ALWAYS, Network
 from onnxopt.analysis.narrowing import (
+    ALWAYS,
+    HANDS_ON,
     NARROW,
     NONE,
     RESULT_TYPE,
     Narrowed,
+    Network,
     Slots,
     fill,
     is_heavy,
+    masks_given_out,
     narrowed,
     not_narrow,
     slots,

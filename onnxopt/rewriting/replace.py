@@ -8,7 +8,7 @@ from typing import Final
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused, is_told_more
+from onnxopt.analysis.constants import REFUSED, divides_by_zero, is_refused, is_told_more
 from onnxopt.errors import MistypedError
 from onnxopt.graph.bindings import is_hidden
 from onnxopt.graph.emission import contradiction, refusal

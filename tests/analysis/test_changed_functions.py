@@ -7,8 +7,8 @@ import onnx
 from onnx import TensorProto
 
 from onnxopt import get_pass
-from onnxopt.analysis.facts import infer
 from onnxopt.analysis.submodel import submodel
+from onnxopt.analysis.types import infer
 from onnxopt.graph import Model, read_model
 from tests.runtime import outputs
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import onnxopt.passes  # noqa: F401 - registers them
-from onnxopt.analysis.weights.contents import Contents
+from onnxopt.analysis.constants import Contents
 from onnxopt.graph import Model, read_model
 from onnxopt.pipeline import PassContext, get_pass
 

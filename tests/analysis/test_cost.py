@@ -12,7 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from rich.console import Console
 
 import onnxopt
-from onnxopt.analysis.measures.cost import ModelStats, model_stats, model_work
+from onnxopt.analysis.stats import ModelStats, model_stats, model_work
 from onnxopt.graph import read_model
 from onnxopt.reporting import stats_table, stats_text
 from tests.samples import parsed

@@ -5,9 +5,8 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from onnxopt.analysis.measures.cost import model_work
-from onnxopt.analysis.measures.flops import model_costs
-from onnxopt.analysis.measures.memory import peak_memory
+from onnxopt.analysis.cost import model_costs, peak_memory
+from onnxopt.analysis.stats import model_work
 from onnxopt.graph import Model, read_model
 
 

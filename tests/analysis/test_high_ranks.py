@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxopt import optimize
-from onnxopt.analysis.broadcasting import broadcast_shape, broadcast_together
+from onnxopt.analysis.shapes.sizes import broadcast_shape, broadcast_together
 from tests.runtime import plain_session
 from tests.samples import parsed
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from onnxopt.analysis.interval_rules import MOST, SizeLimits
 from onnxopt.analysis.intervals import Intervals
-from onnxopt.analysis.shapes.limits import MOST, SizeLimits
 from onnxopt.analysis.shapes.symbolic import quotient, symbol
 from onnxopt.graph import read_model
 from tests.runtime import plain_session

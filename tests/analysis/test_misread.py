@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 
 import onnxopt
-from onnxopt.analysis import facts, types
+from onnxopt.analysis import types
 from onnxopt.graph import read_model
 from onnxopt.graph.value import Shape
 from tests.samples import value
@@ -103,7 +103,7 @@ WRAPPED = HELD % ("optional(float[1]) s", "Optional", "OptionalGetElement (s)")
 
 def dims_called_a(nodes: str) -> Shape | None:
     model = read_model(parser.parse_model(CLAIMS % nodes))
-    facts.infer(model)
+    types.infer(model)
     scopes = list(model.scopes())
     made = (v for scope in scopes for v in (*scope.inputs, *(v for n in scope for v in n.outputs)))
     return next(v.shape for v in made if v is not None and v.name == "a")

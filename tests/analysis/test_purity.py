@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
-from onnxopt.analysis.purity import may_train
+from onnxopt.analysis.constants import may_train
 from onnxopt.graph import read_model
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
-from onnxopt.analysis.shapes.ranges import fits
-from onnxopt.analysis.shapes.symbolic import Monomial, Size, symbol
+from onnxopt.analysis.shapes.symbolic import Monomial, Size, fits, symbol
 
 N, M, K = symbol("n"), symbol("m"), symbol("k")
 INT32, INT64 = TensorProto.INT32, TensorProto.INT64

@@ -10,8 +10,8 @@ import onnxruntime as rt
 import pytest
 
 import onnxopt
-from onnxopt.analysis.loading import known
-from onnxopt.analysis.refusal import is_refused
+from onnxopt.analysis import loading_types
+from onnxopt.analysis.constants import is_refused
 from onnxopt.analysis.types import Known
 from onnxopt.graph import Model, Value, read_model
 from tests.runtime import plain_session
@@ -143,7 +143,7 @@ def test_it_is_refused_where_it_is_read() -> None:
 
 def test_nothing_is_asked_where_there_are_no_bodies() -> None:
     model = model_of("g (float[2, 3] x, int64[1] k) => (v) { j = Neg (k)  v, i = TopK (x, j) }")
-    with patch.object(known, "infer_call", side_effect=AssertionError):
+    with patch.object(loading_types, "infer_call", side_effect=AssertionError):
         assert not is_refused(value(model, "j"), np.array([4]))
 
 
@@ -168,7 +168,7 @@ def test_it_asks_no_more_than_a_model_has_nodes() -> None:
         asked += 1
         return {}
 
-    with patch.object(known, "infer_call", count):
+    with patch.object(loading_types, "infer_call", count):
         for i in range(300):
             is_refused(value(model, f"m{i}"), np.array([1]))
     assert asked < 10 * model.node_count()
@@ -247,5 +247,5 @@ def test_what_a_constant_that_is_a_node_holds_is_known() -> None:
     """Where there are no initializers, constants stay nodes: in bodies of old models, and in functions."""
     model = model_of("g (float[6] x) => (r) { t = Constant <value = int64[2] {2, 3}> ()  r = Reshape (x, t) }")
     inside: dict[Value, Known] = {}
-    known.look_inside(list(model.graph), inside, {})
-    assert known.dims_of(value(model, "r"), inside) == (2, 3)
+    loading_types.look_inside(list(model.graph), inside, {})
+    assert loading_types.dims_of(value(model, "r"), inside) == (2, 3)

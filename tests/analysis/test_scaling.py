@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxopt.analysis.shapes import rounded, scaling
+from onnxopt.analysis.shapes import rounding
 from onnxopt.analysis.shapes.symbolic import Size, symbol
 
-LONGEST = rounded._MAX_DIM
+LONGEST = rounding._MAX_DIM
 
 
 @pytest.mark.parametrize("times", [*range(1, 9), 17, 100, 255, 256])
 def test_a_multiple_is_its_factor_and_the_factor_makes_the_multiple(times: int) -> None:
     n = symbol("n")
-    assert scaling._factor(n * times, n) == times
+    assert rounding._factor(n * times, n) == times
     longest = 2 * LONGEST // times  # what it makes is an axis too
     dims = np.unique([*range(1, 2000), *range(longest - 2000, longest)])
     sizes = dims * times
@@ -26,7 +26,7 @@ def test_a_multiple_is_its_factor_and_the_factor_makes_the_multiple(times: int) 
 @pytest.mark.parametrize("over", [2**i for i in range(9)])
 def test_an_even_part_is_its_factor(over: int) -> None:
     n = symbol("n")
-    assert scaling._factor(n, n * over) == 1 / over
+    assert rounding._factor(n, n * over) == 1 / over
     sizes = np.unique([*range(1, 2000), *range(LONGEST // over - 2000, LONGEST // over)])
     quotients = sizes.astype(np.float32) / (sizes * over).astype(np.float32)
     assert (quotients == np.float32(1 / over)).all()
@@ -48,4 +48,4 @@ def test_an_even_part_is_its_factor(over: int) -> None:
     ],
 )
 def test_what_is_no_factor(size: Size | None, dim: Size | None) -> None:
-    assert scaling._factor(size, dim) is None
+    assert rounding._factor(size, dim) is None

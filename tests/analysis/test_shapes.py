@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxopt.analysis import facts
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Model, Value, read_model
@@ -252,7 +252,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     model = read_model(proto)
-    facts.infer(model)
+    types.infer(model)
     data = ShapeData()
     list(data.sweep(model.graph))
     values = everything(model)
@@ -300,7 +300,7 @@ def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
 
 def test_weights_say_the_axes_of_what_a_conv_or_an_lstm_makes() -> None:
     model = read_model(build_text(OF_ANY_RANK.strip()))
-    facts.infer(model)
+    types.infer(model)
     data = ShapeData()
     list(data.sweep(model.graph))
     found = {v.name: [d if isinstance(d, int) else None for d in data.dims[v]] for v in data.dims}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.sizes import cuts, indices
 from tests.runtime import plain_session
 
 LARGEST = (1 << 63) - 1

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import onnxopt
 from onnxopt import Fixpoint, get_pass
-from onnxopt.analysis import facts, types
+from onnxopt.analysis import types
 from onnxopt.analysis.inference import skeleton, typed_alike
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Model, Node, read_model
@@ -67,7 +67,7 @@ def test_two_symbols_of_one_size_become_one() -> None:
     model = read_model(build_text(SAME))
     a, b, c = (value(model, name) for name in "abc")
     a.shape, b.shape, c.shape = ("s@0", 3), ("t@0", 3), ("t@0",)
-    facts.infer(model)
+    types.infer(model)
     assert (a.shape, b.shape, c.shape) == (("N", 3), ("N", 3), ("N",))
     assert (model.version, model.learnt) == (0, 3)
 
@@ -78,21 +78,21 @@ def test_what_a_branch_says_of_a_size_is_true_in_the_branch() -> None:
     (owner,) = model.graph.by_op["If"]
     inside = owner.bodies["then_branch"].outputs[0]
     outside.shape = inside.shape = ("s@0",)
-    facts.infer(model)
+    types.infer(model)
     assert (inside.shape, outside.shape) == ((5,), ("s@0",))
 
 
 def test_what_is_known_no_better_is_no_news() -> None:
     model = read_model(build_text(SAME))
-    facts.infer(model)
+    types.infer(model)
     before = model.state
-    facts.infer(model)
+    types.infer(model)
     assert model.state == before
 
 
 def test_a_pass_that_asked_too_early_is_asked_again() -> None:
     model = read_model(build_text(LATE))
-    facts.infer(model)
+    types.infer(model)
     Fixpoint(tuple(get_pass(name)() for name in ("canonicalize", "constant-folding")))(model)
     (node,) = model.nodes()  # an output is made by a node
     assert node.op == "Identity"
@@ -156,18 +156,18 @@ g (float[1, 5, 2, 2] x, int64[1] lengths) => (float[A, B, C] y)
 
 def test_what_shapes_tell_is_told_to_inference() -> None:
     model = read_model(build_text(TOLD))
-    facts.infer(model)
+    types.infer(model)
     assert types.is_open(value(model, "m"))
     list(ShapeData().sweep(model.graph))
     assert value(model, "flat").shape == (1, 5, 4)
     assert value(model, "listed").shape == (3,)
-    facts.infer(model)
+    types.infer(model)
     assert value(model, "m").shape == (1, 5, 4)
 
 
 def test_there_are_as_many_axes_as_sizes_are_listed() -> None:
     model = read_model(build_text(TOLD))
-    facts.infer(model)
+    types.infer(model)
     assert types.is_open(value(model, "listed"))
     data = ShapeData()
     list(data.sweep(model.graph))
@@ -176,22 +176,22 @@ def test_there_are_as_many_axes_as_sizes_are_listed() -> None:
 
 def test_inference_goes_on_from_what_is_known() -> None:
     model = read_model(build_text(OPEN_END))
-    assert len(facts.unsettled(model.graph)) == len(model.graph)
-    facts.infer(model)
+    assert len(types.unsettled(model.graph)) == len(model.graph)
+    types.infer(model)
     assert value(model, "z").shape == ("N", 3)
-    rest = [n.op for n in facts.unsettled(model.graph)]
+    rest = [n.op for n in types.unsettled(model.graph)]
     assert rest == ["NonZero", "Transpose", "Cast"]
-    facts.learn(value(model, "found"), (2, "N"))
-    facts.infer(model)
+    types.learn(value(model, "found"), (2, "N"))
+    types.infer(model)
     assert value(model, "y").shape == ("N", 2)
-    assert facts.unsettled(model.graph) == []
+    assert types.unsettled(model.graph) == []
 
 
 def test_what_is_computed_is_called_so_behind_what_only_inference_follows() -> None:
     model = read_model(build_text(OPEN_END))
-    facts.infer(model)
-    facts.learn(value(model, "found"), (2, "{3*N}"))
-    facts.infer(model)
+    types.infer(model)
+    types.learn(value(model, "found"), (2, "{3*N}"))
+    types.infer(model)
     assert value(model, "y").shape == ("{3*N}", 2)
 
 
@@ -223,7 +223,7 @@ def test_inference_is_not_asked_for_what_is_typed_like_another_value() -> None:
     model = read_model(build_text(ALIKE))
     like = typed_alike(model.graph, model.graph)
     assert {v.name: root.name for v, root in like.items()} == {"a": "x", "b": "x", "c": "x", "z": "y"}
-    facts.infer(model)
+    types.infer(model)
     shapes = {n: value(model, n).shape for n in "abcydz"}  # of opset 18 there is no Gelu
     assert shapes == {**dict.fromkeys("abc", ("N", 3, "H")), **dict.fromkeys("yz", (3, "N", "H")), "d": None}
     assert {value(model, n).dtype for n in "abcyz"} == {1}
@@ -231,8 +231,8 @@ def test_inference_is_not_asked_for_what_is_typed_like_another_value() -> None:
 
 def test_a_part_is_inferred_from_what_is_known_of_what_it_reads() -> None:
     model = read_model(build_text(ALIKE))
-    facts.learn(value(model, "a"), ("N", 3, 7))
-    facts.learn(value(model, "b"), ("N", 3, "other@"))
+    types.learn(value(model, "a"), ("N", 3, 7))
+    types.learn(value(model, "b"), ("N", 3, "other@"))
     part = [value(model, n).producer for n in "cy"]
     proto = skeleton(model, [part[1]], {value(model, "c"): value(model, "b")})  # type: ignore[list-item]
     assert [i.name for i in proto.graph.input] == ["x", "b"]
@@ -247,14 +247,14 @@ def test_weights_that_training_changes_tell_the_types_of_what_reads_them() -> No
     model = read_model(proto)
     assert not model.graph.initializers["one"].constant
     assert value(model, "r") not in typed_alike(model.graph, model.graph)
-    facts.infer(model)
+    types.infer(model)
     assert (value(model, "r").dtype, value(model, "r").shape) == (1, (3,))
 
 
 def test_a_body_reads_what_is_around_it_by_name() -> None:
     model = read_model(build_text(BODY))
     assert typed_alike(model.graph, model.graph) == {}
-    facts.infer(model)
+    types.infer(model)
     assert value(model, "r").shape == ("N", 3)
 
 
@@ -289,7 +289,7 @@ def test_what_inference_fails_on_has_the_types_of_its_inputs(monkeypatch: pytest
 
     model = read_model(build_text(SAME))
     monkeypatch.setattr("onnxopt.analysis.inference.infer_shapes", fail)
-    facts.infer(model)
+    types.infer(model)
     assert (model.graph.inputs[0].dtype, model.graph.inputs[0].shape) == (1, ("N", 3))
     assert types.shape(model.graph.outputs[0]) is None
 
@@ -306,12 +306,12 @@ g (float[N] x, int64[2] t) => (int64[A, B] d, int64[C, D] e) {
 def test_a_size_that_is_known_at_last_is_known_wherever_it_is() -> None:
     """Inference looks again only at what lies behind the change; what is equal is called the same everywhere."""
     model = read_model(build_text(OPEN))
-    facts.infer(model)
+    types.infer(model)
     found, d, e = (value(model, name) for name in ("found", "d", "e"))
     assert found.shape == e.shape and not isinstance(e.shape[1], int)  # type: ignore[index]
     d.shape = e.shape
     d.producer.set_input(1, model.graph.constant(np.array([1, 5])))  # type: ignore[union-attr]
-    assert [n.op for n in facts.unsettled(model.graph, model.inferred_clock)] == ["Reshape"]
+    assert [n.op for n in types.unsettled(model.graph, model.inferred_clock)] == ["Reshape"]
     types.settle(model)
     assert found.shape == d.shape == e.shape == (1, 5)
 
@@ -329,21 +329,21 @@ g (float[N] x, int64[2] t) => (float[A, B] y) {
 
 def test_inference_goes_on_behind_a_change_as_far_as_more_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     model = read_model(build_text(CHAIN))
-    facts.infer(model)
+    types.infer(model)
     asked: list[list[str]] = []
-    real = facts.infer_nodes
+    real = types.infer_nodes
 
     def spy(model: Model, nodes: list[Node], *like: Any) -> object:
         asked.append([n.op for n in nodes])
         return real(model, nodes, *like)
 
-    monkeypatch.setattr(facts, "infer_nodes", spy)
+    monkeypatch.setattr(types, "infer_nodes", spy)
     whole, c, y = (value(model, name) for name in ("whole", "c", "y"))
     model.mark(c.producer)  # type: ignore[arg-type]
-    facts.infer(model)
+    types.infer(model)
     assert asked == [["Concat"]]  # of which nothing new is known
     whole.producer.set_input(1, model.graph.constant(np.array([-1, 6])))  # type: ignore[union-attr]
-    facts.infer(model)
+    types.infer(model)
     assert asked[1] == ["Reshape"]
     assert asked[2][-3:] == ["Transpose", "Concat", "Transpose"]  # a Neg is of the type of what it reads
     assert (c.shape[0], y.shape[1]) == (12, 12)  # type: ignore[index]
@@ -356,7 +356,7 @@ g (float[2, 6] x, int64[2] t) => (float[A, B] y) <int64[1] all = {-1}>
 
 
 def test_a_target_whose_type_inference_does_not_say_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "infer_nodes", lambda *_: None)
+    monkeypatch.setattr(types, "infer_nodes", lambda *_: None)
     model = read_model(parsed(COMPUTED))
     Fixpoint((get_pass("shape-arithmetic")(),))(model)
     assert model.version == 0

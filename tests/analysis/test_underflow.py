@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.analysis.linear import underflows
 
 HALF, SINGLE, DOUBLE = np.float16, np.float32, np.float64
 

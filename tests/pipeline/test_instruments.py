@@ -225,7 +225,7 @@ def test_without_instruments_rewrites_are_not_watched() -> None:
 
 
 def test_bytes_and_nodes_are_counted_by_pass_and_rule(residual: Path) -> None:
-    from onnxopt.analysis.measures.cost import model_stats
+    from onnxopt.analysis.stats import model_stats
     from onnxopt.pipeline.instruments import Sizes
 
     m = load(residual)

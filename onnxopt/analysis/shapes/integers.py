@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.broadcasting import broadcast_together
-from onnxopt.analysis.shapes.ranges import LARGEST, fits
-from onnxopt.analysis.shapes.rounded import rounded
-from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
-from onnxopt.analysis.shapes.slicing import cuts_of, indices
-from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
+from onnxopt.analysis.shapes.rounding import rounded
+from onnxopt.analysis.shapes.sizes import (
+    axis_of,
+    broadcast_together,
+    cuts_of,
+    indices,
+    ints,
+    listed_by,
+    product,
+    reduced,
+)
+from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, lowest, quotient
 from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
+
 SMALL: Final = 64  # elements; larger tensors are data, not shapes
-INTEGERS: Final = frozenset(LARGEST)
+INTEGERS: Final = frozenset(LARGEST_INTEGERS)
 Rule = Callable[["ShapeData", Node], "Array | None"]
 
 
@@ -272,3 +280,53 @@ CONTENTS: Final[dict[str, Rule]] = {
     "Unsqueeze": _reshaped,
     "Where": _where,
 }
+
+
+# -- parts of a Where on concatenated vectors ------------------------------------------------------------------
+
+Part = tuple[Value, list[Size | None]]  # (value, its contents)
+
+
+def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> list[Value | list[int]] | None:
+    """Return the parts of a Where's result, in order: numbers, and values taken from concatenated operands.
+
+    None if further elements are needed.
+    """
+    joined = [v.producer for v in where.inputs[1:] if v is not None and v.producer is not None]
+    there: dict[int, list[Part]] = {}
+    for node in joined:
+        if node.op == "Concat":
+            _place(s, node, there)
+    found: list[Value | list[int]] = []
+    at = 0
+    while at < len(content):
+        element = content[at]
+        if isinstance(element, int):
+            if found and isinstance(found[-1], list):
+                found[-1].append(element)
+            else:
+                found.append([element])
+            at += 1
+            continue
+        part = next((p for p in there.get(at, ()) if None not in p[1] and _stands_at(p, at, content)), None)
+        if part is None:
+            return None
+        found.append(part[0])
+        at += len(part[1])
+    return found
+
+
+def _place(s: ShapeData, concat: Node, there: dict[int, list[Part]]) -> None:
+    """Add the start offsets of a Concat's parts, as far as their lengths are known."""
+    at = 0
+    for v in concat.inputs:
+        held = s.content(v)
+        if v is None or held is None or held.ndim != 1:
+            return
+        if held.size:
+            there.setdefault(at, []).append((v, held.tolist()))
+        at += held.size
+
+
+def _stands_at(part: Part, at: int, content: Sequence[Size | None]) -> bool:
+    return list(content[at : at + len(part[1])]) == part[1]

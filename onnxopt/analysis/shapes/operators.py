@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.misread import pads_undilated
-from onnxopt.analysis.shapes import quantized
-from onnxopt.analysis.shapes.loops import carried
+from onnxopt.analysis.shapes import indexing
+from onnxopt.analysis.shapes.indexing import carried
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
@@ -275,7 +275,7 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(POOLS, _pool),
     **dict.fromkeys(GLOBAL_POOLS, _global_pool),
-    **quantized.RULES,
+    **indexing.QUANTIZED,
     "com.microsoft::MatMulNBits": _columns,
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),
     "ConvTranspose": _conv_transpose,

@@ -19,12 +19,12 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.facts import learn
 from onnxopt.analysis.shapes.indexing import SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES, least_read
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
+from onnxopt.analysis.types import learn
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node

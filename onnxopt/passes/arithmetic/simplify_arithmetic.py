@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.broadcasting import broadcast_shape
-from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.analysis.linear import underflows
+from onnxopt.analysis.shapes.sizes import broadcast_shape
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import FRACTIONS

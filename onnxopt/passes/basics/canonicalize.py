@@ -7,8 +7,7 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.shapes.sizes import listed_by
-from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.sizes import cuts, indices, listed_by
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register

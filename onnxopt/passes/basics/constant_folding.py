@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.folding.kept import is_read, is_second_layout, worth_running
-from onnxopt.analysis.folding.narrow import is_widened
-from onnxopt.analysis.folding.once import Once
-from onnxopt.analysis.folding.quantization import quantize
-from onnxopt.analysis.purity import is_computable
-from onnxopt.analysis.refusal import REFUSED, is_refused
-from onnxopt.analysis.weights.contents import is_repeated
+from onnxopt.analysis.constants import REFUSED, is_computable, is_refused, is_repeated
+from onnxopt.analysis.folding import Once, is_read, is_second_layout, is_widened, quantize, worth_running
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
@@ -132,7 +127,7 @@ class _Cone:
         rest = [n for n in self._by_kernels(list(self.nodes)) if n in self.nodes and self._affordable(n)]
         if not rest:
             return
-        from onnxopt.analysis.folding.runtime import of_known_size
+        from onnxopt.analysis.folding_runtime import of_known_size
 
         if ready := of_known_size(rest):
             self._run(ready)
@@ -205,7 +200,7 @@ class _Cone:
 
     def _affordable(self, node: Node) -> bool:
         """Whether a node may run: the size of its result must be known, or small because all operands are small."""
-        from onnxopt.analysis.folding.work import work
+        from onnxopt.analysis.folding_runtime import work
         from onnxopt.graph.writer import write_names
         from onnxopt.proto.inference import is_sound
 
@@ -280,7 +275,7 @@ class _Cone:
             for v in node.inputs:
                 if v is not None and v not in known and (v in self.arrays or v.constant):
                     known[v] = self.arrays[v] if v in self.arrays else v.glance()
-        from onnxopt.analysis.folding.runtime import run_cone
+        from onnxopt.analysis.folding_runtime import run_cone
         from onnxopt.worker import Limits
         from onnxopt.worker.service import Sandbox
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx
 
-from onnxopt.analysis.purity import may_train
+from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Model
 from onnxopt.graph.bindings import drop_vanished
 from onnxopt.graph.model import inner_scopes

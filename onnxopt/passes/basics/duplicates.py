@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 
-from onnxopt.analysis.purity import may_train
-from onnxopt.analysis.refusal import REFUSED, is_refused, is_told_more
-from onnxopt.analysis.weights.contents import MAX_BYTES, Contents, first_like
+from onnxopt.analysis.constants import MAX_BYTES, REFUSED, Contents, first_like, is_refused, is_told_more, may_train
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import functions_made_of, inner_scopes
 from onnxopt.graph.node import Node

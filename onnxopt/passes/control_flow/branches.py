@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED
+from onnxopt.analysis.constants import REFUSED
 from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node

@@ -8,9 +8,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.recurrence import Recurrence
-from onnxopt.analysis.refusal import REFUSED, told
-from onnxopt.analysis.trips import (
+from onnxopt.analysis.constants import REFUSED, told
+from onnxopt.analysis.loops import (
+    Recurrence,
     compared,
     conjuncts,
     counts,

@@ -10,8 +10,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.constants import distinct
 from onnxopt.analysis.shapes.sizes import known_order
-from onnxopt.analysis.weights.contents import distinct
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCTIONS, UNARY

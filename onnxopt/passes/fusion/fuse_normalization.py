@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis import types
-from onnxopt.analysis.weights import linear
+from onnxopt.analysis import linear, types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register

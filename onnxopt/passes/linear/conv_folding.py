@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.analysis.weights import linear
+from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register

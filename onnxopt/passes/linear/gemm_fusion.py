@@ -9,7 +9,7 @@ from typing import Final
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.weights.linear import added_by_gemm
+from onnxopt.analysis.linear import added_by_gemm
 from onnxopt.graph import Model, Node, Value
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.analysis import types
-from onnxopt.analysis.purity import may_train
-from onnxopt.analysis.weights import linear
+from onnxopt.analysis import linear, types
+from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, UNARY

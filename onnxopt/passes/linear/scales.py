@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.weights.linear import is_finite
-from onnxopt.analysis.weights.onward import downwards
-from onnxopt.analysis.weights.terms import MOVES, bias_for
-from onnxopt.analysis.weights.upwards import Edit, Reach, are_products, upwards
+from onnxopt.analysis.linear import is_finite
+from onnxopt.analysis.scale_downwards import downwards
+from onnxopt.analysis.scale_upwards import Edit, Reach, are_products, upwards
+from onnxopt.analysis.terms import MOVES, bias_for
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.shapes.slicing import LARGEST, cuts
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register

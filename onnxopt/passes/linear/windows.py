@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import order_of
-from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, order_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, NONNEGATIVE, POOLS, UNARY

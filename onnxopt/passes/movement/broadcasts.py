@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.constants import distinct, one_element
 from onnxopt.analysis.kernels import evaluate
-from onnxopt.analysis.weights.contents import distinct, one_element
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import EXACT, MULTIDIRECTIONAL, PICKS, UNARY, broadcasts

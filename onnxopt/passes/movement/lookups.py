@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.shapes.counting import Count, counts, dim_of, is_size
+from onnxopt.analysis.shapes.index_tensors import Count, counts, dim_of, is_size
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim
 from onnxopt.pipeline import PassInfo, RewritePass, register

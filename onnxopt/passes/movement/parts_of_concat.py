@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.boxes import WHOLE, Box, box_of
-from onnxopt.analysis.shapes.slicing import LARGEST, cuts
+from onnxopt.analysis.shapes.index_tensors import WHOLE, Box, box_of
+from onnxopt.analysis.shapes.sizes import LARGEST, cuts
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node

@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, is_refused
-from onnxopt.analysis.shapes.sizes import order_of
-from onnxopt.analysis.shapes.slicing import cuts, is_behind
+from onnxopt.analysis.constants import REFUSED, is_refused
+from onnxopt.analysis.shapes.sizes import cuts, is_behind, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node

@@ -11,12 +11,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, is_refused, look_ahead
-from onnxopt.analysis.shapes.chosen import chosen_parts
+from onnxopt.analysis.constants import REFUSED, is_refused, look_ahead
+from onnxopt.analysis.shapes.integers import chosen_parts
 from onnxopt.analysis.shapes.operators import ELSEWHERE
-from onnxopt.analysis.shapes.scaling import factors, scales_of
-from onnxopt.analysis.shapes.sizes import Dims
-from onnxopt.analysis.shapes.slicing import cuts_of
+from onnxopt.analysis.shapes.rounding import factors, scales_of
+from onnxopt.analysis.shapes.sizes import Dims, cuts_of
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.analysis.constants import REFUSED, is_refused
 from onnxopt.analysis.shapes.sizes import known_order, listed_by
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node

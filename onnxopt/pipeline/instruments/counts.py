@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.analysis.measures.cost import ModelStats, model_stats
+from onnxopt.analysis.stats import ModelStats, model_stats
 from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:

@@ -12,12 +12,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.analysis import types
-from onnxopt.analysis.broadcasting import broadcast_shape
-from onnxopt.analysis.weights import linear
-from onnxopt.analysis.weights.copies import is_read_by_many
-from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
-from onnxopt.analysis.weights.underflow import underflows
+from onnxopt.analysis import linear, types
+from onnxopt.analysis.constants import is_read_by_many
+from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, underflows
+from onnxopt.analysis.shapes.sizes import broadcast_shape
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR

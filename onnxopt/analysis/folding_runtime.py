@@ -8,21 +8,49 @@ the subprocess unless the work is small. Nodes without either stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from onnx import ModelProto, ValueInfoProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.folding.work import work
+from onnxopt.analysis.cost import operations
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
 from onnxopt.operators import HARMLESS
 from onnxopt.proto.element_types import FLOATS
-from onnxopt.proto.messages import Array, array_to_tensor
+from onnxopt.proto.messages import Array, array_to_tensor, tensor_bytes
 from onnxopt.worker.native import Native, run_session
 from onnxopt.worker.service import Declined, Sandbox
+
+
+@dataclass(frozen=True)
+class Work:
+    bytes: int
+    operations: int
+
+
+def work(node: Node) -> Work | None:
+    """Return an upper bound; None if a size is unknown."""
+    made = 0
+    for v in node.outputs:
+        if v is None:
+            continue
+        shape, data_type = types.static_shape(v), types.dtype(v)
+        if shape is None or not data_type:
+            return None
+        made += tensor_bytes(data_type, shape)
+    moved = made
+    for v in node.inputs:
+        if v is not None:
+            shape, data_type = types.static_shape(v), types.dtype(v)
+            if shape is None or not data_type:
+                return None
+            moved += tensor_bytes(data_type, shape)
+    return Work(made, max(moved, operations(node)))
+
 
 Arrays = dict[Value, Array]
 GiveUp = Callable[[Node, str], None]

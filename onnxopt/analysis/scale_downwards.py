@@ -10,10 +10,8 @@ from typing import Final
 
 from onnx import TensorProto
 
-from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import order_of
-from onnxopt.analysis.weights import linear
-from onnxopt.analysis.weights.upwards import (
+from onnxopt.analysis import linear, types
+from onnxopt.analysis.scale_upwards import (
     REACH,
     READERS,
     Edit,
@@ -24,6 +22,7 @@ from onnxopt.analysis.weights.upwards import (
     pads_zeros,
     scaled,
 )
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR, of_form

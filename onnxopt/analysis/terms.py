@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.analysis import types
-from onnxopt.analysis.weights import linear
-from onnxopt.analysis.weights.copies import READ_BY_MANY, is_read_by_many
-from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
-from onnxopt.analysis.weights.upwards import is_quantized, readers_of
+from onnxopt.analysis import linear, types
+from onnxopt.analysis.constants import READ_BY_MANY, is_read_by_many
+from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed
+from onnxopt.analysis.scale_upwards import is_quantized, readers_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import of_form

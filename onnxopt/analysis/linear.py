@@ -1,4 +1,4 @@
-"""Algebra shared by Conv, ConvTranspose and Gemm: scaling and shifting of output channels.
+"""Algebra of Conv, ConvTranspose and Gemm on constants: scaling and shifting of output channels, and loss of precision.
 
   a * op(x; W, b) + c = op(x; aW, a b + c)      with a, c per output channel
 
@@ -7,13 +7,57 @@ Arithmetic is in float64; rounding to the weights' type happens once, when the c
 
 from __future__ import annotations
 
+from math import prod
 from typing import Final
 
 import numpy as np
 
-from onnxopt.analysis.weights.underflow import is_small
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
+from onnxopt.graph.value import Shape
+from onnxopt.operators import SAME_ORDER
+from onnxopt.proto.element_types import of
 from onnxopt.proto.messages import Array
+
+# -- loss of precision -----------------------------------------------------------------------------------------
+
+_MAX_ROUNDINGS: Final = 4
+_FIRST: Final = 1024  # elements checked first; mostly enough to exclude underflow
+
+
+def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
+    """Whether rounding `wide` to `narrow` has an error above a few eps of the largest element; with `each`, of the
+    element.
+
+    Normal numbers have an error of half an eps at most, so only tensors that are small throughout underflow. In others,
+    zero or subnormal elements are negligible in sums of products, and common in half precision, whose normal numbers
+    end at 6e-5. Elementwise factors and divisors are not summed: there each element counts.
+    """
+    if not each and not is_small(narrow):
+        return False
+    kind = of(narrow.dtype)
+    tiny, eps = kind.tiny, kind.epsilon
+    small = np.abs(narrow) < tiny
+    exact = np.abs(np.asarray(wide, np.float64)[small])
+    off = np.abs(exact - np.abs(narrow[small]).astype(np.float64))
+    return bool((off > _MAX_ROUNDINGS * eps * (exact if each else exact.max(initial=0))).any())
+
+
+def is_small(array: Array) -> bool:
+    """Whether a float array has no normal number, infinity or NaN."""
+    tiny = of(array.dtype).tiny
+    if array.size and not abs(array.item(0)) < tiny:  # mostly decided by the first element
+        return False
+    first = array.reshape(-1)[:_FIRST] if array.flags.c_contiguous else array[:1]
+    return not _largest(first) >= tiny and _largest(array) < tiny
+
+
+def _largest(array: Array) -> float:
+    """Return the largest absolute value; 0 for an empty array, NaN if any is NaN."""
+    return float(max(array.max(), -array.min())) if array.size else 0.0
+
+
+# -- Conv, ConvTranspose and Gemm ------------------------------------------------------------------------------
 
 _MAX_COMPARED: Final = 1 << 12
 
@@ -135,3 +179,54 @@ def batch_norm_affine(
     if not is_finite(a) and not holds(variance > 0):  # otherwise root and quotient are not finite
         return None
     return a, shift - a * mean
+
+
+# -- factors moved in front of an operator that moves elements -------------------------------------------------
+
+LARGE: Final = 1 << 20  # elements of a factor
+
+
+def narrowed(factor: Array) -> Array:
+    """Return the factor with constant axes reduced to size 1 and leading ones dropped; an empty factor is unchanged."""
+    if not factor.size:
+        return factor
+    for axis in [i for i, d in enumerate(factor.shape) if d > 1]:
+        first = factor.take([0], axis)
+        if (factor == first).all():
+            factor = first
+    varying = [i for i, d in enumerate(factor.shape) if d > 1]
+    return factor.reshape(factor.shape[varying[0] :]) if varying else factor.reshape(())
+
+
+def fits(factor: Array, shape: Shape) -> bool:
+    """Whether the factor broadcasts to the shape without widening."""
+    return factor.ndim <= len(shape) and all(f in (1, d) for f, d in zip(factor.shape[::-1], shape[::-1]))
+
+
+def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array | None:
+    """Return the factor for the input of `node` (shape `given`) equal to `factor` on its result (shape `made`), or
+    None."""
+    if node.op == "Transpose":
+        back = np.argsort(order_of(node, len(given)))
+        return factor.reshape((1,) * (len(given) - factor.ndim) + factor.shape).transpose(back)
+    return _regrouped(factor, given, made) if node.op in SAME_ORDER else None
+
+
+def _regrouped(factor: Array, given: Shape, made: Shape) -> Array | None:
+    """Return `factor` of shape `made` for the same elements in shape `given`, or None.
+
+    The factor repeats with the block of the last axes, and along the last axes of `given` filled by whole blocks.
+    """
+    numbers = [d for d in made[len(made) - factor.ndim :] if isinstance(d, int)]
+    if len(numbers) < factor.ndim or not 0 < prod(numbers) <= LARGE:
+        return None
+    block = np.broadcast_to(factor, numbers).reshape(-1)
+    size = 1
+    for axis in range(len(given))[::-1]:
+        d = given[axis]
+        if not isinstance(d, int) or not 0 < size * d <= LARGE:
+            return None
+        size *= d
+        if size % block.size == 0:
+            return np.tile(block, size // block.size).reshape([int(n) for n in given[axis:] if n is not None])
+    return None

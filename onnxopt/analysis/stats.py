@@ -53,8 +53,7 @@ class Work:
 
 def model_work(model: Model, top: int = 0) -> Work:
     """Return MACs, FLOPs and memory of a run, with the `top` nodes by FLOPs."""
-    from onnxopt.analysis.measures.flops import model_costs
-    from onnxopt.analysis.measures.memory import peak_memory
+    from onnxopt.analysis.cost import model_costs, peak_memory
     from onnxopt.analysis.types import shape
     from onnxopt.graph.dims import is_invented
 

@@ -1,1 +1,0 @@
-"""Constant folding: nodes to compute ahead, and the cost."""

@@ -1,1 +1,0 @@
-"""Model loading in runtimes: inferred types and sizes, and rejected models."""

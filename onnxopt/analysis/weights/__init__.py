@@ -1,1 +1,0 @@
-"""Weights: equal contents, folding of factors and terms, loss of precision."""
