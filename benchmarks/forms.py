@@ -1,4 +1,4 @@
-"""What forms cost in onnxruntime on CPU; writes docs/forms.md and onnxopt/pipeline/measured.py.
+"""What forms cost in onnxruntime on CPU; writes docs/forms.md and onnxopt/pipeline/measured.json.
 
     python benchmarks/forms.py [--seconds 3] [--form NAME] [--onnxruntime FOLDER ...]
 
@@ -28,7 +28,7 @@ from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
 from onnxopt.verification.latency import BenchOptions, bench
 
 PAGE = ROOT / "docs" / "forms.md"
-DATA = ROOT / "onnxopt" / "pipeline" / "measured.py"
+DATA = ROOT / "onnxopt" / "pipeline" / "measured.json"
 
 # In a process with the onnxruntime that is asked: (version, newest opset that it loads, kernels). A kernel is given for
 # a version of an operator that it starts at, or whose span it says.
@@ -78,9 +78,9 @@ def asked() -> tuple[str, int, dict[str, int]]:
     return version, newest, dict(sorted(lacks.items()))
 
 
-def measured(seconds: float, only: str) -> dict[str, dict[str, tuple[float, float, float]]]:
+def measured(seconds: float, only: str) -> dict[str, dict[str, list[float]]]:
     """By form and size: (ratio, low, high); `only`: of this form."""
-    found: dict[str, dict[str, tuple[float, float, float]]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     options = BenchOptions(seconds=seconds, threads=1, clock="processor")
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name) / "a.onnx", Path(name) / "b.onnx"]
@@ -92,7 +92,7 @@ def measured(seconds: float, only: str) -> dict[str, dict[str, tuple[float, floa
                 print(f"{pair.name}, {pair.size}: {result.failure}", file=sys.stderr)
                 continue
             ratio = result.ratios[0]
-            numbers = (round(ratio.value, 2), round(ratio.low or 0, 2), round(ratio.high or 0, 2))
+            numbers = [round(ratio.value, 2), round(ratio.low or 0, 2), round(ratio.high or 0, 2)]
             found.setdefault(pair.name, {})[pair.size] = numbers
             print(f"{pair.name}, {pair.size}: {numbers}", file=sys.stderr, flush=True)
     return found
@@ -105,15 +105,8 @@ def newest_first(versions: object) -> list[str]:
 def write() -> None:
     """The data, and the page that shows them."""
     loads, lacks, forms = ({v: table[v] for v in newest_first(table)} for table in (LOADS, LACKS, FORMS))
-    lines = ['"""What onnxruntime can, and what forms cost in it, by version. Written by benchmarks/forms.py."""', ""]
-    lines += ["from typing import Final", "", "# The newest opset that a version loads."]
-    lines += [f"LOADS: Final[dict[str, int]] = {loads!r}"]
-    lines += ["# By operator, the first opset in which a version lacks a kernel that it has for an older one."]
-    lines += [f"LACKS: Final[dict[str, dict[str, int]]] = {lacks!r}"]
-    lines += ["# By form and size: (time in place of 1, from, to), a 95 % interval. docs/forms.md shows the same."]
-    lines += [f"FORMS: Final[dict[str, dict[str, dict[str, tuple[float, float, float]]]]] = {forms!r}"]
-    DATA.write_text("\n".join(lines) + "\n")
-    subprocess.run([Path(sys.executable).with_name("ruff"), "format", "-q", DATA], check=True)
+    text = json.dumps({"loads": loads, "lacks": lacks, "forms": forms}, indent=1)
+    DATA.write_text(re.sub(r"\[[^]]*]", lambda numbers: json.dumps(json.loads(numbers[0])), text) + "\n")
     page = PAGE.read_text()
     for mark, table in (("forms", forms_table()), ("versions", versions_table())):
         start, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"

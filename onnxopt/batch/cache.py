@@ -261,9 +261,9 @@ def _plain(value: Any) -> Any:
 
 
 def _code_digest(package: Path) -> str:
-    """Return a digest of a package's sources, by content, as times differ between installations."""
+    """Return a digest of a package's sources and data, by content, as times differ between installations."""
     found = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
+    for file in sorted([*package.rglob("*.py"), *package.rglob("*.json")]):
         data = file.read_bytes()
         found.update(f"{file.relative_to(package)} {len(data)}\n".encode())
         found.update(data)

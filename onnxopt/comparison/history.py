@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.errors import UsageError
-from onnxopt.pipeline.instruments import Entry
+from onnxopt.pipeline.instruments.journal import Entry
 from onnxopt.pipeline.site import WRONG
 
 _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"

@@ -18,7 +18,10 @@ from onnxopt.startup import lazy, listing
 if TYPE_CHECKING:
     from onnxopt.pipeline.decorators import graph_pass, model_pass
     from onnxopt.pipeline.fuse import fuse_partition
-    from onnxopt.pipeline.instruments import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+    from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
+    from onnxopt.pipeline.instruments.journal import Journal
+    from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
+    from onnxopt.pipeline.instruments.timing import Timing
     from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
     from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
@@ -89,7 +92,10 @@ __getattr__ = lazy(
         "decorators": ("graph_pass", "model_pass"),
         "fuse": ("fuse_partition",),
         "interpreter": ("GraphInterpreter",),
-        "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
+        "instruments.checks": ("CheckEach", "VerifyEach"),
+        "instruments.journal": ("Journal",),
+        "instruments.printing": ("DumpModels", "PrintIR"),
+        "instruments.timing": ("Timing",),
         "manager": ("PassManager", "in_order"),
         "partition": ("CapabilityPartitioner", "Partition"),
         "pattern_partition": ("create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"),

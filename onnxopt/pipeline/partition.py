@@ -118,6 +118,3 @@ def is_constant(node: Node) -> bool:
 
 def _with_bodies(node: Node, supports: Callable[[Node], bool]) -> bool:
     return supports(node) and all(is_constant(n) or supports(n) for body in node.bodies.values() for n in body.walk())
-
-
-__all__ = ["NON_COMPUTE", "CapabilityPartitioner", "Partition", "dependencies", "is_constant"]

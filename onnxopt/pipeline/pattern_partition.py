@@ -155,6 +155,3 @@ class _Cycles:
                 for p in before:
                     self._readers[nodes[p]].append(node)
         return self._readers
-
-
-__all__ = ["create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"]

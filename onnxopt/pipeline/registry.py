@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, nearest, nearest_file, told
-from onnxopt.pipeline import config
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass, check_fields
 from onnxopt.rewriting import Rule
 from onnxopt.startup.lazy_imports import import_all_of_onnx
@@ -47,6 +46,8 @@ def register(p: type[P] | P) -> type[P] | P:
     Raises ValueError if the name is taken, TypeError for options without @dataclass. Warns of operators and attributes
     in rules' patterns unknown to the standard.
     """
+    from onnxopt.pipeline.config import refuse_declared
+
     if not isinstance(p, type | Pass):
         raise TypeError(
             f"{getattr(p, '__name__', p)} is no pass yet: @register stands above @model_pass and @graph_pass"
@@ -60,7 +61,7 @@ def register(p: type[P] | P) -> type[P] | P:
         raise TypeError(f"pass {cls.__name__} does not say what it is: info = PassInfo({cls.__name__.lower()!r})")
     name = cls.info.name
     check_fields(cls)
-    config.refuse_declared(cls)
+    refuse_declared(cls)
     rules: object = cls.rules if issubclass(cls, RewritePass) else ()
     if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
         raise TypeError(
@@ -262,6 +263,7 @@ def origin(cls: type[Pass]) -> str:
 
 def _execute(name: str, file: str) -> None:
     """Import `file` as the module `name`; a failed import leaves nothing behind, and can be retried."""
+    from onnxopt.pipeline import config
     from onnxopt.verification.references import DECLARED
 
     tables: tuple[dict[Any, Any], ...] = (_PASSES, config.DECLARED, DECLARED)

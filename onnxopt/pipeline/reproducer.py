@@ -20,7 +20,8 @@ from onnxopt.graph import Model
 from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute, remaining
-from onnxopt.pipeline.instruments import CheckEach, Instrument, VerifyEach
+from onnxopt.pipeline.instrument import Instrument
+from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
 from onnxopt.pipeline.registry import load_module, loaded_modules
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text

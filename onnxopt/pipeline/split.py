@@ -104,8 +104,8 @@ def _ordered(
     """Return (units in topological order, the units read by each)."""
     before: dict[int, set[int]] = {u: set() for u in unit}
     after: dict[int, set[int]] = {u: set() for u in unit}
-    for u, reads in zip(unit, predecessors, strict=True):
-        for p in reads:
+    for u, read in zip(unit, predecessors, strict=True):
+        for p in read:
             if unit[p] != u:
                 before[u].add(unit[p])
                 after[unit[p]].add(u)
@@ -133,6 +133,3 @@ def _part(graph: Graph, found: Outline, data: ExternalData) -> Part:
     proto = submodel(graph, found.nodes, found.name, outputs=outputs)
     inline_data(proto, data)
     return Part(**vars(found), proto=proto)
-
-
-__all__ = ["Outline", "Part", "outline", "split"]

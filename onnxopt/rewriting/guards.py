@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.analysis.linear import bias_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.forms import listed_axes, operands
-from onnxopt.rewriting.match import Match
+
+if TYPE_CHECKING:
+    from onnxopt.rewriting.match import Match
 
 _MAX_READERS: Final = 4  # readers examined
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array, make_node
 

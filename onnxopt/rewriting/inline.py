@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnxopt.analysis.constants import is_refused
-from onnxopt.graph import Graph, Value
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
 from onnxopt.proto.messages import Array
 
 

@@ -1,7 +1,7 @@
 """Matches a plain pattern at an anchor node.
 
-Structure is tested first: operators, arity, attributes, repeated names. Conditions with a reason come last: inner nodes
-used elsewhere, operands that are not constant, literals that change a shape.
+Structure is tested first: operators, arity, attributes, repeated names. Conditions with a reason come last: inner
+nodes used elsewhere, operands that are not constant, literals that change a shape.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from onnx import NodeProto
 
 from onnxopt.analysis.narrowing import RESULT_TYPE, fill
-from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
@@ -15,6 +14,7 @@ from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.narrow_plan import FLOAT, Plan, is_wide
 
 if TYPE_CHECKING:
+    from onnxopt.graph.graph import Graph
     from onnxopt.rewriting.narrow_calls import Callee
 
 

@@ -344,31 +344,3 @@ def shown(value: Any) -> str:
         name = getattr(value, "__name__", "<lambda>")
         return "..." if name == "<lambda>" else name
     return float_text(value) if isinstance(value, float) else repr(value)
-
-
-__all__ = [
-    "COMMUTATIVE",
-    "About",
-    "Call",
-    "Const",
-    "Either",
-    "Form",
-    "Literal",
-    "Pattern",
-    "Var",
-    "about",
-    "as_held",
-    "check_variants",
-    "const",
-    "depth",
-    "either",
-    "falsy",
-    "forms",
-    "names",
-    "one_of",
-    "op",
-    "shown",
-    "text",
-    "var",
-    "variants",
-]

@@ -18,7 +18,7 @@ from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.bisection import Trials
-    from onnxopt.pipeline.instruments import Entry
+    from onnxopt.pipeline.instruments.journal import Entry
     from onnxopt.verification.records import Place
 
 # Number of blamed matches before a rule is left out completely; bisection of a whole run is expensive.
@@ -147,7 +147,7 @@ class Search:
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
         """Return all rewrites of the run, and add them to the verdict's places."""
         from onnxopt.bisection import explain
-        from onnxopt.pipeline.instruments import Journal
+        from onnxopt.pipeline.instruments.journal import Journal
 
         journal = Journal(matches=True)
         try:

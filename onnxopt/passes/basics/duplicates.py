@@ -10,9 +10,9 @@ from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import functions_made_of, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_deterministic
+from onnxopt.operators import COMMUTATIVE
 from onnxopt.pipeline import GraphPass, ModelPass, PassContext, PassInfo, option, register
 from onnxopt.proto.messages import tensor_bytes
-from onnxopt.rewriting.pattern import COMMUTATIVE
 from onnxopt.startup.record import record
 
 # Common subexpression elimination: equal operators on equal inputs are computed once.
