@@ -97,7 +97,7 @@ if TYPE_CHECKING:
         pattern_partitions,
         register,
     )
-    from onnxopt.pipeline.split import Part, split
+    from onnxopt.pipeline.outlining import Part, split
     from onnxopt.rewriting import (
         Match,
         Replaced,
@@ -138,7 +138,7 @@ _HOMES: Final = {
         "generate_pattern_op_partitions get_pass graph_pass load_module model_pass option parse_pipeline "
         "pattern_partitions register"
     ),
-    "onnxopt.pipeline.split": "Part split",
+    "onnxopt.pipeline.outlining": "Part split",
     "onnxopt.verification.references": "declare_reference",
     "onnxopt.rewriting": (
         "Match Replaced SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite var"

@@ -99,11 +99,11 @@ def kept_judge() -> Iterator[None]:
 @pytest.fixture
 def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Passes, config keys and plugins that a test registers are forgotten behind it."""
-    from onnxopt.pipeline import config, registry
+    from onnxopt.pipeline import registry, settings
 
     for name in ("_PASSES", "_ORIGINS", "_MODULES"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
-    monkeypatch.setattr(config, "DECLARED", config.DECLARED.copy())
+    monkeypatch.setattr(settings, "DECLARED", settings.DECLARED.copy())
     for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:

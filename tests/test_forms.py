@@ -13,8 +13,8 @@ import pytest
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.optimizer.forms import CHOICES, chosen_for
 from onnxopt.pipeline import is_rule
-from onnxopt.pipeline.config import declared
 from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
+from onnxopt.pipeline.settings import declared
 from tests.samples import ROOT
 
 

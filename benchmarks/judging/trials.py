@@ -22,7 +22,7 @@ from judging.noise import Engine, NotHere, Original, measure
 from judging.records import ACCUSED, COUNTED, DEAD, EQUIVALENT, UNVERIFIED, Answer, Mutant, Record, Said, Settings
 from judging.surgery import Surgeon
 from judging.traps import amplified
-from onnxopt.pipeline.instruments.journal import Journal
+from onnxopt.pipeline.journal import Journal
 from onnxopt.verification import Verifier, VerifyOptions
 
 _DIED: Final = re.compile(r"onnxruntime (crashed|ended|did not finish)")

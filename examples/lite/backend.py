@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onnxopt import CapabilityPartitioner, OperatorSupport, load, shape
-from onnxopt.pipeline.split import split
+from onnxopt.pipeline.outlining import split
 
 
 class FC(OpRun):

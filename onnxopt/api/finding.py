@@ -10,7 +10,7 @@ from onnxopt.api.files import model_file
 from onnxopt.graph.text import node_text
 from onnxopt.io import blaming, load
 from onnxopt.rewriting import SubgraphMatcher
-from onnxopt.rewriting.unknown import refuse_unknown
+from onnxopt.rewriting.diagnose import refuse_unknown
 from onnxopt.startup.record import plain, record
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onnxopt.io.staging import StagingFolder
     from onnxopt.optimizer import Report
     from onnxopt.pipeline import Instrument
-    from onnxopt.pipeline.instruments.counts import Counts
+    from onnxopt.pipeline.instruments import Counts
     from onnxopt.worker.service import Spare
 
 Phase = Callable[[str], None]
@@ -156,7 +156,7 @@ def _optimized(
 
 
 def _counts() -> Counts:
-    from onnxopt.pipeline.instruments.counts import Counts
+    from onnxopt.pipeline.instruments import Counts
 
     return Counts()
 

@@ -21,7 +21,7 @@ from onnxopt.io import from_proto, save
 from onnxopt.io.external import data_of, inline_data
 from onnxopt.optimizer import OptimizeOptions
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
-from onnxopt.pipeline.site import Site
+from onnxopt.pipeline.records import Site
 from onnxopt.plaintext import counted, line
 from onnxopt.verification import Verifier, VerifyOptions
 

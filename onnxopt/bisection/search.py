@@ -14,7 +14,7 @@ from onnxopt.bisection.suspects import goes_wrong, suspects
 from onnxopt.bisection.trials import Outcome, Trials
 from onnxopt.errors import UsageError
 from onnxopt.optimizer import OptimizeOptions
-from onnxopt.pipeline.instruments.journal import Entry, Journal
+from onnxopt.pipeline.journal import Entry, Journal
 from onnxopt.plaintext import counted
 from onnxopt.verification import Verification, VerifyOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.pipeline.instruments.journal import Entry
+from onnxopt.pipeline.journal import Entry
 from onnxopt.verification import Verification
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
 def page(cls: type[Pass]) -> Iterator[str]:
     """The manual page, line by line."""
     from onnxopt.pipeline import RewritePass, origin
-    from onnxopt.pipeline.config import options_of
+    from onnxopt.pipeline.settings import options_of
 
     info = cls.info
     yield f"{info.name}: {cls.kind} pass, {_when(cls)}, of {origin(cls)}"

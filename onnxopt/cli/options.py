@@ -295,7 +295,7 @@ def requested_changes(given: dict[str, Any]) -> dict[str, Any]:
 def settings_of(given: dict[str, Any]) -> Settings:
     """Returns the keywords of `pipeline_options` as keywords of the Python API."""
     from onnxopt.api.settings import Settings
-    from onnxopt.pipeline.text import literal
+    from onnxopt.pipeline.sequence import literal
 
     config = {key: literal(text) for key, text in given["config"].items()}
     named = given | {"config": config, "target": given["target"] or "any", "make_dynamic": _made_dynamic(given)}

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxopt.graph import Model
+    from onnxopt.pipeline.outlining import Outline, Part
     from onnxopt.pipeline.partition import Partition
-    from onnxopt.pipeline.split import Outline, Part
     from onnxopt.verification.composition import Step
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.options import VerifyOptions
@@ -89,9 +89,8 @@ def partition(
     onnxopt partition model.onnx --ops Conv,Relu --fuse model.fused.onnx
     """
     from onnxopt.io import blaming, load, refuse_overwriting_input
-    from onnxopt.pipeline.partition import CapabilityPartitioner
-    from onnxopt.pipeline.split import outline, split
-    from onnxopt.pipeline.support import OperatorSupport
+    from onnxopt.pipeline.outlining import outline, split
+    from onnxopt.pipeline.partition import CapabilityPartitioner, OperatorSupport
     from onnxopt.verification.inputs.planning import make_plan
     from onnxopt.verification.options import VerifyOptions
 
@@ -262,7 +261,7 @@ def _write_fused(
     source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, options: VerifyOptions
 ) -> None:
     from onnxopt.io import Staged
-    from onnxopt.pipeline.fuse import fuse_partition
+    from onnxopt.pipeline.outlining import fuse_partition
     from onnxopt.verification.composition import Step
 
     count = 0

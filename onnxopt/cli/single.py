@@ -67,7 +67,7 @@ class Single:
         options = make_options(given, **self.of_a_result)
         watch = Watch(source, given, self.verify_options)
         if telling.verbose or self.report_file is not None:
-            from onnxopt.pipeline.instruments.sizes import Sizes
+            from onnxopt.pipeline.instruments import Sizes
 
             watch.instruments.append(Sizes())
         again: list[Instrument] = []  # what a run after a rollback begins anew
@@ -76,7 +76,7 @@ class Single:
             again += recorder.instruments
         counts = None
         if telling.stats or telling.has_summary:
-            from onnxopt.pipeline.instruments.counts import Counts
+            from onnxopt.pipeline.instruments import Counts
 
             counts = Counts()
             again.append(counts)

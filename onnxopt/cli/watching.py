@@ -104,8 +104,8 @@ class Recorder:
     """The data of `--report` beside the report: times of passes, and the rule of each new node."""
 
     def __init__(self) -> None:
-        from onnxopt.pipeline.instruments.journal import Journal
-        from onnxopt.pipeline.instruments.timeline import Timeline
+        from onnxopt.pipeline.instruments import Timeline
+        from onnxopt.pipeline.journal import Journal
 
         self._timeline, self._journal = Timeline(), Journal()
         self.instruments: list[Instrument] = [self._timeline, self._journal]

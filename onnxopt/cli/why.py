@@ -92,8 +92,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
 
     For a single rule, each reason has an example.
     """
-    from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
-    from onnxopt.rewriting.unknown import refuse_unknown
+    from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of, refuse_unknown
 
     fired = Counter({rule: r.hits for p in report.passes if p.name == owner.name for rule, r in p.rules.items()})
     refuse_unknown((rule.source for rule in rules if not fired[rule.name]), model)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from onnxopt.comparison.history import History
 from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord, is_elsewhere, same_constant
 from onnxopt.graph.value import Value
-from onnxopt.pipeline.instruments.journal import Entry
+from onnxopt.pipeline.journal import Entry
 from onnxopt.proto.messages import tensor_bytes
 
 _COMPARED: Final = 1 << 16  # bytes of constants compared by content

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.errors import UsageError
-from onnxopt.pipeline.instruments.journal import Entry
-from onnxopt.pipeline.site import WRONG
+from onnxopt.pipeline.journal import Entry
+from onnxopt.pipeline.records import WRONG
 
 _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 

@@ -14,9 +14,8 @@ from onnxopt.comparison.records import LARGE, graph_record
 from onnxopt.graph.dims import specialise
 from onnxopt.io import blaming, load
 from onnxopt.optimizer import OptimizeOptions, Report, optimize_model
-from onnxopt.pipeline.instruments.journal import Entry, Journal
-from onnxopt.pipeline.instruments.sizes import Sizes
-from onnxopt.pipeline.instruments.timeline import Timeline
+from onnxopt.pipeline.instruments import Sizes, Timeline
+from onnxopt.pipeline.journal import Entry, Journal
 from onnxopt.verification import Verification, Verifier, VerifyOptions
 
 

@@ -24,7 +24,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import BROADCASTING, GLOBAL_POOLS, POOLS, RECURRENT, REDUCTIONS
 from onnxopt.rewriting.axes import axes_of
-from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.rule import listed_axes
 
 _LAST: Final = 1 << 10  # aligned at the last axis
 Rule = Callable[[Carrier, Node], Results]

@@ -10,7 +10,7 @@ from onnxopt.analysis.shapes.symbolic import Size, divide
 from onnxopt.conversion.carrier import Carried, Carrier, Results, axis_in, operand, places, rank, scope_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.rule import listed_axes
 
 # -- the same elements in the same order ------------------------------------------------------------------------------
 

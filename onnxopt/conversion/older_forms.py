@@ -10,7 +10,7 @@ from onnx import NodeProto
 from onnxopt.conversion.boundaries import before
 from onnxopt.conversion.call import Call, Unsayable
 from onnxopt.operators import REDUCTIONS
-from onnxopt.rewriting.forms import FORMS as ATTRIBUTES
+from onnxopt.rewriting.rule import FORMS as ATTRIBUTES
 
 _SELECTIVE: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})  # of one: that one
 _CONSTANT_ATTRIBUTES: Final = {

@@ -236,7 +236,7 @@ def _accuse(
 
     Returns the checking context.
     """
-    from onnxopt.pipeline.instruments.checks import CheckEach
+    from onnxopt.pipeline.instruments import CheckEach
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)
     try:

@@ -45,6 +45,6 @@ def growth(report: Report, source: str | Path, options: OptimizeOptions, repeat:
 
 
 def _measured(source: str | Path, options: OptimizeOptions) -> list[PassReport]:
-    from onnxopt.pipeline.instruments.sizes import Sizes
+    from onnxopt.pipeline.instruments import Sizes
 
     return execute(options.passes(), options.load_converted(source), options.context((Sizes(),))).passes

@@ -16,9 +16,9 @@ from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
 from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
+from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.registry import known_as
-from onnxopt.pipeline.site import Site
-from onnxopt.pipeline.targets import RUNTIME, targets_in, version_in
+from onnxopt.pipeline.settings import RUNTIME, targets_in, version_in
 from onnxopt.startup.record import record
 from onnxopt.worker import Limits
 
@@ -251,7 +251,7 @@ class OptimizeOptions:
         """Return the extra passes, those for preferred targets first."""
         if len(self.extra) < 2:
             return self.extra
-        from onnxopt.pipeline.targets import preferred_first
+        from onnxopt.pipeline.settings import preferred_first
 
         return preferred_first(self.extra, targets_in(self.target))
 

@@ -25,7 +25,7 @@ def remarks(report: Report, options: OptimizeOptions, plugins: Sequence[str] = (
 def not_for_target(options: OptimizeOptions) -> list[str]:
     """Return warnings for named passes idle on the target. Raises UsageError if no pass runs."""
     from onnxopt.pipeline import get_pass
-    from onnxopt.pipeline.targets import idle_passes
+    from onnxopt.pipeline.settings import idle_passes
 
     ctx = options.context()
     idle, others = idle_passes(options.passes(), ctx.targets, ctx.disabled_pass)

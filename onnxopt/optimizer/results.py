@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import ModelError, VerificationError
 from onnxopt.pipeline import PipelineReport
-from onnxopt.pipeline.site import WRONG, Site
+from onnxopt.pipeline.records import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.startup.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE

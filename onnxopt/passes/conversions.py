@@ -16,9 +16,8 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.proto.messages import make_node, tensor_bytes
-from onnxopt.rewriting.narrow_calls import Calls, forget_unstored
 from onnxopt.rewriting.narrow_plan import Plan
-from onnxopt.rewriting.narrowed import Conversion
+from onnxopt.rewriting.narrowed import Calls, Conversion, forget_unstored
 from onnxopt.startup.record import record
 
 # Conversion of a float32 model to float16 or bfloat16 with a minimum of Casts.

@@ -10,7 +10,7 @@ from typing import Final
 from onnxopt.errors import UsageError
 from onnxopt.passes import NEEDS
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
-from onnxopt.pipeline.lazy_pass import LazyPass
+from onnxopt.pipeline.decorators import LazyPass
 
 _EXACT_PASSES: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,neutral-operands,constant-folding,"

@@ -5,34 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
-from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute
-from onnxopt.pipeline.instrument import Instrument
-from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
+from onnxopt.pipeline.records import Instrument, PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, load_module, origin, register
-from onnxopt.pipeline.sequence import Fixpoint, Sequential
-from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+from onnxopt.pipeline.sequence import Fixpoint, Sequential, parse_pipeline, pipeline_text
+from onnxopt.pipeline.settings import ConfigKey, config_keys, declare_config
 from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.decorators import graph_pass, model_pass
-    from onnxopt.pipeline.fuse import fuse_partition
-    from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
-    from onnxopt.pipeline.instruments.journal import Journal
-    from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
-    from onnxopt.pipeline.instruments.timing import Timing
-    from onnxopt.pipeline.interpreter import GraphInterpreter
+    from onnxopt.pipeline.instruments import CheckEach, DumpModels, PrintIR, Timing, VerifyEach
+    from onnxopt.pipeline.interpreter import GraphInterpreter, StmtPass
+    from onnxopt.pipeline.journal import Journal
     from onnxopt.pipeline.manager import PassManager, in_order
-    from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
-    from onnxopt.pipeline.pattern_partition import (
+    from onnxopt.pipeline.outlining import fuse_partition
+    from onnxopt.pipeline.partition import (
+        CapabilityPartitioner,
+        OperatorSupport,
+        Partition,
+        any_chain,
+        chain,
         create_pattern_support,
         generate_pattern_op_partitions,
         pattern_partitions,
     )
-    from onnxopt.pipeline.statement import StmtPass
-    from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
-    from onnxopt.pipeline.targets import all_targets
+    from onnxopt.pipeline.settings import all_targets
 
 __all__ = [
     "CapabilityPartitioner",
@@ -90,17 +88,21 @@ __getattr__ = lazy(
     __name__,
     {
         "decorators": ("graph_pass", "model_pass"),
-        "fuse": ("fuse_partition",),
-        "interpreter": ("GraphInterpreter",),
-        "instruments.checks": ("CheckEach", "VerifyEach"),
-        "instruments.journal": ("Journal",),
-        "instruments.printing": ("DumpModels", "PrintIR"),
-        "instruments.timing": ("Timing",),
+        "outlining": ("fuse_partition",),
+        "interpreter": ("GraphInterpreter", "StmtPass"),
+        "instruments": ("CheckEach", "DumpModels", "PrintIR", "Timing", "VerifyEach"),
+        "journal": ("Journal",),
         "manager": ("PassManager", "in_order"),
-        "partition": ("CapabilityPartitioner", "Partition"),
-        "pattern_partition": ("create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"),
-        "statement": ("StmtPass",),
-        "support": ("OperatorSupport", "any_chain", "chain"),
-        "targets": ("all_targets",),
+        "partition": (
+            "CapabilityPartitioner",
+            "OperatorSupport",
+            "Partition",
+            "any_chain",
+            "chain",
+            "create_pattern_support",
+            "generate_pattern_op_partitions",
+            "pattern_partitions",
+        ),
+        "settings": ("all_targets",),
     },
 )

@@ -159,7 +159,7 @@ class Pass:
         return page.partition(". ")[0].removesuffix(".")
 
     def __str__(self) -> str:
-        from onnxopt.pipeline.text import text
+        from onnxopt.pipeline.sequence import text
 
         return text(self)
 

@@ -1,4 +1,4 @@
-"""The context of a run of passes: user settings, and state and statistics of the run."""
+"""The context of a run of passes: user settings, state and statistics of the run, cached analyses."""
 
 from __future__ import annotations
 
@@ -8,27 +8,56 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onnxopt.graph import Value
+from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.analyses import S, T, analysis
-from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config, declared
-from onnxopt.pipeline.instrument import ask, tell
-from onnxopt.pipeline.records import PipelineReport, RuleReport
+from onnxopt.pipeline.records import PipelineReport, RuleReport, Site, ask, tell
 from onnxopt.pipeline.registry import disabled_requirement
-from onnxopt.pipeline.settings import check_settings
-from onnxopt.pipeline.site import Site
+from onnxopt.pipeline.settings import ConfigKey, check_config, check_settings, configured, declare_config, declared
 from onnxopt.rewriting import Fuel, RuleRecord
 from onnxopt.rewriting.driver import Decline
 from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
-    from onnxopt.graph import Graph, Model
     from onnxopt.pipeline.base import Pass, PassInfo
-    from onnxopt.pipeline.instrument import Instrument
+    from onnxopt.pipeline.records import Instrument
     from onnxopt.rewriting import Match, Rule
+
+
+# Cached analysis results shared between passes, dropped when the model changes.
+
+S = TypeVar("S", Model, Graph)
+T = TypeVar("T")
+
+
+def analysis(compute: Callable[[S], T], subject: S) -> T:
+    """Return `compute(subject)`, cached while the model is unchanged."""
+    model = subject.model if isinstance(subject, Graph) else subject
+    key = compute, subject
+    known = model.computed.get(key)
+    if known is not None and known[0] == model.state:
+        result: T = known[1]
+        return result
+    found = compute(subject)
+    model.computed[key] = model.state, found
+    return found
+
+
+def carry_over(model: Model, preserved: tuple[Callable[..., Any], ...], before: tuple[int, int]) -> None:
+    """Update the cache after a pass that began at state `before`: results of `preserved` analyses stay, others go."""
+    now = model.state
+    if now == before or not model.computed:
+        return
+    model.computed = {
+        key: (now, result)
+        for key, (state, result) in model.computed.items()
+        if state == now or (state == before and key[0] in preserved)
+    }
+
+
+# The context of a run of passes: user settings, and state and statistics of the run.
 
 # Limits of subprocesses that run native code on untrusted models.
 MEMORY = declare_config("worker.memory", int, 0, "bytes that a worker may take; 0: half of the machine")

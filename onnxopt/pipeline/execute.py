@@ -30,13 +30,10 @@ from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import newer
-from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
-from onnxopt.pipeline.boundary import check_model
-from onnxopt.pipeline.context import PassContext
-from onnxopt.pipeline.instrument import Instrument, ask, tell
-from onnxopt.pipeline.lazy_pass import LazyPass
-from onnxopt.pipeline.records import PipelineReport
+from onnxopt.pipeline.context import PassContext, carry_over
+from onnxopt.pipeline.decorators import LazyPass, check_model
+from onnxopt.pipeline.records import Instrument, PipelineReport, ask, tell
 from onnxopt.pipeline.registry import get_pass, origin
 
 _LAST: Final = 3  # passes named in an error

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model
 from onnxopt.pipeline.base import Pass
-from onnxopt.pipeline.boundary import as_pass, as_passes
 from onnxopt.pipeline.context import PassContext
+from onnxopt.pipeline.decorators import as_pass, as_passes
 from onnxopt.pipeline.execute import execute
-from onnxopt.pipeline.instruments.checks import CheckEach
+from onnxopt.pipeline.instruments import CheckEach
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import current_name
 from onnxopt.pipeline.sequence import Sequential

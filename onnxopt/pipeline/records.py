@@ -1,13 +1,73 @@
-"""Records of a run for reports: plain data, serializable to JSON."""
+"""Records of a run: sites of rewrites, statistics of passes and rules, and the hooks of instruments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from onnxopt.pipeline.site import Site
+from onnxopt.errors import (
+    InstrumentError,
+    InvariantError,
+    ModelError,
+    PassError,
+    VerificationError,
+    WriteError,
+    is_no_fault,
+    line_of,
+    told,
+)
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.rewriting.driver import Decline
 from onnxopt.startup.record import record
+
+if TYPE_CHECKING:
+    from onnxopt.graph import Model, Value
+    from onnxopt.pipeline.base import Pass
+    from onnxopt.rewriting import Match, Rule
+
+
+# The site of a match, used to exclude a single match from a run.
+
+WRONG: Final = "it made the result wrong"
+UNLOADED: Final = "it kept the result from being loaded"
+BY_HAND: Final = "left out: disabled here"
+
+
+@record(frozen=True)
+class Site:
+    """Where the rule, or pass without rules, `name` rewrites: the producer of `value` in the scope with path `scope`.
+
+    An empty `scope` means any. A replacement keeps its anchor's output, so a site has the same name in every run.
+    `reason`:
+    why it is excluded.
+    """
+
+    name: str
+    value: str
+    scope: str = ""
+    reason: str = field(default=f"left out: {WRONG}", compare=False)
+
+    @classmethod
+    def of(cls, name: str, at: Value | Node | None) -> Site | None:
+        """Return the site of `name` at a value, or at a node, identified by its first output."""
+        value = next((v for v in at.outputs if v is not None), None) if isinstance(at, Node) else at
+        return cls(name, value.name, value.graph.path) if value is not None else None
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """Parse `RULE@VALUE`, or `RULE@SCOPE / VALUE`."""
+        name, _, rest = text.partition("@")
+        scope, _, value = rest.rpartition(" / ")
+        return cls(name, value, scope, BY_HAND)
+
+    def __str__(self) -> str:
+        scope = f"{self.scope} / " if self.scope not in ("", "main") else ""
+        return f"{self.name}@{scope}{self.value}"
+
+
+# Records of a run for reports: plain data, serializable to JSON.
 
 
 @record
@@ -73,3 +133,62 @@ class PipelineReport:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+# Hooks of instruments (TVM Relay's PassInstrument).
+
+
+class Instrument:
+    """Base class of instruments: pass instances to `PassContext(instruments=[...])`, and override hooks.
+
+    `before` and `after` are called around every pass, composites (with `children`) included. An `after` that judges the
+    pass raises PassError, InvariantError or VerificationError: a failure of the pass. Any other exception in a hook
+    becomes an InstrumentError with the names of instrument and hook.
+    """
+
+    watches_rewrites: ClassVar[bool] = False  # set to True for calls of `rewriting` and `spending`
+
+    def begin(self, model: Model) -> None:
+        """Called when a run begins."""
+
+    def end(self, model: Model) -> None:
+        """Called when a run ended or failed."""
+
+    def should_run(self, model: Model, p: Pass) -> bool:
+        """Return False to skip `p` in pipelines."""
+        return True
+
+    def before(self, model: Model, p: Pass) -> None:
+        """Called before `p` runs."""
+
+    def after(self, model: Model, p: Pass) -> None:
+        """Called after `p` ran."""
+
+    def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
+        """Called before a rule's rewrite (`done` False, the match is intact) and after it."""
+
+    def spending(self, what: str, at: Value | Node | None) -> None:
+        """Called before a rewrite of a pass without rules, with fuel taken; `at`: the value or node, if given."""
+
+
+# Errors raised by instruments on purpose.
+_SAID: Final = (PassError, InvariantError, VerificationError, ModelError, WriteError, InstrumentError)
+
+
+def tell(instruments: Iterable[Instrument], hook: str, *given: Any) -> None:
+    """Call a hook of each instrument. Raises InstrumentError."""
+    for instrument in instruments:
+        ask(f"the instrument {type(instrument).__name__} failed in its hook {hook}", getattr(instrument, hook), *given)
+
+
+def ask(failure: str, hook: Callable[..., Any], *given: Any) -> Any:
+    """Return the result of a hook. Raises InstrumentError, whose message starts with `failure`."""
+    try:
+        return hook(*given)
+    except _SAID:
+        raise
+    except BaseException as e:
+        if is_no_fault(e):
+            raise
+        whose = "ONNXOPT_DEBUG=1 shows the traceback" if line_of(e) else "report it"
+        raise InstrumentError(f"{failure}: {told(e)}", f"this is a bug there, and not in a pass; {whose}") from e

@@ -46,7 +46,7 @@ def register(p: type[P] | P) -> type[P] | P:
     Raises ValueError if the name is taken, TypeError for options without @dataclass. Warns of operators and attributes
     in rules' patterns unknown to the standard.
     """
-    from onnxopt.pipeline.config import refuse_declared
+    from onnxopt.pipeline.settings import refuse_declared
 
     if not isinstance(p, type | Pass):
         raise TypeError(
@@ -78,7 +78,7 @@ def register(p: type[P] | P) -> type[P] | P:
         raise ValueError(f"a pass named {name!r} exists already: {home}")
     _PASSES[name] = cls
     if origin(cls) != "onnxopt":  # for onnxopt's own passes a test checks this
-        from onnxopt.rewriting.unknown import warn_of_unknown
+        from onnxopt.rewriting.diagnose import warn_of_unknown
 
         for i, rule in enumerate(rules):
             warn_of_unknown(rule)
@@ -263,10 +263,10 @@ def origin(cls: type[Pass]) -> str:
 
 def _execute(name: str, file: str) -> None:
     """Import `file` as the module `name`; a failed import leaves nothing behind, and can be retried."""
-    from onnxopt.pipeline import config
+    from onnxopt.pipeline import settings
     from onnxopt.verification.references import DECLARED
 
-    tables: tuple[dict[Any, Any], ...] = (_PASSES, config.DECLARED, DECLARED)
+    tables: tuple[dict[Any, Any], ...] = (_PASSES, settings.DECLARED, DECLARED)
     before = [set(table) for table in tables]
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None

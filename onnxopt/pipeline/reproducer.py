@@ -20,11 +20,10 @@ from onnxopt.graph import Model
 from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute, remaining
-from onnxopt.pipeline.instrument import Instrument
-from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
+from onnxopt.pipeline.instruments import CheckEach, VerifyEach
+from onnxopt.pipeline.records import Instrument, Site
 from onnxopt.pipeline.registry import load_module, loaded_modules
-from onnxopt.pipeline.site import Site
-from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+from onnxopt.pipeline.sequence import parse_pipeline, pipeline_text
 from onnxopt.plaintext import line
 from onnxopt.proto.messages import is_external
 from onnxopt.runtime import version_of

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxopt.rewriting.driver import Driver, Fuel, RuleRecord
-from onnxopt.rewriting.guards import (
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, one_of, op, text, var
+from onnxopt.rewriting.rule import (
+    Declined,
+    Rule,
     ends_formula,
     keeps_shape,
     only_read_by,
     quantized,
+    rewrite,
     scales_formula,
     shifts_formula,
     widens,
     without_ones,
 )
-from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, one_of, op, text, var
-from onnxopt.rewriting.rule import Declined, Rule, rewrite
 from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:

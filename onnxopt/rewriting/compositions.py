@@ -14,11 +14,10 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.rewriting.axis_runs import constant_target
-from onnxopt.rewriting.guards import only_read_by
 from onnxopt.rewriting.index_maps import APART, MOVERS, IndexMap, Part, Run, length, real
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.parts import parts_beside
-from onnxopt.rewriting.rule import Declined
+from onnxopt.rewriting.rule import Declined, only_read_by
 from onnxopt.startup.record import record
 
 _MAX_CHAIN: Final = 8  # operators of a chain

@@ -11,10 +11,9 @@ from onnxopt.errors import EmissionError, MistypedError, NoFixpointError, OnnxOp
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import match
+from onnxopt.rewriting.matcher import Candidates, match, rule_set
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
-from onnxopt.rewriting.rule_set import Candidates, rule_set
 from onnxopt.startup.record import record
 
 _MAX_SEARCH_DEPTH: Final = 3  # levels, up to which a search over inputs is faster

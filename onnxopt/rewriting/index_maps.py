@@ -22,8 +22,8 @@ from onnxopt.graph.value import Dim
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.axis_runs import size_of
-from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.rule import listed_axes, operands
 from onnxopt.startup.record import record
 
 VIEWS: Final = (*SAME_ORDER, "Transpose")

@@ -19,10 +19,9 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array, numpy_dtype, tensor_bytes
-from onnxopt.rewriting.forms import FORMS
-from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
-from onnxopt.rewriting.rule import Declined
+from onnxopt.rewriting.rule import FORMS, Declined
+from onnxopt.rewriting.rule import attributes as written_as_attributes
 
 if TYPE_CHECKING:
     from typing import Protocol, overload

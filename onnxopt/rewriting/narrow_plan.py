@@ -31,10 +31,10 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import IN_RANGE
 from onnxopt.proto.messages import tensor_bytes
-from onnxopt.rewriting.guards import scaled_from
+from onnxopt.rewriting.rule import scaled_from
 
 if TYPE_CHECKING:
-    from onnxopt.rewriting.narrow_calls import Callee, Calls
+    from onnxopt.rewriting.narrowed import Callee, Calls
 
 FLOAT: Final = int(TensorProto.FLOAT)
 _WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converted regardless of Casts

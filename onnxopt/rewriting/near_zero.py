@@ -17,7 +17,7 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.rule import operands
 
 _MAX_READS: Final = 100  # maximum number of reads; beyond, a distinguishing reader is assumed
 _MIN_THRESHOLD: Final = 2.0**-20  # thresholds above it see only rounding differences

@@ -18,7 +18,7 @@ from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
-from onnxopt.rewriting.forms import FORMS
+from onnxopt.rewriting.rule import FORMS
 from onnxopt.startup.record import record
 
 # Bytes up to which a constant shared by all parts may be repeated for each.

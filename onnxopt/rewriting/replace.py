@@ -1,8 +1,8 @@
-"""Carries out a replacement: the only place where rules change the graph."""
+"""Replaces values in a graph: by a rule's result, by an array, by the results of an inlined body."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from onnx import NodeProto
@@ -16,8 +16,12 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an, counted
+from onnxopt.proto.element_types import is_float
+from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
+
+# Carries out a replacement: the only place where rules change the graph.
 
 _UNNAMED: Final = "?"
 _READS: Final = "it is gone then: let it read what the anchor reads"
@@ -249,3 +253,84 @@ def remove_dead(node: Node) -> int:
             if v is not None and v.producer is not None and not v.users and not v.output_count:
                 stack.append(v.producer)
     return removed
+
+
+# Replaces the producer of a value by an array.
+
+
+def hold(value: Value, array: Array) -> None:
+    """Make a node's output an initializer with the data `array`, or the output of a Constant in scopes without
+    initializers.
+
+    Call `cannot_hold` before. The old producer stays, without the output.
+    """
+    graph, maker = value.graph, value.producer
+    assert graph is not None and maker is not None
+    if _is_initializer(value):
+        value.array = array
+        graph.add_initializer(value)
+    else:
+        constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
+        graph.insert(constant, maker)
+        graph.take_over(value, constant)
+
+
+def cannot_hold(value: Value, array: Array) -> str:
+    """Return why no initializer or Constant can hold the array; empty if possible. Before opset 9 a Constant holds
+    floats only."""
+    assert value.graph is not None
+    opset = value.graph.opset()
+    if _is_initializer(value) or opset >= 9 or (opset > 0 and is_float(array)):
+        return ""
+    told = "opset 9 has the first such" if opset else "the default domain is not imported"
+    return f"the result would be a Constant, and {told}"
+
+
+def _is_initializer(value: Value) -> bool:
+    return value.graph is not None and value.graph.holds_initializers and not value.is_output
+
+
+# Inlines the body of a control-flow node.
+
+
+def obstacle(graph: Graph, body: Graph) -> str:
+    """Return why `body` cannot be inlined into `graph`, the scope of its owner; empty if possible."""
+    if body.skipped:
+        return "the body is marked to be left alone"
+    if body.initializers and not graph.holds_initializers:
+        return "the body has initializers, a function cannot"
+    if len(body.proto.sparse_initializer) or _hands_on_outer(body):
+        return "a body inside hands out what is not its own, or is sparse"
+    return ""
+
+
+def misleads(pairs: Iterable[tuple[Value | None, Array | Value | None]]) -> bool:
+    """Whether replacing each value by its partner may make onnxruntime reject a body that never runs."""
+    return any(v is not None and r is not None and v.is_used and is_refused(v, r) for v, r in pairs)
+
+
+def _hands_on_outer(body: Graph) -> bool:
+    """Whether a nested body outputs a value of `body`, which inlining renames."""
+    inner = [b for n in body.walk() for b in n.bodies.values()]
+    return any(v.graph is body for b in inner for v in b.outputs)
+
+
+def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -> None:
+    """Make readers of the outputs of `node` read `results`, and remove `node`.
+
+    Results made in this scope take the outputs' names. An Identity is inserted for outer values, initializers and
+    repeated results.
+    """
+    now: dict[Value, Value] = {}  # result: value to read instead
+    for value, result in zip(list(node.outputs), results):
+        if value is None or not value.is_used:
+            continue
+        assert result is not None
+        if result in now or graph.needs_copy(result):
+            now[result] = value.replace_all_uses_with(now.get(result, result))
+            continue
+        assert result.producer is not None
+        result.redirect_readers(value)
+        graph.take_over(value, result.producer, result.index)
+        now[result] = value
+    graph.remove(node)

@@ -1,19 +1,32 @@
-"""A rule: patterns, a plain function, and the checks of its decorator."""
+"""Rules, operands in the form of every opset, and guards shared by rules."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis.linear import bias_of
+from onnxopt.analysis.types import dtype
 from onnxopt.errors import PassError, broken
+from onnxopt.graph.node import UNKNOWN, Node
+from onnxopt.graph.value import Shape, Value
+from onnxopt.operators import REDUCTIONS
+from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting.pattern import Call, Either, Form, Pattern, check_variants, depth, forms, names
 from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match
+
+
+# A rule: patterns, a plain function, and the checks of its decorator.
 
 
 class Declined(Exception):
@@ -104,3 +117,261 @@ def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
 
 def _choices(pattern: Pattern) -> tuple[Pattern, ...]:
     return pattern.choices if isinstance(pattern, Either) else (pattern,)
+
+
+# Operands that older opsets write as attributes: rules read and build inputs for all opsets.
+
+
+class AttributeForm(NamedTuple):
+    """Opset range of the attribute form: `names` are attributes from `first`, and inputs in this order from `since`."""
+
+    first: int
+    since: int
+    names: tuple[str, ...]
+
+
+FORMS: Final = {
+    "Clip": AttributeForm(6, 11, ("min", "max")),
+    "Pad": AttributeForm(2, 11, ("pads", "value")),
+    "Slice": AttributeForm(1, 10, ("starts", "ends", "axes")),
+    "Split": AttributeForm(2, 13, ("split",)),
+    "Squeeze": AttributeForm(1, 13, ("axes",)),
+    "Unsqueeze": AttributeForm(1, 13, ("axes",)),
+    **dict.fromkeys(REDUCTIONS, AttributeForm(1, 18, ("axes",))),
+    "ReduceSum": AttributeForm(1, 13, ("axes",)),
+}
+_SCALAR_ATTRIBUTES: Final = frozenset({"max", "min", "value"})  # of the data's type; the others are integer lists
+
+
+def operands(node: Node) -> list[Value | None]:
+    """Return the inputs of a node, with detached constants for attributes that later opsets take as inputs."""
+    form = FORMS.get(node.op)
+    assert node.graph is not None
+    if form is None or not form.first <= node.graph.opset() < form.since or len(node.inputs) != 1:
+        return node.inputs
+    x = node.inputs[0]
+    found: list[Value | None] = [x]
+    for name in form.names:
+        attribute = node.attr(name)
+        if attribute is None:
+            found.append(None)
+            continue
+        value = Value("", node.graph)
+        found.append(value)
+        kind = dtype(x) if x is not None and name in _SCALAR_ATTRIBUTES else TensorProto.INT64
+        readable = kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64)
+        if readable and attribute is not UNKNOWN:  # otherwise not known as a constant
+            value.constant = True
+            value.array = np.array(attribute, numpy_dtype(kind))
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def listed_axes(node: Node, place: int = 1) -> list[int] | None:
+    """Return the axes listed by a Reduce*, Squeeze or Unsqueeze, or in operand `place`; None if computed or absent."""
+    given = dict(enumerate(operands(node))).get(place)
+    return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
+
+
+def attributes(form: AttributeForm, values: list[Value | None]) -> dict[str, object] | str:
+    """Return `values`, the inputs after the data, as attributes of the older form; or the reason why impossible."""
+    found: dict[str, object] = dict.fromkeys(form.names)
+    for i, v in enumerate(values):
+        if v is None:
+            continue
+        if i >= len(form.names) or not v.constant:
+            return f"an attribute has to say it before opset {form.since}"
+        name, array = form.names[i], v.array
+        if name in _SCALAR_ATTRIBUTES and not _is_single_precision(array):
+            return "the attribute holds single precision only"
+        found[name] = float(array.reshape(())) if name in _SCALAR_ATTRIBUTES else array.reshape(-1).tolist()
+    return found
+
+
+def _is_single_precision(array: Array) -> bool:
+    return bool((array.astype(np.float32).astype(array.dtype) == array).all())
+
+
+# Guards and builders shared by rules of several passes.
+
+_MAX_READERS: Final = 4  # readers examined
+
+
+def quantized(m: Match, x: Value) -> bool:
+    """Whether the match is between DequantizeLinear and QuantizeLinear, a structure runtimes search for."""
+    if x.producer is not None and x.producer.op == "DequantizeLinear":
+        return True
+    for v in m.anchor.outputs:
+        if v is not None:
+            for user in v.users:
+                if user._op == "QuantizeLinear":
+                    return True
+    return False
+
+
+def widens(m: Match, x: Value, c: Value) -> bool:
+    """Whether broadcasting `x` with the constant `c` may give more or larger dims than `x` has."""
+    dims = c.constant_type()[1]
+    if not dims:
+        return False
+    shape = m.shape(x)
+    if shape is None or len(shape) < len(dims):
+        return True
+    return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
+
+
+def is_number(m: Match, c: Array, x: Value) -> bool:
+    """Whether the constant has a single element and no more axes than `x`."""
+    return c.size == 1 and c.ndim <= (m.rank(x) or 0)
+
+
+def only_read_by(m: Match, node: Node, *ops: str) -> None:
+    """Decline unless all readers of `node` are operators `ops` in its scope with constant (or dequantized) other
+    operands.
+
+    `node` is removed with the last of these readers, so the result does not depend on common subexpressions.
+    """
+    value = node.output
+
+    def alike(user: Node) -> bool:
+        others = [v for v in user.inputs if v is not value]
+        return user.op in ops and user.graph is node.graph and all(v is None or _is_weight(v) for v in others)
+
+    m.require(value.feeds_only(alike), f"{node.op} output used elsewhere")
+
+
+def _is_weight(v: Value) -> bool:
+    node = v.producer
+    if node is None or node.op != "DequantizeLinear":
+        return v.constant
+    return all(i is None or i.constant for i in node.inputs)
+
+
+def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
+    """Whether Reshape of `dims` to `target` (0: copy, -1: infer) is the identity."""
+    unknown = 0
+    for d, t in zip(dims, target):
+        if t == 0 and not allowzero:
+            continue
+        if isinstance(d, int) and d == t:
+            continue
+        unknown += 1
+        if t != -1:
+            return False
+    if unknown == 0:
+        return True
+    # A single -1 is inferred correctly if all else is unchanged and no zero makes it ambiguous.
+    ambiguous = any(d == 0 for d, t in zip(dims, target) if t != -1)
+    return unknown == 1 and not ambiguous and not (allowzero and 0 in target)
+
+
+def known_axes(m: Match, node: Node) -> list[int] | None:
+    """Return the axes listed by a node, None if absent; declines if they are computed."""
+    given = [*operands(node), None][1]
+    m.require(given is None or given.constant, "the axes are computed")
+    return listed_axes(node)
+
+
+def reduced_axes(m: Match, node: Node, rank: int) -> list[int]:
+    """Return the sorted axes reduced by a Reduce* of an input of this rank; declines if none."""
+    axes = known_axes(m, node)
+    m.require(axes or not node.attr("noop_with_empty_axes", 0), "reduces nothing")
+    return sorted(a % rank for a in axes) if axes else list(range(rank))
+
+
+def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
+    """Return (result, whether it reduces) for a Reduce* of `x` over axes of size 1; declines for other sizes."""
+    axes: Sequence[int] | None = known_axes(m, node)
+    dims = m.shape(x)
+    if not axes:
+        if node.attr("noop_with_empty_axes", 0):
+            return x, False
+        axes = range(len(dims or ()))
+    m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
+    if node.keeps_dims or not axes:
+        return x, True
+    places = sorted(a % len(dims or ()) for a in axes)
+    return m.op.Squeeze(x, m.ints(places)), True
+
+
+def bias_per_channel(m: Match, node: Node, b: Array | None, channels: int) -> Array:
+    """Return the bias of a Conv or Gemm by output channel, in float64; declines for any other form of bias."""
+    return m.known(bias_of(node, b, channels), "the bias is not one per channel")
+
+
+def again(m: Match, node: Node, x: Value, weight: Value, bias: Value | None) -> Value:
+    """Build the same Conv or Gemm with other operands; the beta of a Gemm becomes 1."""
+    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = m.op[node.op](x, weight, bias, like=node, **changes)
+    return result
+
+
+def ends_formula(x: Value, factor: Array) -> bool:
+    """Whether `x` times `factor` ends a decomposed normalization or Gelu.
+
+    Runtimes fuse these formulas. Folding the factor into the next weights would save one node in the model and cost
+    several in the runtime.
+    """
+    return _normalized(x) or (factor.size == 1 and factor.item() == 0.5 and _gated(x))
+
+
+def scales_formula(node: Node, factor: Array) -> bool:
+    """Whether the product of `node` and `factor` is an operand of the last product of a decomposed normalization or
+    Gelu."""
+    half = factor.size == 1 and factor.item() == 0.5
+    ends = (u.output for u in islice(node.output.users, _MAX_READERS) if u.op in ("Mul", "Div"))
+    return any(_normalized(v) or (half and _gated(v)) for v in ends)
+
+
+def shifts_formula(x: Value) -> bool:
+    """Whether `x` is a decomposed normalization, perhaps scaled, to which a term would be the bias."""
+    node = _maker(x)
+    scaled = node is not None and node.op == "Mul" and any(v is not None and _normalized(v) for v in node.inputs)
+    return scaled or _normalized(x)
+
+
+def _normalized(x: Value) -> bool:
+    """Whether a value is y / sqrt(…) or y (1 / sqrt(…)), an unscaled LayerNormalization or RMSNormalization."""
+    node = _maker(x)
+    if node is not None and node.op == "Mul":
+        inverse = (_maker(v) for v in node.inputs)
+        return any(n is not None and n.op in ("Div", "Reciprocal") and _made_by(n.inputs[-1], "Sqrt") for n in inverse)
+    return node is not None and node.op == "Div" and _made_by(node.inputs[1], "Sqrt")
+
+
+def scaled_from(node: Node) -> Value | None:
+    """Return the normalized value if the node is scale or bias of a decomposed LayerNormalization, else None."""
+    x = next((v for v in node.inputs if v is not None and not v.constant), None)
+    if node.op not in ("Add", "Mul") or x is None or len([v for v in node.inputs if v is not None and v.constant]) != 1:
+        return None
+    maker = _maker(x)
+    if node.op == "Add" and maker is not None and maker.op == "Mul":
+        return scaled_from(maker)
+    if maker is None or not _normalized(x):
+        return None
+    centred = next((m for v in maker.inputs if (m := _maker(v)) is not None and m.op == "Sub"), None)
+    return centred.inputs[0] if centred is not None else None
+
+
+def _gated(x: Value) -> bool:
+    """Whether a value is y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu."""
+    node = _maker(x)
+    gates = node.inputs if node is not None and node.op == "Mul" else ()
+    sums = (_maker(v) for v in gates)
+    return any(
+        n is not None and n.op == "Add" and any(_made_by(v, f) for v in n.inputs for f in ("Erf", "Tanh")) for n in sums
+    )
+
+
+def _made_by(value: Value | None, op: str) -> bool:
+    node = _maker(value)
+    return node is not None and node.op == op
+
+
+def _maker(value: Value | None) -> Node | None:
+    """Return the producer of `value`, looking through Cast and Identity, which may be removed later."""
+    node = value.producer if value is not None else None
+    while node is not None and node.op in ("Cast", "Identity") and node.inputs[0] is not None:
+        node = node.inputs[0].producer
+    return node

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.errors import OnnxOptError
 from onnxopt.operators import IN_RANGE
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, RolledBack
-from onnxopt.pipeline.site import UNLOADED, WRONG
+from onnxopt.pipeline.records import UNLOADED, WRONG
 from onnxopt.plaintext import counted
 from onnxopt.startup.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.bisection import Trials
-    from onnxopt.pipeline.instruments.journal import Entry
+    from onnxopt.pipeline.journal import Entry
     from onnxopt.verification.records import Place
 
 # Number of blamed matches before a rule is left out completely; bisection of a whole run is expensive.
@@ -147,7 +147,7 @@ class Search:
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
         """Return all rewrites of the run, and add them to the verdict's places."""
         from onnxopt.bisection import explain
-        from onnxopt.pipeline.instruments.journal import Journal
+        from onnxopt.pipeline.journal import Journal
 
         journal = Journal(matches=True)
         try:

@@ -1,6 +1,6 @@
 """What the cases of a pass do without one of its guards: `python -m tests.cases.guards [PASS…]` lists them all.
 
-A guard is a line of a pass, `m.require(…)` or `m.skip()`, or of `rewriting/guards.py` for the passes that use it. It is
+A guard is a line of a pass, `m.require(…)` or `m.skip()`, or of `rewriting/rule.py` for the passes that use it. It is
 removed by letting that one call return, whatever its condition. Where a pass without rules says `ctx.decline(…)`, the
 reason goes. Only cases in which a guard declined something can tell, so that only these run again.
 """
@@ -28,13 +28,13 @@ import onnxopt.passes
 from onnxopt.errors import OnnxOptError
 from onnxopt.graph import write_model
 from onnxopt.pipeline import PassContext
-from onnxopt.rewriting import Match, guards
+from onnxopt.rewriting import Match, rule
 from onnxopt.rewriting.rule import Declined
 from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_happened, run
 
 PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.rglob("*.py"))
 _NAMES_OF: Final = {module.rpartition(".")[2]: names for module, names in onnxopt.passes.MODULES.items()}
-SHARED: Final = Path(guards.__file__)
+SHARED: Final = Path(rule.__file__)
 GUARDS: Final = ("ctx.decline", "m.known", "m.require", "m.skip", "self.ctx.decline")
 _NAMES: Final = frozenset(guard.rpartition(".")[2] for guard in GUARDS)
 
@@ -59,7 +59,7 @@ def guards_of(file: Path) -> list[Guard]:
 
 @cache
 def _shared() -> dict[str, list[int]]:
-    """The lines of guards in each function of `rewriting/guards.py`."""
+    """The lines of guards in each function of `rewriting/rule.py`."""
     tree = ast.parse(SHARED.read_text(encoding="utf-8"))
     return {f.name: _lines(ast.walk(f)) for f in tree.body if isinstance(f, ast.FunctionDef)}
 

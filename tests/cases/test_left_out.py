@@ -7,7 +7,7 @@ import pytest
 
 from onnxopt.graph import Model, read_model, write_model
 from onnxopt.pipeline import CheckEach, Fixpoint, Journal, PassContext, execute
-from onnxopt.pipeline.site import Site
+from onnxopt.pipeline.records import Site
 from tests.cases.test_cases import CASES, Case, assert_same_results
 
 FIRED = [c for c in CASES if c.hits and c.runs]

@@ -23,7 +23,7 @@ from tests.samples import ROOT
 
 PACKAGE = ROOT / "onnxopt"
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
-PRINTERS = {"cli/say.py", "reporting/terminal.py", "pipeline/instruments/printing.py"}
+PRINTERS = {"cli/say.py", "reporting/terminal.py", "pipeline/instruments.py"}
 
 TERMINAL = "\x1b[31;47;5m\x1b]0;title\x07\x1bc\x9b31m\x90q\x9c\x7f\b"
 DIRECTION = "\u202e\u202a\u2066\u2069\u200e\u200f\u061c"

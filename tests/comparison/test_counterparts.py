@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxopt.comparison import Counterparts, GraphRecord, graph_record, match
 from onnxopt.io import from_proto
 from onnxopt.pipeline import PassContext, parse_pipeline
-from onnxopt.pipeline.instruments.journal import Journal
+from onnxopt.pipeline.journal import Journal
 from tests.samples import build_text
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x)'

@@ -26,7 +26,7 @@ from playwright.sync_api import expect
 
 import onnxopt.passes
 from onnxopt.cli.main import cli
-from onnxopt.pipeline import config, registry
+from onnxopt.pipeline import registry, settings
 from tests.browser import chromium
 from tests.cli.conftest import SCRIPT, fork_server  # noqa: F401  a fixture
 from tests.cli.fork_server import ForkServer
@@ -52,7 +52,7 @@ def alone() -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_PASSES", "_ORIGINS", "_MODULES", "_NAMED"):
             patch.setattr(registry, name, getattr(registry, name).copy())
-        patch.setattr(config, "DECLARED", config.DECLARED.copy())
+        patch.setattr(settings, "DECLARED", settings.DECLARED.copy())
         for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
             patch.delitem(sys.modules, name)
         module = ModuleType("__page__")  # dataclasses look their module up

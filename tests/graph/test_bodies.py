@@ -20,7 +20,7 @@ from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.errors import ModelError
 from onnxopt.graph import check_model, write_model
 from onnxopt.io import from_proto
-from onnxopt.pipeline.instruments.checks import CheckEach
+from onnxopt.pipeline.instruments import CheckEach
 from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")

@@ -18,7 +18,7 @@ from onnxopt.analysis.submodel import submodel
 from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.graph import check_model, write_model
 from onnxopt.io import from_proto
-from onnxopt.pipeline.instruments.checks import CheckEach
+from onnxopt.pipeline.instruments import CheckEach
 from tests.samples import parsed
 
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "100"))

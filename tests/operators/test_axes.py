@@ -20,9 +20,8 @@ from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Apart, Rows, Turned, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.axis_runs import inverse
-from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.parts import insert_new, of_axes
-from onnxopt.rewriting.relayout import End
+from onnxopt.rewriting.relayout import End, Reshaped
 from tests.runtime import outputs
 
 Array = np.ndarray[Any, Any]

@@ -9,10 +9,8 @@ import onnx
 from onnx import parser
 
 from onnxopt.graph import Model, check_model, read_model, write_model
-from onnxopt.pipeline.fuse import fuse_partition
-from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
-from onnxopt.pipeline.split import Part, split
-from onnxopt.pipeline.support import OperatorSupport
+from onnxopt.pipeline.outlining import Part, fuse_partition, split
+from onnxopt.pipeline.partition import CapabilityPartitioner, OperatorSupport, Partition
 from tests.runtime import outputs
 
 X = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)

@@ -12,8 +12,8 @@ from onnxopt import OptimizeOptions
 from onnxopt.bisection import Finding, bisect
 from onnxopt.errors import UsageError
 from onnxopt.pipeline import Sequential
+from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.registry import load_module
-from onnxopt.pipeline.site import Site
 from tests.samples import ROOT, parsed
 
 pytestmark = pytest.mark.usefixtures("kept_judge")

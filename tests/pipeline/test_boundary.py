@@ -23,7 +23,7 @@ from onnxopt import (
 )
 from onnxopt.errors import OnnxOptError, PassError, PreconditionError, UsageError
 from onnxopt.pipeline import PassManager
-from onnxopt.pipeline.text import pipeline_text
+from onnxopt.pipeline.sequence import pipeline_text
 from onnxopt.reporting import plain
 
 

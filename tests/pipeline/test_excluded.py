@@ -14,8 +14,8 @@ from onnxopt.api import optimize_model
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, write_model
 from onnxopt.pipeline import PassContext, PipelineReport, execute, parse_pipeline
+from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.reproducer import write_reproducer
-from onnxopt.pipeline.site import Site
 from onnxopt.rewriting.driver import Decline
 
 TWO = "a = Identity (x) b = Relu (a) c = Identity (b) y = Neg (c)"

@@ -226,7 +226,7 @@ def test_without_instruments_rewrites_are_not_watched() -> None:
 
 def test_bytes_and_nodes_are_counted_by_pass_and_rule(residual: Path) -> None:
     from onnxopt.analysis.stats import model_stats
-    from onnxopt.pipeline.instruments.sizes import Sizes
+    from onnxopt.pipeline.instruments import Sizes
 
     m = load(residual)
     before = sum(model_stats(m).bytes_by_type.values())

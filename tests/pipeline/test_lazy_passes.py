@@ -29,7 +29,7 @@ from onnxopt.pipeline import (
     parse_pipeline,
 )
 from onnxopt.pipeline.execute import run_pass
-from onnxopt.pipeline.text import text
+from onnxopt.pipeline.sequence import text
 from onnxopt.rewriting.pattern import Call
 from tests.cases.test_cases import all_cases
 from tests.samples import sample

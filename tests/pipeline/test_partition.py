@@ -7,9 +7,8 @@ import pytest
 
 from onnxopt.errors import UsageError
 from onnxopt.graph import Node, check_model, write_model
-from onnxopt.pipeline.fuse import fuse_partition
-from onnxopt.pipeline.partition import CapabilityPartitioner
-from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
+from onnxopt.pipeline.outlining import fuse_partition
+from onnxopt.pipeline.partition import CapabilityPartitioner, OperatorSupport, any_chain, chain
 from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, operators, propose
 from tests.runtime import outputs
 

@@ -6,13 +6,14 @@ import pytest
 
 from onnxopt.errors import UsageError
 from onnxopt.graph import Value
-from onnxopt.pipeline.partition import CapabilityPartitioner
-from onnxopt.pipeline.pattern_partition import (
+from onnxopt.pipeline.partition import (
+    CapabilityPartitioner,
+    OperatorSupport,
+    any_chain,
     create_pattern_support,
     generate_pattern_op_partitions,
     pattern_partitions,
 )
-from onnxopt.pipeline.support import OperatorSupport, any_chain
 from onnxopt.rewriting import Match, op, rewrite, var
 from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, operators
 

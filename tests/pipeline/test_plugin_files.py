@@ -8,7 +8,7 @@ import pytest
 
 from onnxopt import RewritePass, UsageError, get_pass, load_module
 from onnxopt.pipeline.registry import all_passes
-from onnxopt.rewriting.unknown import warn_of_unknown
+from onnxopt.rewriting.diagnose import warn_of_unknown
 
 PASS = """
 from onnxopt import model_pass, register

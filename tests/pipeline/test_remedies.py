@@ -13,7 +13,7 @@ from onnx import parser, shape_inference
 from onnxopt import OptimizeOptions, Report
 from onnxopt.api import DifferentResult
 from onnxopt.bisection import suspects
-from onnxopt.pipeline.instruments.journal import Entry
+from onnxopt.pipeline.journal import Entry
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back
 from onnxopt.verification import Verification, Verifier, VerifyOptions

@@ -13,9 +13,8 @@ from onnxopt.errors import UsageError
 from onnxopt.graph import check_model, read_model, write_model
 from onnxopt.io import load
 from onnxopt.io.external import external_tensors
-from onnxopt.pipeline.fuse import fuse_partition
+from onnxopt.pipeline.outlining import fuse_partition, outline, split
 from onnxopt.pipeline.partition import Partition
-from onnxopt.pipeline.split import outline, split
 from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, propose, run_parts
 from tests.runtime import outputs, plain_session
 
@@ -33,7 +32,7 @@ def test_an_outline_says_what_the_parts_are_without_making_them(monkeypatch: pyt
     m = model("a = Relu(x) b = Exp(a) c = Neg(x) d = Exp(c) e = Sigmoid(b) f = Tanh(d) g = Relu(e) y = Add(f, g)")
     partitions = propose(m, "Exp")
     parts = split(m, partitions)
-    monkeypatch.setattr("onnxopt.pipeline.split.submodel", None)
+    monkeypatch.setattr("onnxopt.pipeline.outlining.submodel", None)
     found = outline(m, partitions)
     assert [vars(o) for o in found] == [{k: v for k, v in vars(p).items() if k != "proto"} for p in parts]
     assert [(p.inputs, p.outputs) for p in parts] == [

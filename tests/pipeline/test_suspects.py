@@ -9,7 +9,7 @@ import pytest
 from onnxopt.bisection import suspects
 from onnxopt.graph import Model
 from onnxopt.pipeline import Journal, PassContext, execute, parse_pipeline
-from onnxopt.pipeline.instruments.journal import Entry
+from onnxopt.pipeline.journal import Entry
 from onnxopt.verification.records import OutputRecord, Place, Side
 
 

@@ -7,7 +7,7 @@ import time
 from onnxopt.graph import Model
 from onnxopt.io import from_proto
 from onnxopt.pipeline import Instrument, Pass, PassContext, parse_pipeline
-from onnxopt.pipeline.instruments.timeline import Timeline
+from onnxopt.pipeline.instruments import Timeline
 from tests.samples import build_text
 
 

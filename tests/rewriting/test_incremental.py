@@ -13,8 +13,8 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import Fixpoint, PassContext, PassInfo, RewritePass, execute, model_pass
 from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
 from onnxopt.rewriting import driver as driver_module
+from onnxopt.rewriting.matcher import Candidates, RuleSet
 from onnxopt.rewriting.pattern import Call, Pattern
-from onnxopt.rewriting.rule_set import Candidates, RuleSet
 from tests.rewriting.engine import model, run
 from tests.samples import operators
 

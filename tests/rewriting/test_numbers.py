@@ -14,7 +14,7 @@ from onnxopt.cli.find import find
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, read_model
 from onnxopt.passes.linear.scales import join_factors
-from onnxopt.pipeline.pattern_partition import pattern_partitions
+from onnxopt.pipeline.partition import pattern_partitions
 from onnxopt.rewriting import SubgraphMatcher, about, either, op, replace_pattern, rewrite, text, var
 from onnxopt.rewriting.diagnose import diagnose, lines_of
 from tests.samples import parsed

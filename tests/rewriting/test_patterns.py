@@ -9,9 +9,8 @@ import pytest
 
 from onnxopt.graph import Value
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, text, var
-from onnxopt.rewriting.diagnose import diagnose
+from onnxopt.rewriting.diagnose import diagnose, warn_of_unknown
 from onnxopt.rewriting.pattern import Call, variants
-from onnxopt.rewriting.unknown import warn_of_unknown
 from tests.rewriting.engine import model, neg_of_relu, operators_after, run
 from tests.samples import operators
 

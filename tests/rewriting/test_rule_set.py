@@ -10,8 +10,7 @@ import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import Value, read_model
 from onnxopt.pipeline import RewritePass, all_passes
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-from onnxopt.rewriting.matcher import match
-from onnxopt.rewriting.rule_set import rule_set
+from onnxopt.rewriting.matcher import match, rule_set
 from tests.rewriting.engine import model
 from tests.samples import ROOT, build
 

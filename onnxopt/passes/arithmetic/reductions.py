@@ -12,7 +12,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-from onnxopt.rewriting.guards import reduced_axes
+from onnxopt.rewriting.rule import reduced_axes
 
 # Sums, means and bounds over several axes with fewer operations.
 

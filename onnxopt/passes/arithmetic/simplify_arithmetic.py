@@ -31,7 +31,7 @@ from onnxopt.rewriting import (
     widens,
     without_ones,
 )
-from onnxopt.rewriting.guards import is_number
+from onnxopt.rewriting.rule import is_number
 
 _MIN_FACTOR: Final = 2.0**-10  # bounds of a factor: within them overflow of a cube stays about the same
 _MAX_FACTOR: Final = 2.0**10

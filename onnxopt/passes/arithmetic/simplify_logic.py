@@ -16,7 +16,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, INTEGERS, is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
-from onnxopt.rewriting.guards import is_number
+from onnxopt.rewriting.rule import is_number
 
 _OPPOSITE: Final = {
     "Greater": "LessOrEqual",

@@ -12,7 +12,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.proto.messages import Array, element_type, tensor_bytes
-from onnxopt.rewriting.hold import cannot_hold, hold
+from onnxopt.rewriting.replace import cannot_hold, hold
 from onnxopt.startup.record import record
 
 # Small operands may give a large result.

@@ -12,7 +12,7 @@ from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.inline import forward_results, misleads, obstacle
+from onnxopt.rewriting.replace import forward_results, misleads, obstacle
 
 # Conditions of an If implied by its readers.
 

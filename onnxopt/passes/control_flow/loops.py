@@ -25,9 +25,8 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.inline import forward_results, misleads, obstacle
 from onnxopt.rewriting.parts import insert_new, of_axes
-from onnxopt.rewriting.replace import remove_dead
+from onnxopt.rewriting.replace import forward_results, misleads, obstacle, remove_dead
 
 # Loop states, results, counters and trip counts, reduced to what is needed.
 

@@ -18,9 +18,9 @@ from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, make_node
-from onnxopt.rewriting.forms import FORMS, listed_axes, operands
-from onnxopt.rewriting.inline import forward_results
 from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.replace import forward_results
+from onnxopt.rewriting.rule import FORMS, listed_axes, operands
 
 # Independent iterations of a Loop become a single computation with an additional axis.
 

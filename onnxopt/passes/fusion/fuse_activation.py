@@ -13,8 +13,8 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
-from onnxopt.rewriting.guards import is_number, known_axes
 from onnxopt.rewriting.near_zero import told_from_zero
+from onnxopt.rewriting.rule import is_number, known_axes
 from onnxopt.startup.record import record
 
 _ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seven digits

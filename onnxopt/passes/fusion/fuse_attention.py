@@ -17,8 +17,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
-from onnxopt.rewriting.causal import Kept, kept_by, kept_by_numbers
-from onnxopt.rewriting.scores import Filled, one_number, scores_of
+from onnxopt.rewriting.attention import Filled, Kept, kept_by, kept_by_numbers, one_number, scores_of
 
 _HIDES: Final = "a mask of minus infinity for all keys: the operator gives zeros, the formula NaN"
 _UNKNOWN_MASK: Final = "a mask that may be the lowest number for all keys: the operator gives zeros, the formula means"

@@ -16,8 +16,7 @@ from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import inverse
-from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.guards import is_number, known_axes
+from onnxopt.rewriting.rule import is_number, known_axes, listed_axes
 from onnxopt.startup.record import record
 
 # Decomposed normalizations become standard operators.

@@ -10,8 +10,8 @@ from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, either, op, rewrite, var
-from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.twofold import half
+from onnxopt.rewriting.attention import half
+from onnxopt.rewriting.rule import listed_axes
 
 _HALVES: Final = op.Split(var("x"), ..., name="halves")
 _NEGATED: Final = op.Concat(op.Neg(_HALVES.at(1)), _HALVES.at(0), name="turned")

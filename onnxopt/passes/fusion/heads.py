@@ -11,7 +11,7 @@ from onnxopt.graph.value import Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
-from onnxopt.rewriting.scores import scores_of
+from onnxopt.rewriting.attention import scores_of
 
 # Attention with heads side by side in each row, the layout of the products around it.
 

@@ -25,7 +25,7 @@ from onnxopt.rewriting import (
     shifts_formula,
     var,
 )
-from onnxopt.rewriting.guards import again, bias_per_channel
+from onnxopt.rewriting.rule import again, bias_per_channel
 
 # Constants added to, or multiplied with, the result of a Conv or Gemm are folded into bias and weights.
 

@@ -14,7 +14,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
-from onnxopt.rewriting.guards import bias_per_channel
+from onnxopt.rewriting.rule import bias_per_channel
 from onnxopt.startup.record import record
 
 

@@ -15,7 +15,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, op, quantized, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target, product, size_of
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.rule import operands
 
 _SPATIAL: Final = (2, 3)
 _KERNELS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)  # types with onnxruntime kernels

@@ -14,7 +14,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.rule import operands
 
 # Zero padding in front of an operator with its own padding, and crops behind it.
 

@@ -16,9 +16,9 @@ from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
-from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.relayout import End, Relayout
+from onnxopt.rewriting.rule import listed_axes
 
 # Axes of size 1 added to, or dropped from, computed values: changed at the operands instead.
 

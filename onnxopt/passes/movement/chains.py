@@ -17,9 +17,8 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.compositions import alone, composed, copies
-from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.guards import reduced_axes
 from onnxopt.rewriting.index_maps import MOVERS, PICKING, VIEWS
+from onnxopt.rewriting.rule import listed_axes, reduced_axes
 
 # Composition of chains of Reshapes and Transposes.
 

@@ -21,8 +21,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Rows
-from onnxopt.rewriting.borders import Reshaped
-from onnxopt.rewriting.relayout import End, Region, connected, regions
+from onnxopt.rewriting.relayout import End, Region, Reshaped, connected, regions
 from onnxopt.startup.record import record
 
 _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization

@@ -15,8 +15,8 @@ from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.canvas import Canvas, padding_of
-from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.rule import operands
 
 # Parts cut out of a Concat at its joints: the joined values themselves.
 

@@ -17,8 +17,8 @@ from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.axis_runs import constant_target
-from onnxopt.rewriting.forms import FORMS, listed_axes, operands
 from onnxopt.rewriting.parts import insert_new, insert_split
+from onnxopt.rewriting.rule import FORMS, listed_axes, operands
 
 # Slices and columns that partition a tensor along an axis become a Split; a Split with a single used part, a Slice.
 

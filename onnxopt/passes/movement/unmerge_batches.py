@@ -18,9 +18,8 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Apart, Passing
 from onnxopt.rewriting.axis_runs import product
-from onnxopt.rewriting.borders import Reshaped
 from onnxopt.rewriting.parts import parts_beside
-from onnxopt.rewriting.relayout import End, Region, regions
+from onnxopt.rewriting.relayout import End, Region, Reshaped, regions
 from onnxopt.startup.record import record
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"

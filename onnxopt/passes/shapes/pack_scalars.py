@@ -14,9 +14,9 @@ from onnxopt.operators import EXACT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import INTEGERS
 from onnxopt.proto.messages import attribute_bytes
-from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
+from onnxopt.rewriting.rule import listed_axes
 from onnxopt.startup.record import record
 
 _OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels may return either

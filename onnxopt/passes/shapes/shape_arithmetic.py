@@ -24,8 +24,7 @@ from onnxopt.operators import CUTTING, of_form
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import make_node, numpy_dtype
-from onnxopt.rewriting.hold import cannot_hold, hold
-from onnxopt.rewriting.replace import remove_dead
+from onnxopt.rewriting.replace import cannot_hold, hold, remove_dead
 from onnxopt.startup.record import record
 
 _SIZE_TYPES = (TensorProto.INT64, TensorProto.INT32)

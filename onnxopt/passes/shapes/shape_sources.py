@@ -15,8 +15,8 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import insert_new
+from onnxopt.rewriting.rule import operands
 
 Dims = list[int | str | None]
 

@@ -1,22 +1,104 @@
-"""A journal of all rewrites, to look up the rule that made a node."""
+"""Instruments that record rewrites: the journal of a run, and the last rewrites of a Fixpoint without termination."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from onnxopt.errors import NoFixpointError
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import node_text
 from onnxopt.pipeline.context import PassContext
-from onnxopt.pipeline.instrument import Instrument
-from onnxopt.pipeline.instruments.changes import Changes, Known, all_known, known, path
-from onnxopt.pipeline.site import Site
+from onnxopt.pipeline.records import Instrument, Site
+from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
     from onnxopt.pipeline.base import Pass
     from onnxopt.rewriting import Match, Rule
+
+
+# Nodes added and removed by a pass without rules, in total or by step.
+
+
+class Known(NamedTuple):
+    """Snapshot of a node: after removal the node has lost its scope and outputs. Text is made on demand."""
+
+    node: Node
+    scope: str
+    made: tuple[str, ...]  # names of outputs, empty if absent
+
+    @property
+    def text(self) -> str:
+        return self.node.described(self.made)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(name for name in self.made if name)
+
+
+def known(node: Node, scope: str | None = None) -> Known:
+    """Return the snapshot of a node. `scope`: its path, if already known."""
+    made = tuple(["" if v is None else v.name for v in node.outputs])
+    return Known(node, path(node) if scope is None else scope, made)
+
+
+def all_known(model: Model) -> dict[Node, Known]:
+    return {node: known(node, where) for scope in model.scopes() for where in (scope.path,) for node in scope}
+
+
+def path(node: Node) -> str:
+    return node.graph.path if node.graph is not None else ""
+
+
+class Changes:
+    """Changes of a model since construction; `before`: its nodes."""
+
+    def __init__(self, model: Model, before: dict[Node, Known]) -> None:
+        self._model = model
+        self._before = before
+        self._touched: list[Node] | None = None
+
+    def watch(self) -> None:
+        """Start a step for `step`. Requires that nothing else watches the model."""
+        if self._touched is None and self._model.watch is None:
+            self._before = dict(self._before)
+            self._touched = []
+            self._model.watch = self._touched.append
+
+    def step(self) -> tuple[list[Known], list[Node]]:
+        """Return (removed, made) since `watch`, or since the last step."""
+        if self._touched is None:
+            return [], []
+        touched = list(dict.fromkeys(self._touched))
+        self._touched.clear()
+        gone = _with_bodies(n for n in touched if n.graph is None)
+        removed = [self._before.pop(n) for n in gone if n in self._before]
+        made = [n for n in touched if n.graph is not None and n not in self._before]
+        self._before.update((n, known(n)) for n in made)
+        return removed, made
+
+    def rest(self) -> tuple[list[Known], list[Node]]:
+        """Return (removed, made) not reported by any step."""
+        now = dict.fromkeys(self._model.nodes())
+        return [k for n, k in self._before.items() if n not in now], [n for n in now if n not in self._before]
+
+    def close(self) -> None:
+        if self._touched is not None:
+            self._model.watch = None
+
+
+def _with_bodies(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield removed nodes, and removed nodes of their bodies."""
+    for node in nodes:
+        yield node
+        for body in node.bodies.values():
+            yield from (inner for inner in body.walk() if inner.graph is None)
+
+
+# A journal of all rewrites, to look up the rule that made a node.
 
 
 @dataclass(frozen=True)
@@ -201,3 +283,54 @@ class Journal(Instrument):
 
     def lines(self) -> Iterator[str]:
         return (str(e) for e in self.entries)
+
+
+# Diagnosis of a Fixpoint without termination: passes still changing the model, and their last rewrites.
+
+
+class Restless(Instrument):
+    """Watches the last two permitted rounds of a Fixpoint in the run of `ctx`, as passes undoing each other may
+    alternate."""
+
+    watches_rewrites = True
+
+    def __init__(self, ctx: PassContext) -> None:
+        self._ctx = ctx
+        self._did: dict[str, tuple[Counter[str], str]] = {}  # by pass: counts, and the last position
+        self._before: tuple[int, Counter[str]] = (0, Counter())
+        self._place = ""
+        ctx.watch(self)
+
+    def before(self, model: Model, p: Pass) -> None:
+        if not p.children:
+            self._before, self._place = (model.version, self._hits(p)), ""
+
+    def after(self, model: Model, p: Pass) -> None:
+        version, hits = self._before
+        if not p.children and model.version != version:
+            self._did[p.name] = self._hits(p) - hits, self._place
+
+    def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
+        if not done:
+            self._place = repr(m.anchor)
+
+    def spending(self, what: str, at: Value | Node | None) -> None:
+        self._place = "" if at is None else repr(at)
+
+    def _hits(self, p: Pass) -> Counter[str]:
+        assert self._ctx.report is not None
+        return Counter({what: rule.hits for what, rule in self._ctx.report.of(p.name).rules.items()})
+
+    def error(self, model: Model, rounds: int) -> NoFixpointError:
+        """Return the error after `rounds` rounds."""
+        told = "; ".join(_told(name, *did) for name, did in self._did.items()) or "only what is known of types changed"
+        names = ",".join(self._did)
+        hint = "they undo each other's work: disable one of them with --disable"
+        if len(self._did) == 1:
+            hint = f"a pass that runs again has to leave the model as it is; go on without it by --disable {names}"
+        return NoFixpointError(f"{model.name}: still changing after {rounds} rounds; in the last ones, {told}", hint)
+
+
+def _told(name: str, hits: Counter[str], place: str) -> str:
+    counts = ", ".join(f"{what} {counted(n, 'time')}" for what, n in hits.items())
+    return f"pass {name}" + (f": {counts}" if counts else " changed it") + (f", the last at {place}" if place else "")

@@ -1,1 +1,0 @@
-"""Instruments: timing, text and files between passes, checks, a journal of rewrites."""
