@@ -2,7 +2,7 @@
 
 from onnxopt.bisection.finding import Finding, describe
 from onnxopt.bisection.search import bisect, guilty
-from onnxopt.bisection.suspects import explain, goes_wrong, narrowings, suspects
+from onnxopt.bisection.suspects import explain, goes_wrong, narrowings, suspected
 from onnxopt.bisection.trials import Trials
 
 __all__ = [
@@ -14,5 +14,5 @@ __all__ = [
     "goes_wrong",
     "guilty",
     "narrowings",
-    "suspects",
+    "suspected",
 ]

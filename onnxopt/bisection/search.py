@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.bisection.finding import Finding, Tell, describe
-from onnxopt.bisection.suspects import goes_wrong, suspects
+from onnxopt.bisection.suspects import goes_wrong, suspected
 from onnxopt.bisection.trials import Outcome, Trials
 from onnxopt.errors import UsageError
 from onnxopt.optimizer import OptimizeOptions
@@ -72,7 +72,7 @@ def guilty(trials: Trials, place: Place, entries: Sequence[Entry], tell: Tell) -
 
     None without rewrites at the place.
     """
-    numbered = {e.fuel: e for e in suspects(place, entries)}
+    numbered = {e.fuel: e for e in suspected(place, entries)}
     numbers = sorted(numbered)
     if not numbers:
         return None

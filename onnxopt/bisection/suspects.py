@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NARROWING: Final = "convert-dtype"
 
 
-def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
+def suspected(place: Place, entries: Sequence[Entry]) -> list[Entry]:
     """Return the rewrites at a place, most likely first: few further effects, and late.
 
     First: rewrites with an anchor, removed or made value made at the place, or read by only one model; and rewrites in
@@ -45,7 +45,7 @@ def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
 def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
     """Set `rewrites` of each place to the rewrites at the place."""
     for place, narrowed in zip(places, narrowings(places, entries)):
-        place.rewrites = [str(entry) for entry in ([narrowed] if narrowed else suspects(place, entries))]
+        place.rewrites = [str(entry) for entry in ([narrowed] if narrowed else suspected(place, entries))]
 
 
 def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry | None]:

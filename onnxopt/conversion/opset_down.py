@@ -1,9 +1,9 @@
 """Lower the opset of a model, node by node and boundary by boundary.
 
-A boundary is an opset that changed an operator, by the schemas of the standard. The table of older forms
-(`older_forms`) has the form before each boundary. No entry means that the operator only takes more types since, or has
-an attribute whose default is the older behaviour. A new operator is written out by the definition of the standard
-(`written_out`). One error names all nodes without an older form.
+A boundary is an opset that changed an operator, by the schemas of the standard. The table of older forms has
+the form before each boundary. No entry means that the operator only takes more types since, or has an attribute
+whose default is the older behaviour. A new operator is written out by the definition of the standard. One error
+names all nodes without an older form.
 """
 
 from __future__ import annotations

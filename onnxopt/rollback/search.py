@@ -121,7 +121,7 @@ class Search:
 
     def _at_places(self, verdict: Verification) -> list[Remedy]:
         """Return for each place the first rewrite that makes the result wrong there."""
-        from onnxopt.bisection import Trials, guilty, narrowings, suspects  # imported only on failure
+        from onnxopt.bisection import Trials, guilty, narrowings, suspected  # imported only on failure
 
         options, found = self.options, []
         with Trials(self.source, options, self.verify_options, verdict) as trials:
@@ -133,7 +133,7 @@ class Search:
                 try:
                     entry = narrowed
                     if entry is None and self._is_long:
-                        entry = next(iter(suspects(place, entries)), None)
+                        entry = next(iter(suspected(place, entries)), None)
                     elif entry is None:
                         entry = guilty(trials, place, entries, self._tell)
                 except OnnxOptError:  # an intermediate result failed

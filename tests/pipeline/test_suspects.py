@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.bisection import suspects
+from onnxopt.bisection import suspected
 from onnxopt.graph import Model
 from onnxopt.pipeline import Journal, PassContext, execute, parse_pipeline
 from onnxopt.pipeline.journal import Entry
@@ -40,7 +40,7 @@ def test_only_what_happened_in_the_piece(model: Any) -> None:
     entries = journal(model(body), "fixpoint(elim-identity,clip-chains)")
     assert {e.value for e in entries} == {"a", "c", "e"}
     piece = place("c", [side("Relu", "a", "b"), side("Relu", "b", "c")], [side("Relu", "x", "c")], ("x",))
-    assert [e.value for e in suspects(piece, entries)] == ["c", "a"], "a Identity is read by the original only"
+    assert [e.value for e in suspected(piece, entries)] == ["c", "a"], "a Identity is read by the original only"
 
 
 def test_late_ones_that_did_little_else_come_first() -> None:
@@ -52,24 +52,24 @@ def test_late_ones_that_did_little_else_come_first() -> None:
         entry(4, "late", "v", "v", "u v"),
         entry(0, "no fuel", "v", "v"),
     ]
-    assert names(suspects(piece, entries)) == ["late", "early", "wide"]
+    assert names(suspected(piece, entries)) == ["late", "early", "wide"]
 
 
 def test_what_a_later_rewrite_took_was_there_too() -> None:
     piece = place("v", [side("Add", "x k", "v")], [side("Mul", "x k2", "v")], ("x",))
     entries = [entry(1, "made a helper", "h", "h"), entry(2, "took it", "v", "v", "h v")]
-    assert names(suspects(piece, entries)) == ["took it", "made a helper"]
+    assert names(suspected(piece, entries)) == ["took it", "made a helper"]
 
 
 def test_who_reads_another_value_that_agrees_comes_last() -> None:
     piece = place("v", [side("Reshape", "x s", "v")], [side("Reshape", "x t", "v")], ("x", "s", "t"))
     entries = [entry(1, "", "s"), entry(2, "changes v", "v", "v")]
-    assert names(suspects(piece, entries)) == ["changes v", "p"]
+    assert names(suspected(piece, entries)) == ["changes v", "p"]
 
 
 def test_constants_that_only_one_reads() -> None:
     piece = place("v", [side("Add", "x k1", "v")], [side("Add", "x k0", "v")], ("x",))
-    assert names(suspects(piece, [entry(1, "", "k1"), entry(2, "", "k7")])) == ["p"]
+    assert names(suspected(piece, [entry(1, "", "k1"), entry(2, "", "k7")])) == ["p"]
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_constants_that_only_one_reads() -> None:
     ],
 )
 def test_bodies_of_nodes_at_the_place(sides: list[Side], scope: str, found: bool) -> None:
-    assert bool(suspects(place("y", sides, sides), [entry(1, "r", "q", "q", scope=scope)])) == found
+    assert bool(suspected(place("y", sides, sides), [entry(1, "r", "q", "q", scope=scope)])) == found
 
 
 def test_a_place_in_a_body_may_be_due_to_what_is_around_it() -> None:
     scope = "main / If / then_branch"
     piece = place("r", [side("Add", "x k", "r")], [side("Add", "x k1", "r")], ("x",), scope)
     entries = [entry(1, "around", "k"), entry(2, "beside", "r", "r", scope="main / If / else_branch")]
-    assert names(suspects(piece, [*entries, entry(3, "here", "r", "r", scope=scope)])) == ["here", "around"]
+    assert names(suspected(piece, [*entries, entry(3, "here", "r", "r", scope=scope)])) == ["here", "around"]
