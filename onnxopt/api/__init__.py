@@ -5,13 +5,9 @@ from typing import TYPE_CHECKING
 from onnxopt.startup import lazy, listing
 
 if TYPE_CHECKING:
-    from onnxopt.api.bisecting import bisect
-    from onnxopt.api.counting import stats
-    from onnxopt.api.finding import Found, find
-    from onnxopt.api.optimizing import optimize, optimize_file
+    from onnxopt.api.analyses import Found, bisect, find, stats, verify
+    from onnxopt.api.optimizing import Result, optimize, optimize_file
     from onnxopt.api.page import Page, diff, report
-    from onnxopt.api.result import Result
-    from onnxopt.api.verifying import verify
     from onnxopt.bisection import Finding
     from onnxopt.io.load import load
     from onnxopt.io.save import save
@@ -46,14 +42,10 @@ __dir__ = listing(__name__)
 __getattr__ = lazy(
     "onnxopt",
     {
-        "api.bisecting": ("bisect",),
-        "api.counting": ("stats",),
-        "api.finding": ("Found", "find"),
+        "api.analyses": ("Found", "bisect", "find", "stats", "verify"),
+        "api.optimizing": ("Result", "optimize", "optimize_file"),
         "api.page": ("Page", "diff", "report"),
-        "api.verifying": ("verify",),
         "bisection": ("Finding",),
-        "api.optimizing": ("optimize", "optimize_file"),
-        "api.result": ("Result",),
         "io": ("load", "save"),
         "optimizer": ("DifferentResult", "OptimizeOptions", "Report", "RolledBack", "optimize_model"),
         "verification.options": ("VerifyOptions",),

@@ -6,15 +6,12 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, cast
 
-from onnxopt.api.files import IN_MEMORY, input_files, model_file, name_of, temporary_folder
-from onnxopt.api.keywords import refuse, refuse_second
-from onnxopt.api.result import Result
-from onnxopt.api.running import run
-from onnxopt.api.settings import OfAResult, make_options
-from onnxopt.api.telling import log
+from onnxopt.api.arguments import IN_MEMORY, input_files, model_file, name_of, refuse, refuse_second, temporary_folder
+from onnxopt.api.settings import OfAResult, log, make_options, run
 from onnxopt.errors import UsageError, file_path
 from onnxopt.io.load import load_whole
 from onnxopt.optimizer import Report
@@ -25,8 +22,38 @@ from onnxopt.worker import Limits
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import ModelProto
 
-    from onnxopt.api.files import AnyModel
+    from onnxopt.api.arguments import AnyModel
+
+
+# The result of `onnxopt.optimize`.
+
+
+class Result:
+    """The optimized model and the report of the optimization."""
+
+    def __init__(self, report: Report, model: ModelProto | Path) -> None:
+        """`model`: the model, or the file of the result."""
+        self.report = report
+        self._model = model
+
+    @cached_property
+    def model(self) -> ModelProto:
+        """The ModelProto with all weights. A written result is read at the first access."""
+        return load_whole(self._model) if isinstance(self._model, Path) else self._model
+
+    def __repr__(self) -> str:
+        return f"Result(report={self.report!r})"
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+# `onnxopt.optimize`: the command `onnxopt optimize IN OUT` as a function.
 
 
 def optimize(

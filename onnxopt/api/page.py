@@ -9,15 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from onnxopt.api.files import model_file
-from onnxopt.api.keywords import refuse
+from onnxopt.api.arguments import model_file, refuse
 from onnxopt.api.settings import Settings, make_options
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io import Staged, blaming, refuse_overwriting_input
 from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
-    from onnxopt.api.files import AnyModel
+    from onnxopt.api.arguments import AnyModel
 
 
 @record

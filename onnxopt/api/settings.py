@@ -1,15 +1,58 @@
-"""Settings of an optimization as keywords, with the names and defaults of the command's options."""
+"""The parts of the API that the command shares: settings, the run from file to file, messages for the log."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from onnxopt.api.telling import warn
 from onnxopt.arguments import all_in, dict_in
-from onnxopt.optimizer import OptimizeOptions
+from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
+from onnxopt.pipeline import Instrument
+from onnxopt.pipeline.context import Trace
+from onnxopt.plaintext import cleaned, line
+from onnxopt.rollback import optimize_or_roll_back
+from onnxopt.verification import VerifyOptions
 from onnxopt.worker import Limits
+
+if TYPE_CHECKING:
+    from onnxopt.conversion.extraction import Extraction
+    from onnxopt.verification import Verifier
+
+
+# Messages of the command, for `logging.getLogger("onnxopt")`.
+
+
+def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
+    """Log the report line by line.
+
+    `verified`: verification was requested, so an unproven verdict is a warning; so are `remarks`.
+    """
+    import logging  # most commands print, and need not import it
+
+    from onnxopt.reporting import plain
+
+    logger, doubtful = logging.getLogger("onnxopt"), verified and not report.ok
+    if doubtful or logger.isEnabledFor(logging.INFO):  # the lines of a small model take a tenth of its passes' time
+        data = report.to_dict()
+        warnings = set(plain.verdict(cleaned(data))) if doubtful else set()
+        for text in plain.lines(data):
+            logger.log(logging.WARNING if text in warnings else logging.INFO, "%s", line(text))
+    warn(remarks)
+
+
+def warn(texts: Iterable[str]) -> None:
+    """Log each line as a warning, which Python prints on stderr by default."""
+    for text in texts:
+        import logging
+
+        logging.getLogger("onnxopt").warning("%s", line(text))
+
+
+# Settings of an optimization as keywords, with the names and defaults of the command's options.
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -80,3 +123,71 @@ def make_options(**settings: Unpack[OfAResult]) -> OptimizeOptions:
 
         warn(not_for_target(options))
     return options
+
+
+# Optimize a model file into another: extract, optimize, verify, roll back. Shared by command and API.
+
+
+def run(
+    source: Path,
+    destination: Path,
+    options: OptimizeOptions,
+    *,
+    called: tuple[str, str],
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    cut: Callable[[Extraction], None] = lambda found: None,
+    verify_options: VerifyOptions | None = None,
+    verifier: Verifier | None = None,
+    strict: bool = False,
+    allow_unverified: bool = True,
+    progress: Callable[[str], None] = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    again: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+    reproducer: str | Path | None = None,
+    zero_weights: bool = False,
+    began: float | None = None,
+) -> Report:
+    """Optimize `source` into `destination`; the report uses the names in `called`.
+
+    `inputs` and `outputs`: values at the ends of the part; `cut` gets the extraction. `verifier`: a started verifier of
+    `source`. `began`: start time of the caller by `time.perf_counter`, for the report. Raises the errors of
+    `optimize_or_roll_back` and `extract_file`.
+    """
+    start = time.perf_counter() if began is None else began
+    found: Extraction | None = None
+    with ExitStack() as stack:
+        if inputs or outputs:
+            from onnxopt.conversion.extraction import cut_off
+
+            source, found = stack.enter_context(cut_off(source, destination, inputs, outputs))
+            cut(found)
+
+        def complete(report: Report) -> None:
+            report.source, report.destination = called
+            report.seconds = time.perf_counter() - start
+            if found is not None:
+                report.pipeline.nodes_before, report.bytes_before = found.nodes_before, found.bytes_before
+
+        try:
+            report = optimize_or_roll_back(
+                source,
+                destination,
+                options,
+                verify_options=verify_options,
+                verifier=verifier,
+                strict=strict,
+                allow_unverified=allow_unverified,
+                progress=progress,
+                instruments=instruments,
+                again=again,
+                trace=trace,
+                reproducer=reproducer,
+                zero_weights=zero_weights,
+            )
+        except DifferentResult as e:
+            complete(e.report)
+            raise
+        complete(report)
+        return report

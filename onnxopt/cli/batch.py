@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.batch import Budget, Job, Outcome, destinations, refuse_shared, run, run_locally, worst_code
-from onnxopt.cli.changes import changes_markdown, show_changes
 from onnxopt.cli.files import json_text, write_bytes, write_text
-from onnxopt.cli.say import say, say_all, say_command, say_error
-from onnxopt.cli.telling import Telling
+from onnxopt.cli.say import Telling, say, say_all, say_command, say_error
+from onnxopt.cli.stats import changes_markdown, show_changes
 from onnxopt.errors import OnnxOptError, UsageError, few, noted
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.feeds import input_option
 from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
@@ -19,7 +18,7 @@ from onnxopt.cli.options import (
     timeout_option,
 )
 from onnxopt.cli.say import say, say_all
-from onnxopt.cli.values import Number
+from onnxopt.cli.values import Number, input_option
 from onnxopt.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""`onnxopt bisect IN`."""
+"""`onnxopt bisect IN` finds a wrong rewrite, `onnxopt reproduce DIR` repeats the failure of a pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.feeds import verify_dim_option
+from onnxopt.cli.command import ProjectCommand
 from onnxopt.cli.files import refuse_models, refuse_unwritable, write_bytes
 from onnxopt.cli.options import (
     library_option,
@@ -17,10 +17,11 @@ from onnxopt.cli.options import (
     settings_of,
     tolerance_options,
 )
-from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
-from onnxopt.cli.values import NewFile
+from onnxopt.cli.values import NewFile, verify_dim_option
 from onnxopt.plaintext import counted
+
+# `onnxopt bisect IN`.
 
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
@@ -81,3 +82,24 @@ def bisect(
         say(f"no part of the model shows it by itself: {output} is not written")
     if not quiet:
         say(f"found by verifying {counted(found.runs, 'result')}")
+
+
+# `onnxopt reproduce DIR`.
+
+
+@click.command(epilog="Exit codes: 0 it does not fail here, 4 (or 1) it fails again, 2 the folder is not a reproducer.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def reproduce(folder: Path) -> None:
+    """Repeat the failure of a pass, saved by `optimize --reproducer DIR`.
+
+    \b
+    onnxopt optimize model.onnx out.onnx --reproducer crash
+    onnxopt reproduce crash
+    """
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline.reproducer import reproduce as run
+
+    error = run(folder)
+    if error is not None:
+        raise error
+    say(f"{folder}: does not fail here")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.completing import known_rules
 from onnxopt.cli.options import load_plugins, plugin_option
 from onnxopt.cli.say import say
+from onnxopt.cli.values import known_rules
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Pass

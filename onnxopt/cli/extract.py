@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.completing import known_values, names_option
 from onnxopt.cli.options import external_option
 from onnxopt.cli.say import say
-from onnxopt.cli.values import NewFile
+from onnxopt.cli.values import NewFile, known_values, names_option
 from onnxopt.errors import few
 from onnxopt.plaintext import counted
 

@@ -17,8 +17,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from onnxopt import __version__
-from onnxopt.cli.closed import open_closed
-from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
+from onnxopt.cli.say import open_closed, say, say_all, say_error, spell_out, styled
 from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, is_short, nearest, noted, refused
 from onnxopt.runtime import let_threads_sleep
 from onnxopt.startup.lazy_imports import import_onnx_in_parts, is_importing
@@ -29,7 +28,7 @@ _COMMANDS: Final = {
     "verify": ("onnxopt.cli.verify", "Compare the results of two models, output by output."),
     "bench": ("onnxopt.cli.bench", "Measure the latency of a model, or compare two models."),
     "stats": ("onnxopt.cli.stats", "Count the contents of a model, or compare two models."),
-    "diff": ("onnxopt.cli.diff", "Show the changes from one model to another."),
+    "diff": ("onnxopt.cli.stats", "Show the changes from one model to another."),
     "report": ("onnxopt.cli.report", "Show a model, or its optimization, in an HTML page."),
     "passes": ("onnxopt.cli.passes", "List the passes."),
     "explain": ("onnxopt.cli.explain", "Print the manual page of a pass or rule."),
@@ -40,7 +39,7 @@ _COMMANDS: Final = {
     "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
     "demo": ("onnxopt.cli.demo", "Optimize a small model supplied with onnxopt."),
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
-    "reproduce": ("onnxopt.cli.reproduce", "Repeat the failure of a pass."),
+    "reproduce": ("onnxopt.cli.bisect", "Repeat the failure of a pass."),
 }
 _ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
 _PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goes
@@ -315,7 +314,7 @@ def _asks_for_json(arguments: list[str]) -> bool:
     said = dict(pairwise(words))
     if "--format" in said or arguments[:1] != ["optimize"]:
         return said.get("--format") == "json"
-    from onnxopt.cli.project import find_settings
+    from onnxopt.cli.command import find_settings
 
     named = said.get("--project-file") or os.environ.get("ONNXOPT_PROJECT_FILE", "")
     if named and not os.path.isfile(named):  # a pipe, which would be waited for again

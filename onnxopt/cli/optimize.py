@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.completing import known_values, names_option
-from onnxopt.cli.feeds import input_option, verify_dim_option
+from onnxopt.cli.command import HeadedCommand, heading
 from onnxopt.cli.files import refuse_missing_folder, refuse_models, refuse_unwritable
-from onnxopt.cli.headings import HeadedCommand, heading
 from onnxopt.cli.options import (
     external_option,
     format_option,
@@ -31,10 +29,9 @@ from onnxopt.cli.options import (
     timeout_option,
     tolerance_options,
 )
-from onnxopt.cli.single import Single
-from onnxopt.cli.telling import Telling
-from onnxopt.cli.values import NewFile
-from onnxopt.cli.watching import WATCHES, Watch, instrument_options
+from onnxopt.cli.run import WATCHES, Single, Watch, instrument_options
+from onnxopt.cli.say import Telling
+from onnxopt.cli.values import NewFile, input_option, known_values, names_option, verify_dim_option
 from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
@@ -295,7 +292,7 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
 
 
 def _run_single(single: Single, source: str, destination: str) -> int:
-    from onnxopt.cli.streams import is_stream, streams
+    from onnxopt.cli.files import is_stream, streams
 
     if not (is_stream(source) or is_stream(destination)):
         try:

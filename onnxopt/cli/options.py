@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.completing import known_passes, known_rules, known_targets, names_option
+from onnxopt.cli.command import heading
 from onnxopt.cli.files import named_text
-from onnxopt.cli.headings import heading
 from onnxopt.cli.values import (
     Number,
     Size,
+    known_passes,
+    known_rules,
+    known_targets,
+    names_option,
     parse_config,
     parse_dims,
     parse_dims_or_free,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from onnxopt.cli.command import ProjectCommand
 from onnxopt.cli.options import library_option, pipeline_options, settings_of
-from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError

@@ -1,4 +1,4 @@
-"""The output of commands: single lines, in which names are escaped."""
+"""Output of commands: escaped lines on standard streams, and the settings of a run's output."""
 
 from __future__ import annotations
 
@@ -9,11 +9,37 @@ from codecs import register_error
 from collections.abc import Iterable
 from io import TextIOWrapper
 from itertools import islice
-from typing import Final, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from onnxopt.plaintext import harmless, line, printable
+from onnxopt.startup.record import record
+
+if TYPE_CHECKING:
+    from onnxopt.batch.budget import Budget
+
+
+# Standard streams closed before the start (`>&-`, a service, pythonw on Windows), for which Python has None.
+
+
+def open_closed() -> None:
+    """Open closed standard streams: reads return nothing, writes are dropped.
+
+    The lowest descriptors are then in use, so no model gets descriptor 1, to which libraries may print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  as long as the process lives
+
+
+def is_closed(name: str) -> bool:
+    """Returns whether the named standard stream was closed when Python started."""
+    return getattr(sys, f"__{name}__") is None
+
+
+# The output of commands: single lines, in which names are escaped.
 
 _TOGETHER: Final = 1000  # lines
 _ASCII: Final = "onnxopt_ascii"
@@ -116,3 +142,40 @@ def say_all(text: str, *, err: bool = False) -> None:
 def say_command(text: str, *, err: bool) -> None:
     """A command to the build, in a line."""
     click.echo(printable(text), err=err)
+
+
+# Output of a command's outcome.
+
+
+@record(frozen=True)
+class Telling:
+    """Settings of the output.
+
+    `format`: text or json. `junit`, `report`: files. `budgets`: limits. `quiet`: errors only. `data_on_stdout`: stdout
+    is used for the model. `verbose`: rules, and reasons for declining. `stats`: changes by operator.
+    """
+
+    format: str = "text"
+    junit: Path | None = None
+    report: Path | None = None
+    budgets: tuple[Budget, ...] = ()
+    quiet: bool = False
+    data_on_stdout: bool = False
+    verbose: int = 0
+    stats: bool = False
+
+    @property
+    def has_summary(self) -> bool:
+        """Returns whether GitHub's step summary is available."""
+        return bool(os.environ.get("GITHUB_STEP_SUMMARY"))
+
+    @property
+    def to_machines(self) -> bool:
+        """Returns whether programs read the output; an unverified result is then an error."""
+        environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
+        return bool(self.format != "text" or self.junit or environment)
+
+    @property
+    def wanted(self) -> bool:
+        """Returns whether the output has more than the lines of a single run."""
+        return bool(self.to_machines or self.budgets)

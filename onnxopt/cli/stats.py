@@ -1,22 +1,26 @@
-"""`onnxopt stats A [B]` and `onnxopt diff`."""
+"""`onnxopt stats A [B]`, `onnxopt diff A B`, and the changes of a run by operator (`--stats`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from onnxopt.cli.files import json_text
 from onnxopt.cli.options import apply_all, dim_option, format_option, shape_option
+from onnxopt.cli.report import tell_page
 from onnxopt.cli.say import say, say_all
+from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError, few
 
 if TYPE_CHECKING:
     from onnxopt.analysis.stats import ModelStats
 
+
+# `onnxopt stats A [B]` and `onnxopt diff`.
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -120,3 +124,72 @@ def _bounds(models: Sequence[ModelStats]) -> str:
         "peak memory": [int(not w.peak_exact) for w in works],
     }
     return "".join(f"lower bound,{name},{','.join(map(str, row))}\n" for name, row in rows.items() if any(row))
+
+
+# `onnxopt diff A B`.
+
+
+@click.command(epilog="Exit codes: 0 done, also where the models differ, 2 wrong usage, unreadable input or page.")
+@click.argument("a", metavar="A", type=click.Path(path_type=Path))
+@click.argument("b", metavar="B", type=click.Path(path_type=Path))
+@counting_options
+@click.option("--html", type=NewFile(), metavar="FILE.html", help="Write a page with both graphs side by side, too.")
+def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
+    """Show the changes from model A to model B: operators, parameters, bytes, work, inputs and outputs.
+
+    The page also has both graphs, node by node, and changed weights. The models are not run: `onnxopt verify A B`
+    checks whether both compute the same, `onnxopt report A B` lists the changes of each pass.
+
+    \b
+    onnxopt diff model.onnx model.opt.onnx
+    onnxopt diff old.onnx new.onnx --html diff.html
+    onnxopt diff old.onnx new.onnx --format markdown
+    """
+    tell_counts(a, b, **counting)
+    if html is not None:
+        from onnxopt.api.page import diff as make_page
+        from onnxopt.reporting.progress import Progress
+
+        with Progress() as progress:
+            page = make_page(a, b, html, progress=progress.phase)
+        tell_page(page, html, err=True)
+
+
+# `--stats`: the changes of a run by operator, in a terminal and in GitHub's step summary.
+
+_MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link
+_MAX_MODELS: Final = 20  # models in a step summary: a page takes 1 MiB
+
+
+def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
+    """Print the table of changes of a report (`api.Report.to_dict()`)."""
+    if (found := _both(report)) is not None:
+        from onnxopt.reporting.stats_table import diff
+        from onnxopt.reporting.terminal import Terminal
+
+        Terminal(stderr=err).print(diff(*found))
+
+
+def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
+    """Folded tables, of the first models."""
+    from html import escape
+
+    from onnxopt.reporting.stats_text import markdown
+
+    parts = []
+    for outcome in outcomes[:_MAX_MODELS]:
+        if outcome["report"] is not None and (found := _both(outcome["report"])) is not None:
+            name = escape(found[1].path or found[0].path).translate(_MARKS)
+            parts.append(f"<details><summary>what changed in {name}</summary>\n\n{markdown(*found)}\n\n</details>\n")
+    return "\n".join(parts)
+
+
+def _both(report: dict[str, Any]) -> tuple[ModelStats, ModelStats] | None:
+    stats = report.get("stats")
+    if not stats:
+        return None
+    from onnxopt.analysis.stats import ModelStats
+    from onnxopt.plaintext import cleaned
+
+    before, after = (cleaned(ModelStats(**stats[which])) for which in ("before", "after"))
+    return before, after

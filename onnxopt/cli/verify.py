@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.completing import known_cases, names_option
 from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
@@ -27,6 +26,7 @@ from onnxopt.cli.options import (
     tolerance_options,
 )
 from onnxopt.cli.say import say, say_all
+from onnxopt.cli.values import known_cases, names_option
 from onnxopt.errors import UsageError, nearest_file
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.completing import known_rules
+from onnxopt.cli.command import ProjectCommand
 from onnxopt.cli.files import refuse_swapped
 from onnxopt.cli.options import make_options, pipeline_options
-from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say, say_lines
+from onnxopt.cli.values import known_rules
 from onnxopt.errors import UsageError, any_of
 from onnxopt.plaintext import counted
 

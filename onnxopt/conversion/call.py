@@ -1,16 +1,241 @@
-"""A node for the table of older forms: operands, attributes with defaults, constants, types."""
+"""A node in conversion: known values, operands and attributes, new nodes; and the table of older forms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from onnx import NodeProto
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from onnxopt.conversion.known import Known
-from onnxopt.conversion.steps import Steps
-from onnxopt.graph.schema import attribute_default
-from onnxopt.proto.messages import Array, attribute_value, make_attribute, type_name
+from onnxopt.graph.schema import attribute_default, find_schema
+from onnxopt.proto.messages import (
+    Array,
+    array_to_tensor,
+    attribute_value,
+    body_graphs,
+    is_external,
+    make_attribute,
+    make_node,
+    numpy_dtype,
+    tensor_bytes,
+    tensor_to_array,
+    tensor_type,
+    tensor_type_proto,
+    tensor_value_info,
+    type_name,
+)
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+    from onnxopt.graph.value import Value
+
+
+# Names, constants, element types and shapes of the values of a model in conversion.
+#
+# A name of different values in two bodies is known as neither.
+
+DATA_UP_TO: Final = 1 << 10  # bytes: converters read constants such as scales and axes; weights stay where they are
+Dims = tuple[int | str | None, ...]
+
+
+def skeleton(proto: ModelProto) -> ModelProto:
+    """Return the model with an input in place of each large initializer. Names and nodes are the same."""
+    skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
+    skeleton.opset_import.extend(proto.opset_import)
+    graph, source = skeleton.graph, proto.graph
+    graph.name = source.name or "main"
+    graph.node.extend(source.node)
+    graph.input.extend(source.input)
+    graph.output.extend(source.output)
+    given = {i.name for i in source.input}
+    for tensor in source.initializer:
+        if tensor.name in given:
+            continue
+        if _is_large(tensor):
+            graph.input.append(tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            graph.initializer.append(tensor)
+    for sparse in source.sparse_initializer:
+        graph.input.append(tensor_value_info(sparse.values.name, sparse.values.data_type, sparse.dims))
+    return skeleton
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return bool(is_external(tensor)) or tensor_bytes(tensor.data_type, tensor.dims) > DATA_UP_TO
+
+
+class Known:
+    """Facts of one model. `reads`: names read by nodes or callers."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self.reads: set[str] = set()
+        self._names: set[str] = set()
+        self._twice: set[str] = set()  # names of values of two bodies
+        self._constants: dict[str, TensorProto | AttributeProto] = {}
+        self._types: dict[str, TypeProto | None] = {}
+        self._values: dict[str, Value] = {}
+        self._sizes: ShapeData
+        self._learn(proto.graph, {i.name for i in proto.graph.input} if proto.ir_version >= 4 else set())
+
+    def _learn(self, graph: GraphProto, overridden: set[str]) -> None:
+        outputs = {name for node in graph.node for name in node.output if name}
+        names = outputs.union(v.name for v in (*graph.input, *graph.initializer))
+        self._twice |= self._names & names
+        self._names |= names
+        self.reads.update(o.name for o in graph.output)
+        for tensor in graph.initializer:
+            if tensor.name not in overridden and not _is_large(tensor):
+                self._constants[tensor.name] = tensor
+        for node in graph.node:
+            self.reads.update(node.input)
+            self._hold(node)
+            for _, body in body_graphs(node):
+                self._learn(body, set())
+
+    def _hold(self, node: NodeProto) -> None:
+        """Keep the value of a Constant."""
+        if node.op_type == "Constant" and node.output and node.attribute and not _is_large(node.attribute[0].t):
+            self._constants[node.output[0]] = node.attribute[0]
+
+    def fresh(self, name: str) -> str:
+        """Return a new name, derived from `name`."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+    def constant(self, name: str) -> Array | None:
+        """Return the array of a small constant, or of integers that are the same in each run; None for other values."""
+        import numpy as np
+
+        held = self._held(name)
+        content = self.content(name) if held is None else None
+        if content is None or not all(isinstance(n, int) for n in content.flat):
+            return held
+        return np.array(content.tolist(), numpy_dtype(self.element_type(name))).reshape(content.shape)
+
+    def content(self, name: str) -> Array | None:
+        """Return the elements of a small integer tensor, as numbers and expressions of sizes; None if unknown."""
+        held, value = self._held(name), self._value(name)
+        return held.astype(object) if held is not None else self._sizes.content(value) if value is not None else None
+
+    def sizes(self, name: str) -> tuple[Any, ...] | None:
+        """Return the dims of a value, as numbers and expressions of sizes; None if the rank is unknown.
+
+        Equal expressions are equal sizes; equal names in a body need not be.
+        """
+        value = self._value(name)
+        if value is not None:
+            return self._sizes.shape(value)
+        dims = self.shape(name)
+        return dims if dims is not None and all(isinstance(d, int) for d in dims) else None
+
+    def _held(self, name: str) -> Array | None:
+        import numpy as np
+
+        held = self._constants.get(name) if name not in self._twice else None
+        if held is None:
+            return None
+        return tensor_to_array(held) if isinstance(held, TensorProto) else np.asarray(attribute_value(held))
+
+    def _value(self, name: str) -> Value | None:
+        return self._values.get(name) if name not in self._twice else None
+
+    def infer(self, proto: ModelProto) -> None:
+        """Infer the types of all values of `proto`, the model, and the elements of small integer tensors."""
+        from onnxopt.analysis import types
+        from onnxopt.analysis.shapes.sweep import ShapeData
+        from onnxopt.graph.reader import read_model
+        from onnxopt.proto.inference import infer_shapes, inferable
+
+        light = skeleton(proto)
+        try:
+            self._declared(infer_shapes(inferable(light)).graph)
+        except Exception:  # inference is an optional source of facts: a model it cannot read has none
+            self._declared(light.graph)
+        model = read_model(light)
+        types.update(model)
+        self._sizes = ShapeData()
+        for scope in reversed([*model.scopes()]):  # bodies after what is around them
+            found = (v for node in self._sizes.sweep(scope) for v in node.outputs if v is not None)
+            for value in (*scope.inputs, *found):
+                self._values[value.name] = value
+                before = self._types.get(value.name)
+                if types.dtype(value) and (before is None or not before.tensor_type.HasField("shape")):
+                    if value.name not in self._types or before is not None:
+                        self._types[value.name] = tensor_type_proto(types.dtype(value), types.shape(value))
+
+    def _declared(self, graph: GraphProto) -> None:
+        for tensor in graph.initializer:
+            self._type(tensor.name, tensor_type_proto(tensor.data_type, tuple(tensor.dims)))
+        for info in {i.name: i for i in (*graph.output, *graph.value_info, *graph.input)}.values():
+            self._type(info.name, info.type)
+        for node in graph.node:
+            for _, body in body_graphs(node):
+                self._declared(body)
+
+    def _type(self, name: str, found: TypeProto) -> None:
+        if found.WhichOneof("value"):
+            self._types[name] = found if self._types.get(name, found) == found else None
+
+    def infer_made(self, node: NodeProto, opset: int) -> None:
+        """Infer the types of the results of a new node from the types of the operands."""
+        from onnxopt.proto.inference import infer_call
+
+        self._hold(node)
+        schema = find_schema(node.op_type, opset)
+        given = {name: self._types.get(name) for name in node.input if name}
+        types = {name: found for name, found in given.items() if found is not None}
+        if schema is None or len(types) < len(given) or body_graphs(node):
+            return
+        data = {}
+        for name in given:
+            if (array := self.constant(name)) is not None:
+                data[name] = array_to_tensor(array, name)
+        try:
+            found = infer_call(schema, node, types, data, opset)
+        except Exception:  # as above
+            return
+        for name, kind in found.items():
+            self._types.setdefault(name, kind)
+
+    def kind(self, name: str) -> TypeProto | None:
+        return self._types.get(name)
+
+    def element_type(self, name: str) -> int:
+        """Return the element type of a tensor; 0 for an unknown type and for other values."""
+        found = self._types.get(name)
+        return tensor_type(found)[0] if found is not None else 0
+
+    def shape(self, name: str) -> Dims | None:
+        found = self._types.get(name)
+        return tensor_type(found)[1] if found is not None else None
+
+
+# New nodes in place of a node.
+
+
+class Steps:
+    """A list of new nodes of the standard, each with a single result. Names of results derive from `base`."""
+
+    def __init__(self, known: Known, base: str) -> None:
+        self._known, self._base = known, base
+        self.nodes: list[NodeProto] = []
+
+    def __call__(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of the result: `name`, or a new name."""
+        node = make_node(op, "", "", attributes)
+        node.input.extend(inputs)
+        node.output.append(name or self._known.fresh(f"{self._base}_{op.lower()}"))
+        self.nodes.append(node)
+        return str(node.output[0])
+
+    def constant(self, array: Any, dtype: Any = np.int64) -> str:
+        return self("Constant", value=np.array(array, dtype))
+
+
+# A node for the table of older forms: operands, attributes with defaults, constants, types.
 
 
 class Unsayable(Exception):
@@ -101,3 +326,24 @@ class Call:
         self.op.nodes.clear()
         self.op("Cast", result, to=narrow, name=self.made[0])
         return [*nodes, *self.op.nodes]
+
+
+# Forms of operators before an opset that changed them, by operator and opset.
+
+Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]
+TABLE: Final[dict[tuple[str, int], Form]] = {}  # by operator, and the opset that changed the operator
+
+
+def before(since: int, *ops: str) -> Callable[[Form], Form]:
+    """Return a decorator that enters a function as the form of these operators before the opset `since`.
+
+    The first line of a form is its equation. A form returns nodes of the opset before, or None if the schemas of the
+    standard decide: if the operator only takes more types since, or has an attribute whose default is the older
+    behaviour. It raises Unsayable if the operator was not able to do the same.
+    """
+
+    def enter(form: Form) -> Form:
+        TABLE.update(dict.fromkeys(((op, since) for op in ops), form))
+        return form
+
+    return enter

@@ -1,4 +1,4 @@
-"""What lies between values of a model, as a model of its own."""
+"""Extraction of the part of a model between values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.cut import Cut, cut, opened_as
@@ -15,10 +15,49 @@ from onnxopt.analysis.stats import file_bytes
 from onnxopt.analysis.submodel import submodel
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input
+from onnxopt.pipeline import PassContext, execute, parse_pipeline
 from onnxopt.proto.messages import type_proto_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+
+# Types and shapes of a model's values, as far as its shape arithmetic says them.
+
+# What computes shapes, and nothing that changes which values there are.
+_SHAPES: Final = (
+    "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,neutral-operands,constant-folding,"
+    "inline-branches)"
+)
+
+
+def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
+    """Give the values of `model` the types and shapes they have in a copy, which `again` makes, once its shape
+    arithmetic is constant: inference alone does not see through it. A value keeps its name, and what has the name its
+    shape."""
+    import onnxopt.passes  # noqa: F401 - registers them
+
+    types.update(model)
+    if all(types.static_shape(v) is not None for node in model.nodes() for v in node.outputs if v is not None):
+        return
+    folded = again()
+    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
+    types.update(folded)
+    known: dict[str, Value] = {}
+    for scope in folded.scopes():
+        known |= scope.initializers
+        known |= {v.name: v for node in scope for v in node.outputs if v is not None}
+    for node in model.nodes():
+        for v in node.outputs:
+            same = known.get(v.name) if v is not None else None
+            if v is None or same is None:
+                continue
+            shape = types.shape(same)
+            if shape is not None and types.static_shape(v) is None:
+                v.dtype, v.shape = types.dtype(same), shape
+
+
+# What lies between values of a model, as a model of its own.
 
 
 @dataclass(frozen=True)
@@ -125,10 +164,6 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     if not _proven(inner):
         learn_shapes(model.graph)
     if not _proven(inner):
-        from onnxopt.conversion.shape_refinement import (
-            settle_shapes,  # here, as the passes take longer to import than most parts to extract
-        )
-
         settle_shapes(model, lambda: opened_as(again(), found))
         learn_shapes(model.graph)
     return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)

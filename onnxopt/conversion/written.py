@@ -1,15 +1,20 @@
-"""Forms of operators absent from older opsets, as runtimes recognize the forms: norms, Gelu, Trilu and AffineGrid."""
+"""Forms of operators absent from older opsets: norms, Gelu, Trilu, AffineGrid, RotaryEmbedding, Einsum, quantizers."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxopt.conversion.boundaries import before
-from onnxopt.conversion.call import Call, Unsayable
+from onnxopt.analysis.shapes.symbolic import Size
+from onnxopt.conversion.call import Call, Unsayable, before
+from onnxopt.operators.operands import Equation, Letters, read_equation
+from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import numpy_dtype
+
+# Forms of operators absent from older opsets, as runtimes recognize the forms: norms, Gelu, Trilu and AffineGrid.
 
 
 class _Wide:
@@ -137,3 +142,174 @@ def _affine_grid(call: Call) -> list[NodeProto]:
         terms.append(op("Mul", column, factor))
     op("Sum", *terms, name=call.made[0])
     return op.nodes
+
+
+# RotaryEmbedding, written out.
+
+
+@before(23, "RotaryEmbedding")
+def _rotary_embedding(call: Call) -> list[NodeProto]:
+    """RotaryEmbedding(x, cos, sin) = Concat(cos·a - sin·b, sin·a + cos·b, rest), where x = Concat(a, b, rest).
+
+    With `interleaved`, elements of a and b alternate. The last of three axes joins all heads.
+    """
+    op, x, positions = call.op, call.input(0), call.input(3)
+    flat = call.rank() == 3
+    heads = 2 if flat else 1
+    if flat:
+        x = op("Reshape", x, op.constant([0, 0, call.attr("num_heads"), -1]))
+    tables = [op("Gather", call.input(i), positions) if positions else call.input(i) for i in (1, 2)]
+    rotated, last, step = call.attr("rotary_embedding_dim"), op.constant([-1]), op.constant([2])
+    zero, end = op.constant([0]), op.constant([2**62])
+    half = op.constant([rotated // 2]) if rotated else op("Slice", op("Shape", tables[0]), last, end)
+    whole, inner = op.constant([rotated]), x
+    if rotated:
+        inner = op("Slice", x, zero, whole, last)
+        tables = [op("Slice", t, zero, half, last) for t in tables]
+    cos, sin = (op("Unsqueeze", t, op.constant([heads])) for t in tables)
+    if call.attr("interleaved"):
+        a, b = (op("Slice", inner, start, end, last, step) for start in (zero, op.constant([1])))
+    else:
+        a, b = op("Slice", inner, zero, half, last), op("Slice", inner, half, end, last)
+    real = op("Sub", op("Mul", cos, a), op("Mul", sin, b))
+    imaginary = op("Add", op("Mul", sin, a), op("Mul", cos, b))
+    if call.attr("interleaved"):
+        pairs = op("Concat", op("Unsqueeze", real, last), op("Unsqueeze", imaginary, last), axis=-1)
+        parts = [op("Reshape", pairs, op("Shape", inner))]
+    else:
+        parts = [real, imaginary]
+    if rotated:
+        parts.append(op("Slice", x, whole, end, last))
+    y = op("Concat", *parts, axis=-1, name="" if flat else call.made[0])
+    if flat:
+        op("Reshape", y, op("Shape", call.input(0)), name=call.made[0])
+    return op.nodes
+
+
+# Einsum, written out as products of matrices.
+
+Operand: TypeAlias = tuple[str, Letters]  # name and axes of a value
+
+
+@before(12, "Einsum")
+def _einsum(call: Call) -> list[NodeProto]:
+    """Einsum(x, y) = Transpose(ReduceSum(MatMul(x', y'))), where x' and y' have the axes in one order."""
+    names = [call.input(i) for i in range(len(call.node.input))]
+    equation = read_equation(call.attr("equation"), [call.rank(i) for i in range(len(names))])
+    if equation is None or equation.has_diagonal:
+        raise Unsayable(f"the equation {call.attr('equation')} is not said by other operators")
+    steps, result = _Steps(call, equation), equation.result
+    found, *others = zip(names, equation.terms)
+    for i, other in enumerate(others):
+        found = steps.product(found, other, {*result}.union(*equation.terms[i + 2 :]))
+    x, letters = steps.summed(found, result)
+    call.op("Transpose", x, perm=[letters.index(c) for c in result], name=call.made[0])
+    return call.op.nodes
+
+
+class _Steps:
+    """The nodes of one Einsum. `_sizes`: the sizes of each letter's axes, None for an unknown size."""
+
+    def __init__(self, call: Call, equation: Equation) -> None:
+        self._op = call.op
+        self._sizes: dict[str, set[Size | None]] = {}
+        for name, letters in zip(call.node.input, equation.terms):
+            for letter, size in zip(letters, call.known.sizes(name) or [None] * len(letters)):
+                self._sizes.setdefault(letter, set()).add(size)
+
+    def product(self, x: Operand, y: Operand, kept: Collection[str]) -> Operand:
+        """Return the product of two operands, summed over all axes but the `kept` letters."""
+        x, y = self.summed(x, {*kept, *y[1]}), self.summed(y, {*kept, *x[1]})
+        both = [c for c in x[1] if c in y[1]]
+        row = [c for c in x[1] if c not in both][-1:]
+        column = [c for c in y[1] if c not in both][-1:]
+        inner = [c for c in both if c not in kept and self._is_one_size(c)][-1:]
+        outer = [c for c in dict.fromkeys(x[1] + y[1]) if c not in row + column + inner]
+        row, column, inner = row or [""], column or [""], inner or [""]
+        made = self._op("MatMul", self._ordered(x, outer + row + inner), self._ordered(y, outer + inner + column))
+        return self.summed((made, (*outer, *row, *column)), kept)
+
+    def _is_one_size(self, letter: str) -> bool:
+        """Return whether all axes of this letter have the same known size: MatMul repeats no axis of one element."""
+        return len(self._sizes[letter]) == 1 and None not in self._sizes[letter]
+
+    def summed(self, x: Operand, kept: Collection[str]) -> Operand:
+        """Return the sum over all axes but the `kept` letters."""
+        name, letters = x
+        axes = [i for i, c in enumerate(letters) if c not in kept]
+        left = tuple(c for c in letters if c in kept)
+        return (self._op("ReduceSum", name, axes=axes, keepdims=0), left) if axes else x
+
+    def _ordered(self, x: Operand, order: list[str]) -> str:
+        """Return the value with the axes in this order; letters that the value lacks get an axis of one element."""
+        name, letters = x
+        perm = [letters.index(c) for c in order if c in letters]
+        if perm != sorted(perm):
+            name = self._op("Transpose", name, perm=perm)
+        axes = [i for i, c in enumerate(order) if c not in letters]
+        return self._op("Unsqueeze", name, axes=axes) if axes else name
+
+
+# Older forms of QuantizeLinear and DequantizeLinear.
+
+
+@before(13, "DequantizeLinear")
+def _dequantized(call: Call) -> list[NodeProto]:
+    """DequantizeLinear(x, s, z; axis) = (x - z) · s; before, no attribute `axis`."""
+    if _is_single(call):
+        return call.rewritten(without=["axis"])
+    x, scale, zero = (call.input(i) for i in range(3))
+    kind = call.needed_type(1)
+    found = call.cast(x, kind)
+    if zero:
+        found = call.op("Sub", found, _column(call, call.cast(zero, kind)))
+    call.op("Mul", found, _column(call, scale), name=call.made[0])
+    return call.op.nodes
+
+
+@before(13, "QuantizeLinear")
+def _quantized(call: Call) -> list[NodeProto]:
+    """QuantizeLinear(x, s, z; axis) = Cast(Clip(Round(x / s) + z)); before, no attribute `axis`."""
+    if _is_single(call):
+        return call.rewritten(without=["axis"])
+    x, scale, zero = (call.input(i) for i in range(3))
+    kind, own = call.needed_type(2) if zero else TensorProto.UINT8, call.needed_type(0)
+    found = call.op("Round", call.op("Div", x, _column(call, scale)))
+    if zero:
+        found = call.op("Add", found, _column(call, call.cast(zero, own)))
+    bounds = BY_CODE[kind].integers
+    limits = [call.op.constant(n, numpy_dtype(own)) for n in bounds]
+    call.op("Cast", call.op("Clip", found, *limits), to=kind, name=call.made[0])
+    return call.op.nodes
+
+
+def _is_single(call: Call) -> bool:
+    """Return whether a single scale applies to all elements."""
+    return call.rank(1) == 0 or call.size(0, 1) == 1
+
+
+def _column(call: Call, name: str) -> str:
+    """Return the value with a size for each axis from `axis` on, to broadcast along `axis`."""
+    rank = call.rank()
+    return call.op("Reshape", name, call.op.constant([-1] + [1] * (rank - 1 - call.attr("axis") % rank)))
+
+
+@before(21, "QuantizeLinear")
+def _zero_point(call: Call) -> list[NodeProto] | None:
+    """QuantizeLinear(x, s; output_dtype) = QuantizeLinear(x, s, 0)."""
+    kind = call.attr("output_dtype")
+    if not kind:
+        return None
+    if call.input(2):
+        return call.rewritten(without=["output_dtype"])
+    if call.rank(1) > 0:
+        raise Unsayable("there is no zero point for each scale")
+    zero = call.op.constant(0, numpy_dtype(kind))
+    return call.rewritten(inputs=[*call.node.input[:2], zero], without=["output_dtype"])
+
+
+@before(23, "DequantizeLinear")
+def _of_its_scale(call: Call) -> list[NodeProto] | None:
+    """DequantizeLinear(x, s; output_dtype) = DequantizeLinear(x, s), of the type of s."""
+    given = call.attr("output_dtype")
+    return call.rewritten(without=["output_dtype"]) if given and given == call.element_type(1) else None

@@ -1,7 +1,6 @@
 """Optimization of a file or an in-memory model: options, a single run, and results."""
 
-from onnxopt.optimizer.attempt import attempt, optimize_model
+from onnxopt.optimizer.attempt import DifferentResult, Report, RolledBack, attempt, optimize_model
 from onnxopt.optimizer.options import OptimizeOptions
-from onnxopt.optimizer.results import DifferentResult, Report, RolledBack
 
 __all__ = ["DifferentResult", "OptimizeOptions", "Report", "RolledBack", "attempt", "optimize_model"]

@@ -1,28 +1,158 @@
-"""A single run of the passes on a file or an in-memory model."""
+"""A single run of the passes on a file or an in-memory model, and the report of the run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
+from onnxopt.errors import InvariantError, ModelError, OnnxOptError, UsageError, VerificationError, file_path
 from onnxopt.graph.dims import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.io.load import Watch
 from onnxopt.optimizer.options import OptimizeOptions
-from onnxopt.optimizer.results import DifferentResult, Report
 from onnxopt.pipeline import Instrument, Pass, PassContext, PipelineReport, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
-from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, VerifyOptions
+from onnxopt.pipeline.records import WRONG, Site
+from onnxopt.plaintext import cleaned, counted
+from onnxopt.startup.record import plain, record
+from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, PROVEN, UNVERIFIED, WITHIN_NOISE, VerifyOptions
 
 if TYPE_CHECKING:
-    from onnxopt.conversion.int64_left import Int64
     from onnxopt.graph import Model
+    from onnxopt.optimizer.forms import Choice
+    from onnxopt.optimizer.remarks import Int64
     from onnxopt.verification import Verification, Verifier
+
+
+# Results of an optimization: the report, and the error of a refused result.
+
+
+@record
+class RolledBack:
+    """A rewrite left out. Without `value`, the whole rule or pass."""
+
+    pass_text: str
+    rule: str  # empty for a pass without rules
+    scope: str
+    match: list[str]
+    message: str
+    value: str = ""  # made by the rewritten node
+    fault: str = WRONG  # effect on the result
+
+    @property
+    def name(self) -> str:
+        """The name for `--disable`."""
+        return self.rule or self.pass_text.partition("{")[0]
+
+    @property
+    def site(self) -> Site | None:
+        """The excluded match; None for the whole rule or pass."""
+        return Site(self.name, self.value, self.scope, f"left out: {self.fault}") if self.value else None
+
+
+@record
+class Report:
+    """The report of an optimization. Bytes include the data files of the model. `verification` is None if not
+    requested, or without changes (`changed`)."""
+
+    source: str
+    destination: str
+    pipeline: PipelineReport
+    bytes_before: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    changed: bool = True  # False: all computations are unchanged, node by node
+    verification: Verification | None = None
+    phases: dict[str, float] = field(default_factory=dict)  # by phase
+    rolled_back: list[RolledBack] = field(default_factory=list)
+    fixed_dims: dict[str, int] = field(default_factory=dict)  # {dynamic dim: fixed size}
+    freed_dims: dict[str, int] = field(default_factory=dict)  # {symbol: size replaced}
+    int64: Int64 | None = None  # values that stay int64, although requested as int32
+    stats: dict[str, Any] | None = None  # `ModelStats` before and after, if requested
+    target: str = "any"
+    choices: list[Choice] = field(default_factory=list)  # made for the target
+    brought_in: int = 0  # small external tensors now inside the model, as runtimes require
+    data: list[str] = field(default_factory=list)  # data files read by the result, by name in its folder
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result computes the original's function: unchanged, or proven by verification."""
+        return not self.changed or (self.verification is not None and self.verification.ok)
+
+    def remarks(self, options: OptimizeOptions, plugins: Sequence[str] = ()) -> list[str]:
+        """Return warnings and hints about a run with `options` and the loaded `plugins`."""
+        if not (self.rolled_back or options.disable or plugins):
+            return []
+        from onnxopt.optimizer.remarks import remarks
+
+        return remarks(self, options, plugins)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(plain(self))
+
+    def __str__(self) -> str:
+        """Return the lines printed by the command."""
+        from onnxopt.reporting.plain import left_out, lines
+
+        data = self.to_dict()
+        return "\n".join([*lines(data), *left_out(cleaned(data["rolled_back"]))])
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        from onnxopt.reporting.html.figures import table
+
+        return table(self.to_dict())
+
+    def __repr__(self) -> str:
+        nodes = f"{self.pipeline.nodes_before:,} → {counted(self.pipeline.nodes_after, 'node')}"
+        return f"Report({nodes}{f', {self.verification.status}' if self.verification else ''})"
+
+
+class DifferentResult(VerificationError):
+    """The result differs from the original, or is not proven although required. Nothing was written.
+
+    `report` gives the details.
+    """
+
+    def __init__(self, report: Report) -> None:
+        verification = report.verification
+        assert verification is not None
+        what, hint = _REFUSED[verification.status]
+        hint = verification.hint or hint
+        if verification.status == UNVERIFIED:
+            hint = "; ".join(filter(None, [hint, "--allow-unverified, without --strict, writes it all the same"]))
+        super().__init__(f"{report.source}: {what}: {verification.message}", hint)
+        if not self.hint.startswith(_NOT_WRITTEN):
+            self.hint = f"{_NOT_WRITTEN}; {self.hint}"
+        self.report = report
+
+
+class ConversionFault(ModelError):
+    """The opset conversion alone makes a model with a different function."""
+
+    def __init__(self, message: str, hint: str, own: int) -> None:
+        super().__init__(message, hint)
+        self.own = own  # the model's opset
+
+
+_NOT_WRITTEN = "nothing was written"
+_REFUSED = {
+    DIFFERENT: ("the result differs from the original", "`onnxopt bisect` finds the rewrite; report it"),
+    LOADS_PLAIN: ("the result loads without optimizations only", "find the pass with --disable NAME, and report it"),
+    WITHIN_NOISE: (
+        "the result is within rounding noise only, which --strict refuses",
+        "--rtol says how much an output may differ, -O1 changes no bit",
+    ),
+    INCONCLUSIVE: ("verification is inconclusive, which --strict refuses", "give real data with --input"),
+    UNVERIFIED: ("the result is not verified, which --strict and builds refuse", ""),
+}
+
+
+# A single run of the passes on a file or an in-memory model.
 
 Progress = Callable[[str], None]
 
@@ -63,7 +193,7 @@ def _with_names(options: OptimizeOptions, model: Model) -> OptimizeOptions:
     """Return the options with names in place of positions. Raises UsageError for a name that the model cannot have."""
     if not options.rename:
         return options
-    from onnxopt.conversion.rename import checked_names
+    from onnxopt.optimizer.finish import checked_names
 
     return replace(options, rename=checked_names(model, options.rename))
 
@@ -74,17 +204,17 @@ def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
     outputs: declare shapes of outputs, as sizes were given.
     """
     if outputs or options.infer_shapes:
-        from onnxopt.optimizer.declared import declare_outputs, declare_values
+        from onnxopt.optimizer.finish import declare_outputs, declare_values
 
         declare_outputs(model)
         if options.infer_shapes:
             declare_values(model)
     if options.rename:
-        from onnxopt.conversion.rename import rename
+        from onnxopt.optimizer.finish import rename
 
         rename(model, options.rename)
     if options.name_nodes:
-        from onnxopt.conversion.name_nodes import name_nodes
+        from onnxopt.optimizer.finish import name_nodes
 
         name_nodes(model)
 
@@ -179,7 +309,7 @@ def attempt(
                 progress("verifying")
                 judge.progress = lambda done: progress(f"verifying {done:.0%}")
             if changed and report.bytes_after - report.bytes_before >= _GROWN:
-                from onnxopt.optimizer.growth import growth
+                from onnxopt.optimizer.remarks import growth
 
                 # While the verifier runs both models.
                 report.pipeline.warnings += growth(report, source, options, judge is not None)
@@ -193,7 +323,7 @@ def attempt(
                     raise
                 verdict = let_in(verdict, options.allow_domains)
                 if verdict.status == DIFFERENT and (options.target_opset or options.chosen or options.make_dynamic):
-                    from onnxopt.optimizer.conversion import judged
+                    from onnxopt.optimizer.remarks import judged
 
                     verdict = judged(verdict, staged.path, source, options, judge)
                 report.verification = verdict
@@ -210,7 +340,7 @@ def attempt(
 def _int64_left(model: Model, before: int, options: OptimizeOptions) -> Int64 | None:
     if not options.int32:
         return None
-    from onnxopt.conversion.int64_left import int64_left
+    from onnxopt.optimizer.remarks import int64_left
 
     return int64_left(model, before, keep_io=options.keep_io)
 

@@ -233,7 +233,7 @@ class OptimizeOptions:
             told = list(strip_qdq(model, self.keep))
         int64 = 0
         if self.int32:
-            from onnxopt.conversion.int64_left import count_int64
+            from onnxopt.optimizer.remarks import count_int64
 
             int64 = count_int64(model)
             if model.functions:

@@ -1,18 +1,35 @@
-"""Warnings and hints about an optimization, besides its report: parts left out, and requests without effect."""
+"""Remarks about a result: rewrites left out, growth, faults of an opset conversion, int64 values left."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.errors import OnnxOptError, UsageError, few
+from onnxopt.analysis import types
+from onnxopt.analysis.int64 import INT64, int64_values
+from onnxopt.conversion.opset import opset_of
+from onnxopt.errors import ModelError, OnnxOptError, UsageError, few
+from onnxopt.graph import Model, Value
+from onnxopt.io import Staged
+from onnxopt.io.load import read_proto
+from onnxopt.optimizer.attempt import ConversionFault
 from onnxopt.optimizer.options import OptimizeOptions
+from onnxopt.passes.conversions import Int64Plan
+from onnxopt.pipeline import execute
+from onnxopt.startup.record import record
+from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
+from onnxopt.verification.missing import missing
 
 if TYPE_CHECKING:
-    from onnxopt.optimizer.results import Report, RolledBack
+    from onnxopt.optimizer.attempt import Report, RolledBack
+    from onnxopt.pipeline import PassReport
+
+
+# Warnings and hints about an optimization, besides its report: parts left out, and requests without effect.
 
 _MAX_SITES: Final = 3  # in a hint
 
@@ -89,3 +106,159 @@ def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
         yield f"warning: --plugin {few(plugins)}: no pass is registered there; @register above it does that"
     elif not any(name in asked for name in names):
         yield f"warning: --plugin {few(plugins)}: {few(names)} did not run; --with {names[0]} adds it"
+
+
+# Explanation of a result larger than its original, with options to avoid growth.
+
+_PERCENT: Final = 1  # of the file; less growth is ignored
+_MAX_NAMED: Final = 3
+_REMEDIES: Final = {"constant-folding": "--max-constant-bytes 0"}  # default: leave the pass out
+
+
+def growth(report: Report, source: str | Path, options: OptimizeOptions, repeat: bool) -> list[str]:
+    """Return a line with the growth, the passes that added constants, and options to avoid them; [] for little growth.
+
+    repeat: run the passes again to measure bytes, not measured in the first run. Runs are deterministic.
+    """
+    more = report.bytes_after - report.bytes_before
+    if more < report.bytes_before * _PERCENT // 100:
+        return []
+    from onnxopt.reporting.plain import size
+
+    passes = report.pipeline.passes
+    said = f"the file is {size(more)} larger than the original"
+    if not repeat and not any(p.bytes for p in passes):
+        return [f"{said}; --max-constant-bytes 0 keeps constants small, verification names the pass"]
+    try:
+        passes = passes if any(p.bytes for p in passes) else _measured(source, options)
+    except OnnxOptError:  # the file changed in the meantime
+        return []
+    grown = sorted((p for p in passes if -p.bytes > more // 10), key=lambda p: p.bytes)[:_MAX_NAMED]
+    if not grown:
+        return [f"{said}: what was converted or put inline takes more room"]
+    added = " and ".join(f"{p.name} made constants of {size(-p.bytes)}" for p in grown)
+    remedies = ", ".join(_REMEDIES.get(p.name, f"--disable {p.name}") for p in grown)
+    return [f"{said}: {added}; {remedies} keeps it small"]
+
+
+def _measured(source: str | Path, options: OptimizeOptions) -> list[PassReport]:
+    from onnxopt.pipeline.instruments import Sizes
+
+    return execute(options.passes(), options.load_converted(source), options.context((Sizes(),))).passes
+
+
+# Attribution of a wrong or refused result to an opset conversion.
+
+
+def judged(
+    verdict: Verification, result: Path, source: Path, options: OptimizeOptions, verifier: Verifier
+) -> Verification:
+    """Return the verdict on a result with converted opset.
+
+    If onnxruntime lacks an operator of the opset even without optimization, the verdict comes from onnx's reference
+    evaluator. Raises ModelError if making dims dynamic alone causes the fault, and ConversionFault if the opset
+    conversion alone does.
+    """
+    own, model = opset_of(read_proto(source, weights=False)), options.load_specialised(source)
+    opset = model.opsets.get("", 0)
+    if verdict.status != DIFFERENT or (opset == own and not options.make_dynamic):
+        return verdict
+    with TemporaryDirectory() as folder:
+        converted = Path(folder) / "converted.onnx"
+        with Staged(converted) as staged:
+            staged.write(options.load_converted(source), options.external)
+            staged.commit()
+        verifier.submit(converted)
+        alone = verifier.finish()
+        if alone.status != DIFFERENT:
+            return verdict
+        if options.make_dynamic and alone.cases:
+            raise ModelError(f"{source}: {', '.join(options.freed)} cannot be dynamic: {alone.message}", alone.hint)
+        lacks = missing(alone.message)
+        if alone.cases or not lacks:
+            if opset > own:
+                hint = "onnx's version converter makes that of it; try a lower opset, or export the model again"
+            else:
+                hint = "an older form of an operator computes something else: report it, or try a higher opset"
+            raise ConversionFault(f"{source} cannot be converted to opset {opset}: {alone.message}", hint, own)
+
+        def by_reference(path: Path, rename: Mapping[str, str]) -> Verification:
+            with Verifier(source, replace(verifier.options, without=lacks)) as judge:
+                judge.describe(model.proto, model.data_of, override=not options.freeze_initializers)
+                judge.submit(path, rename=rename)
+                return judge.finish()
+
+        found = by_reference(result, options.rename)
+        lacks_it = found.status == UNVERIFIED
+        if lacks_it or (found.status == DIFFERENT and by_reference(converted, {}).status == DIFFERENT):
+            hint = "compare it in a runtime that has it, or choose an older opset"
+            asks = "--target" if options.target_opset is None else "--target-opset"
+            return Verification(UNVERIFIED, f"{lacks}, which {asks} asks for", hint=hint)
+        return found
+
+
+# The 64-bit integers that a model has, and why those stay that are left.
+
+_INTERFACE: Final = "inputs and outputs of the model keep their type"
+_OVERRIDABLE: Final = "callers may override an initializer"
+_SKIPPED: Final = "a scope is marked onnxopt.skip"
+_CASTS: Final = "int32 would only add Casts"
+
+
+@record(frozen=True)
+class Left:
+    """A value that is int64 in the result: `node` makes it, or reads it. `why`, and `what` is to be named with that:
+    an operator, or the value whose numbers are not known."""
+
+    value: str
+    node: str
+    why: str
+    what: str = ""
+
+
+@record
+class Int64:
+    """How many int64 values the model had, how many the result has, and those."""
+
+    before: int
+    after: int
+    left: list[Left]
+
+
+def count_int64(model: Model) -> int:
+    """The number of int64 values of a model, those of functions left out, which have no types."""
+    types.update(model)
+    return sum(1 for _ in int64_values(model))
+
+
+def int64_left(model: Model, before: int, *, keep_io: bool) -> Int64:
+    """The int64 values of the result, with the reason for each. `before`: how many the original had."""
+    types.refresh_allowed(model)
+    types.update(model)
+    plan = Int64Plan(model, keep_io=keep_io)
+    left = [_left(plan, v, keep_io=keep_io) for v in int64_values(model)]
+    return Int64(before, len(left), left)
+
+
+def _left(plan: Int64Plan, value: Value, *, keep_io: bool) -> Left:
+    graph, groups = value.graph, plan.groups
+    assert value.constant or types.dtype(value) == INT64
+    readers = [(n, i) for n in value.users for i in n.places(value)]
+    node = value.producer or next(iter(value.users), None)
+    told = repr(node) if node is not None else ""
+    if graph.skipped:
+        return Left(value.name, told, _SKIPPED)
+    is_input = value in graph.inputs
+    if graph.owner is None and (is_input or value.is_output) and (keep_io or value.is_stored):
+        overridable = is_input and value.name in graph.initializers
+        return Left(value.name, told, _OVERRIDABLE if overridable else _INTERFACE)
+    if graph.owner is None and is_input and value.name in graph.initializers:
+        return Left(value.name, told, _OVERRIDABLE)
+    maker = groups.makers.get(value)
+    found = [g for g in (maker, *(groups.reader(n, i) for n, i in readers)) if g is not None and g.why]
+    if graph.owner is not None and (is_input or value.is_output) and not found:
+        return Left(value.name, told, "bodies are given, and give, int64", graph.owner.op)
+    if not found:
+        return Left(value.name, told, _CASTS)
+    blamed = found[0]
+    return Left(value.name, told if blamed is maker else repr(blamed.node), blamed.why, blamed.what)

@@ -1,5 +1,153 @@
 """Rollback: optimize again without the rewrites whose result differs from the original."""
 
-from onnxopt.rollback.attempts import optimize_or_roll_back
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, attempt
+from onnxopt.optimizer.attempt import ConversionFault
+from onnxopt.verification import UNVERIFIED, VerifyOptions
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline import Instrument
+    from onnxopt.pipeline.context import Trace
+    from onnxopt.rollback.search import Search
+    from onnxopt.verification import Verifier
+
+
+# Rollback: optimize again without the rewrites whose result differs from the original.
 
 __all__ = ["optimize_or_roll_back"]
+
+
+# Repeats optimization after a verification failure, leaving out guilty rewrites until the result is verified.
+
+_MAX_ATTEMPTS: Final = 16  # attempts
+
+
+def optimize_or_roll_back(
+    source: str | Path,
+    destination: str | Path,
+    options: OptimizeOptions,
+    *,
+    verify_options: VerifyOptions | None = None,
+    verifier: Verifier | None = None,
+    strict: bool = False,
+    allow_unverified: bool = True,
+    progress: Callable[[str], None] = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    again: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+    reproducer: str | Path | None = None,
+    zero_weights: bool = False,
+    home: Path | None = None,
+) -> Report:
+    """Optimize a file as `attempt` does, again without guilty rewrites if the result differs, unless `strict`.
+
+    `again`: the instruments of later runs. The report's seconds include all attempts and the search between them.
+    Raises the errors of `attempt`.
+    """
+    start = time.perf_counter()
+    once = partial(
+        attempt,
+        source,
+        destination,
+        verify_options=verify_options,
+        allow_unverified=allow_unverified,
+        progress=progress,
+        trace=trace,
+        home=home,
+    )
+    try:
+        return once(
+            options,
+            verifier=verifier,
+            strict=strict,
+            instruments=instruments,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+        )
+    except DifferentResult as e:
+        first = e
+    except ConversionFault as e:
+        if options.target_opset is not None:
+            raise
+        again_with = replace(options, target_opset=e.own)  # the target chose this opset, not the user
+        report = optimize_or_roll_back(
+            source,
+            destination,
+            again_with,
+            verify_options=verify_options,
+            strict=strict,
+            allow_unverified=allow_unverified,
+            progress=progress,
+            instruments=again,
+            again=again,
+            trace=trace,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+            home=home,
+        )
+        report.pipeline.warnings.append(f"opset {e.own} stays: {e.message}")
+        _count_all(report, start)
+        return report
+    if not strict and _unverified(first):
+        raise first
+    from onnxopt.rollback.search import Search  # most results are right
+
+    work = Search(source, options, verify_options, progress)
+    try:
+        if strict:
+            work.explain(first)
+            raise first
+        report = _roll_back(first, work, partial(once, instruments=again), reproducer)
+    except DifferentResult as e:
+        _count_all(e.report, start)
+        raise
+    _count_all(report, start)
+    return report
+
+
+def _count_all(report: Report, start: float) -> None:
+    """Add the time before and after the last attempt (`report.seconds`) to the report."""
+    whole = time.perf_counter() - start
+    report.phases["roll-back"] = whole - report.seconds
+    report.seconds = whole
+
+
+def _roll_back(
+    error: DifferentResult, work: Search, once: Callable[[OptimizeOptions], Report], reproducer: str | Path | None
+) -> Report:
+    """Leave out guilty rewrites and repeat, until the result is verified; `rolled_back` in the report lists them.
+
+    If verification names places: for each the first rewrite that makes the result wrong there; else the rewrite found
+    by bisection. A rule (or pass without rules) blamed repeatedly is left out completely. `reproducer`: folder for the
+    smallest model with the first failure. Raises DifferentResult, with nothing written, if no attempt succeeds.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        if not work.next(error):
+            break
+        try:
+            report = once(work.options)
+        except DifferentResult as e:
+            error = e
+            if _unverified(e):
+                break  # no further information
+            continue
+        report.rolled_back = [r.record for r in work.left_out]
+        if reproducer is not None:
+            work.keep(Path(reproducer), error)
+        return report
+    if reproducer is not None:
+        work.keep(Path(reproducer), error)
+    raise work.failed(error)
+
+
+def _unverified(error: DifferentResult) -> bool:
+    found = error.report.verification
+    return found is not None and found.status == UNVERIFIED

@@ -22,7 +22,7 @@ CHILDREN = """
 import sys
 import onnxopt.verification.judge, onnxopt.verification.latency, onnxopt.verification.look
 import onnxopt.batch.worker, onnxopt.batch.run, onnxopt.cli.main, onnxopt.cli.optimize, onnxopt.passes, onnx.reference
-import onnxruntime, onnx, numpy, click, rich.console, rich.progress, onnxopt.rollback, onnxopt.bisection.search
+import onnxruntime, onnx, numpy, click, rich.console, rich.progress, onnxopt.rollback, onnxopt.bisection
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 COMMANDS = [

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
+from onnxopt.cli.command import ACTS, CHOOSES, acts
 from onnxopt.cli.main import _COMMANDS
-from onnxopt.cli.project import ACTS, CHOOSES, acts
 from tests.cli.conftest import SCRIPT, Run
 
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxopt.conversion import adapters
+from onnxopt.conversion import opset
 from onnxopt.conversion.opset import convert_opset
 from onnxopt.errors import ModelError
 from onnxopt.optimizer.attempt import attempt
@@ -115,8 +115,8 @@ def optimized(folder: Path, before: ModelProto, opset: int) -> Any:
 
 def test_another_fault_of_the_converter_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a rewrite's, which nobody finds by leaving out rewrites."""
-    monkeypatch.setattr(adapters, "HIDDEN", {})
-    monkeypatch.setattr(adapters, "_ADAPTERS", {})
+    monkeypatch.setattr(opset, "HIDDEN", {})
+    monkeypatch.setattr(opset, "_ADAPTERS", {})
     with pytest.raises(ModelError, match="cannot be converted to opset 17: output `y` differs") as raised:
         optimized(tmp_path, model(11, V, "h = Neg (x) i = Identity (h) y = Hardmax (i)"), 17)
     assert "onnx's version converter" in raised.value.hint

@@ -13,7 +13,7 @@ import onnx.shape_inference
 import pytest
 from onnx import ModelProto, defs
 
-from onnxopt.conversion.boundaries import TABLE
+from onnxopt.conversion.call import TABLE
 from onnxopt.conversion.opset import LOWEST, convert_opset
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.schema import attribute_default

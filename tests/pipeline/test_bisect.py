@@ -98,7 +98,7 @@ def test_two_that_are_wrong_at_one_place(tmp_path: Path) -> None:
 
 
 def test_where_it_is_none_of_the_suspects_the_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxopt.bisection.search.suspected", lambda place, entries: entries[:1])
+    monkeypatch.setattr("onnxopt.bisection.suspected", lambda place, entries: entries[:1])
     onnx.save(parsed(f"{HEAD} {{ a = Identity (x) c = Mul (a, k) y = Exp (c) }}"), tmp_path / "m")
     found, lines = find(tmp_path / "m", pipeline="elim-identity,wrong-rule")
     assert "but it is none of them" in lines

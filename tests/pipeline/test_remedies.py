@@ -155,7 +155,7 @@ def test_without_places_several_matches_are_the_rule(tmp_path: Path) -> None:
 
 def test_a_suspect_that_was_not_guilty_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that the journal knows of the place leads to the rule: bisection does."""
-    monkeypatch.setattr("onnxopt.bisection.search.suspected", lambda place, entries: [e for e in entries if not e.rule])
+    monkeypatch.setattr("onnxopt.bisection.suspected", lambda place, entries: [e for e in entries if not e.rule])
     report, operators = optimize(
         tmp_path, "a = Relu (x) b = Abs (a) c = Mul (b, w) y = Exp (c)", pipeline="wrong-at,wrong-rule"
     )
@@ -167,7 +167,7 @@ def test_who_helped_stays_left_out_while_others_are_searched(tmp_path: Path, mon
     def hidden(place: Place, entries: list[Entry]) -> list[Entry]:
         return [e for e in suspected(place, entries) if e.pass_name != "wrong-at"]
 
-    monkeypatch.setattr("onnxopt.bisection.search.suspected", hidden)
+    monkeypatch.setattr("onnxopt.bisection.suspected", hidden)
     body = "a = Mul (x, w) b = Exp (a) c = Mul (b, r) d = Neg (c) e = Abs (d) y = Relu (e)"
     report, operators = optimize(tmp_path, body, pipeline="wrong-rule,wrong-at")
     assert operators == ["Mul", "Exp", "Div", "Neg", "Abs", "Relu"]

@@ -7,11 +7,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxopt import OptimizeOptions
+from onnxopt import OptimizeOptions, rollback
 from onnxopt.api import DifferentResult, Report
 from onnxopt.bisection import Trials
 from onnxopt.pipeline.registry import load_module
-from onnxopt.rollback import attempts, optimize_or_roll_back, search
+from onnxopt.rollback import optimize_or_roll_back, search
 from onnxopt.verification import VerifyOptions
 from tests.samples import ROOT, parsed
 
@@ -83,7 +83,7 @@ def test_after_many_results_whole_rules_go(
 
 
 def test_where_that_does_not_suffice_it_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(rollback, "_MAX_ATTEMPTS", 1)
     with pytest.raises(DifferentResult) as e:
         roll_back(tmp_path, 16)
     assert "without wrong_for_negative_factors@m0, wrong_for_negative_factors@m1, " in e.value.hint
