@@ -103,7 +103,8 @@ class Carrier:
         try:
             if (dims := self.was.shape(node.output)) is not None:
                 self.now.dims.setdefault(node.output, dims)
-            content = rule(self.now, node)
+            made = rule(self.now, node)
+            content = made[0] if isinstance(made, list) else made
         except _UNCOMPUTABLE:
             content = None
         is_open = content is not None and None in content.reshape(-1).tolist()

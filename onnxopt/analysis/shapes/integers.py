@@ -1,4 +1,8 @@
-"""Rules for integers computed from shapes: each returns the elements of a single output, None for unknown ones."""
+"""Rules for integers computed from shapes.
+
+A rule takes (known sizes, node) and returns the elements of the output, or a list with those of each output; None for
+unknown ones.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.rounding import rounded
 from onnxopt.analysis.shapes.sizes import (
     axis_of,
-    broadcast_together,
     cuts_of,
+    elementwise,
     indices,
     ints,
     listed_by,
     product,
     reduced,
+    where_known,
 )
-from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, lowest, quotient
+from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, is_no_less, quotient
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind
@@ -30,261 +35,248 @@ from onnxopt.proto.messages import Array
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-
 SMALL: Final = 64  # elements; larger tensors are data, not shapes
 INTEGERS: Final = frozenset(LARGEST_INTEGERS)
-Rule = Callable[["ShapeData", Node], "Array | None"]
+CARRIED: Final = INTEGERS | {TensorProto.BOOL}
+_MAX_EXACT_QUOTIENT: Final = 1 << 50  # below, a quotient of integers as float64 truncates right
+Rule = Callable[["ShapeData", Node], "Array | list[Array] | None"]
+CONTENTS: Final[dict[str, Rule]] = {}
+Part = tuple[Value, list[Size | None]]  # (value, its contents)
 
 
-def _shape_of(s: ShapeData, n: Node) -> Array | None:
-    x = s.shape(n.input(0))
-    return None if x is None else _objects(x[listed_by(n)])
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        CONTENTS.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return add
 
 
-def _size_of(s: ShapeData, n: Node) -> Array | None:
-    x = s.shape(n.input(0))
-    return None if x is None else _objects(product(x))
+def _computing(*ops: str) -> Callable[[Callable[[ShapeData, Node], Array | None]], None]:
+    """Register a rule. Elements that may overflow their type are unknown, since they wrap around."""
+
+    def add(rule: Callable[[ShapeData, Node], Array | None]) -> None:
+        def checked(s: ShapeData, n: Node) -> Array | None:
+            made, data_type = rule(s, n), types.dtype(n.output)
+            if made is None:
+                return None
+            return where_known(lambda e: e if fits(e, data_type, s.is_counted) else None, made)
+
+        CONTENTS.update(dict.fromkeys(ops, checked))
+
+    return add
 
 
-def _objects(values: Any) -> Array:
+def _array(values: Any) -> Array:
+    """Return elements as an array: a vector for a tuple, else a scalar."""
     result = np.empty(len(values) if isinstance(values, tuple) else (), dtype=object)
     result[...] = values if not isinstance(values, tuple) else list(values) if values else result
     return result
 
 
-def _handed_on(s: ShapeData, n: Node) -> Array | None:
-    return s.content(n.input(0))
+# -- sizes ----------------------------------------------------------------------------------------------------
 
 
+@_rule("Shape")
+def _shape_of(s: ShapeData, n: Node) -> Array | None:
+    return _array(s.dims_in(n, 0)[listed_by(n)])
+
+
+@_rule("Size")
+def _size_of(s: ShapeData, n: Node) -> Array | None:
+    return _array(product(s.dims_in(n, 0)))
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------
+
+
+@_computing("Cast")
 def _cast(s: ShapeData, n: Node) -> Array | None:
     x, to = s.content(n.input(0)), n.attr("to")
-    if x is None and to in INTEGERS:
-        return rounded(s, n)
-    if x is None or to not in INTEGERS:
+    if to not in INTEGERS:
         return None
-    result = np.empty(x.shape, dtype=object)
-    for i in np.ndindex(x.shape):
-        result[i] = int(x[i]) if isinstance(x[i], bool) else x[i]
-    return result
+    return rounded(s, n) if x is None else where_known(lambda e: int(e) if isinstance(e, bool) else e, x)
 
 
-def _of_its_type(rule: Rule) -> Rule:
-    """Wrap a rule: elements that may overflow their type are unknown, since they wrap around."""
-
-    def apply(s: ShapeData, n: Node) -> Array | None:
-        made, data_type = rule(s, n), types.dtype(n.output)
-        if made is None:
-            return None
-        result = np.empty(made.shape, dtype=object)
-        for i in np.ndindex(made.shape):
-            element: Any = made[i]
-            result[i] = element if element is not None and fits(element, data_type, s.is_counted) else None
-        return result
-
-    return apply
+@_computing("Add")
+def _sum(s: ShapeData, n: Node) -> Array:
+    return where_known(lambda a, b: a + b, s.data_in(n, 0), s.data_in(n, 1))
 
 
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Rule:
-    def apply(s: ShapeData, n: Node) -> Array | None:
-        a, b = s.content(n.input(0)), s.content(n.input(1))
-        if a is None or b is None:
-            return None
-        x, y = broadcast_together(a, b)
-        result = np.empty(x.shape, dtype=object)
-        for i in np.ndindex(x.shape):
-            result[i] = None if x[i] is None or y[i] is None else function(x[i], y[i])
-        return result
-
-    return apply
+@_computing("Sub")
+def _difference(s: ShapeData, n: Node) -> Array:
+    return where_known(lambda a, b: a - b, s.data_in(n, 0), s.data_in(n, 1))
 
 
-def _negated(s: ShapeData, n: Node) -> Array | None:
-    x = s.content(n.input(0))
-    return None if x is None else _objects(tuple(None if e is None else -1 * e for e in x.reshape(-1))).reshape(x.shape)
+@_computing("Mul")
+def _product(s: ShapeData, n: Node) -> Array:
+    return where_known(lambda a, b: a * b, s.data_in(n, 0), s.data_in(n, 1))
 
 
-def _divided(s: ShapeData, n: Node) -> Array | None:
-    return _arithmetic(lambda a, b: _quotient(a, b, s.least))(s, n)
+@_computing("Neg")
+def _negated(s: ShapeData, n: Node) -> Array:
+    return where_known(lambda e: -1 * e, s.data_in(n, 0))
+
+
+@_computing("Div")
+def _divided(s: ShapeData, n: Node) -> Array:
+    return where_known(lambda a, b: _quotient(a, b, s.least), s.data_in(n, 0), s.data_in(n, 1))
 
 
 def _quotient(a: Any, b: Any, least: Mapping[str, int]) -> Any:
     """Return a / b truncated as in runtimes: equal to the floor if not negative."""
     if isinstance(a, int) and isinstance(b, int):
-        return None if b == 0 else int(a / b) if abs(a) < 1 << 50 else None
+        return int(a / b) if b and abs(a) < _MAX_EXACT_QUOTIENT else None
     if not isinstance(b, int):
         return None
-    even, low = divide(a, b), lowest(a, least)
-    return quotient(a, b) if even is None and b > 0 and low is not None and low >= 0 else even
+    even = divide(a, b)
+    return quotient(a, b) if even is None and b > 0 and is_no_less(a, 0, least) else even
+
+
+@_computing("Mod")
+def _modulo(s: ShapeData, n: Node) -> Array | None:
+    return None if n.attr("fmod", 0) else where_known(_rest, s.data_in(n, 0), s.data_in(n, 1))
 
 
 def _rest(a: Any, b: Any) -> Any:
     """Return a mod b, with the sign of b."""
-    if not isinstance(b, int) or b <= 0:
-        return None
-    whole = quotient(a, b)
+    whole = quotient(a, b) if isinstance(b, int) and b > 0 else None
     return None if whole is None else a - whole * b
 
 
-def _modulo(s: ShapeData, n: Node) -> Array | None:
-    return None if n.attr("fmod", 0) else _arithmetic(_rest)(s, n)
+@_computing("ReduceProd")
+def _multiplied(s: ShapeData, n: Node) -> Array | None:
+    x = s.data_in(n, 0)
+    at = reduced(s, n, x.ndim)
+    if x.ndim != 1 or None in x.tolist() or at is None:
+        return None
+    if not at:
+        return x
+    total = _array(product(x.tolist()))
+    return total.reshape(1) if n.keeps_dims else total
+
+
+# -- comparison and choice ------------------------------------------------------------------------------------
+
+
+@_rule("Equal")
+def _compared(s: ShapeData, n: Node) -> Array:
+    """Return the results of Equal; a size read from a tensor never equals a negative number."""
+    found = where_known(_equal, s.data_in(n, 0), s.data_in(n, 1))
+    for v, other in (n.inputs, n.inputs[::-1]):
+        if None in found.reshape(-1).tolist() and v is not None and s.is_picked(v):
+            found = elementwise(_never_equal, found, s.data_of(v), s.data_of(other))
+    return found
 
 
 def _equal(a: Any, b: Any) -> bool | None:
     return True if a == b else False if differs(a, b) else None
 
 
-def _compared(s: ShapeData, n: Node) -> Array | None:
-    """Return the results of Equal; a size read from a tensor never equals a negative number."""
-    found = _arithmetic(_equal)(s, n)
-    if found is None or None not in found.reshape(-1).tolist():
-        return found
-    for v, other in (n.inputs, n.inputs[::-1]):
-        sizes, numbers = s.content(v), s.content(other)
-        if sizes is None or numbers is None or v is None or not s.is_picked(v):
-            continue
-        x, y = broadcast_together(sizes, numbers)
-        for i in np.ndindex(found.shape):
-            if found[i] is None and isinstance(y[i], int) and y[i] < 0 and x[i] is not None:
-                found[i] = False
-    return found
+def _never_equal(known: Any, size: Any, number: Any) -> Any:
+    return False if known is None and size is not None and isinstance(number, int) and number < 0 else known
+
+
+@_rule("Max")
+def _largest(s: ShapeData, n: Node) -> Array | None:
+    if len(n.inputs) != 2:
+        return None
+    return where_known(lambda a, b: _larger(a, b, s.least), s.data_in(n, 0), s.data_in(n, 1))
 
 
 def _larger(a: Any, b: Any, least: Mapping[str, int]) -> Any:
     """Return the element that is surely not smaller, or None."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    for one, other in ((a, b), (b, a)):
-        low = lowest(one - other, least)
-        if low is not None and low >= 0:
-            return one
-    return None
+    return a if is_no_less(a, b, least) else b if is_no_less(b, a, least) else None
 
 
-def _largest(s: ShapeData, n: Node) -> Array | None:
-    return _arithmetic(lambda a, b: _larger(a, b, s.least))(s, n) if len(n.inputs) == 2 else None
+@_rule("Where")
+def _where(s: ShapeData, n: Node) -> Array:
+    operands = (s.data_in(n, i) for i in range(3))
+    return elementwise(lambda c, x, y: None if c is None else x if c else y, *operands)
 
 
-def _where(s: ShapeData, n: Node) -> Array | None:
-    condition, a, b = (s.content(n.input(i)) for i in range(3))
-    if condition is None or a is None or b is None:
-        return None
-    c, x, y = broadcast_together(condition, a, b)
-    result = np.empty(c.shape, dtype=object)
-    for i in np.ndindex(c.shape):
-        result[i] = None if c[i] is None else x[i] if c[i] else y[i]
-    return result
+# -- movement -------------------------------------------------------------------------------------------------
 
 
+@_rule("Identity")
+def _handed_on(s: ShapeData, n: Node) -> Array:
+    return s.data_in(n, 0)
+
+
+@_rule("Gather")
 def _gathered(s: ShapeData, n: Node) -> Array | None:
-    x, indices = s.content(n.input(0)), s.content(n.input(1))
-    if x is None or x.ndim == 0 or ints(indices) is None or indices is None:
+    x, places = s.data_in(n, 0), s.data_in(n, 1)
+    if x.ndim == 0 or ints(places) is None:
         return None
-    at = np.array(indices.tolist(), np.int64).reshape(indices.shape)
+    at = np.array(places.tolist(), np.int64).reshape(places.shape)
     axis = axis_of(n.attr("axis"), x.ndim)
     if ((at < -x.shape[axis]) | (at >= x.shape[axis])).any():
         return None
     taken = np.take(x, at, axis=axis)
-    return taken if isinstance(taken, np.ndarray) and taken.dtype == object else _objects(taken)
+    return taken if isinstance(taken, np.ndarray) and taken.dtype == object else _array(taken)
 
 
+@_rule("Slice")
 def _sliced(s: ShapeData, n: Node) -> Array | None:
-    x = s.content(n.input(0))
-    found = cuts_of(s, n, x.ndim) if x is not None else None
-    if x is None or not found:
-        return None
-    for axis, start, end, step in found:
+    x = s.data_in(n, 0)
+    found = cuts_of(s, n, x.ndim)
+    for axis, start, end, step in found or ():
         taken = indices(start, end, step, x.shape[axis]) if isinstance(start, int) and isinstance(end, int) else None
         if taken is None:
             return None
         x = x[(slice(None),) * axis + (taken,)]
-    return x
+    return x if found else None
 
 
-def parts(s: ShapeData, n: Node) -> list[Array] | None:
+@_rule("Split")
+def _split(s: ShapeData, n: Node) -> list[Array] | None:
     """Return the contents of each output of a Split of a vector."""
-    x, lengths = s.content(n.input(0)), [s.shape(v) for v in n.outputs]
+    x, lengths = s.data_in(n, 0), [s.shape(v) for v in n.outputs]
     sizes = [d[0] for d in lengths if d is not None and len(d) == 1 and isinstance(d[0], int)]
-    if x is None or x.ndim != 1 or len(sizes) < len(lengths) or sum(sizes) != x.size:
+    if x.ndim != 1 or len(sizes) < len(lengths) or sum(sizes) != x.size:
         return None
     return np.split(x, np.cumsum(sizes)[:-1])
 
 
+@_rule("Concat")
 def _joined(s: ShapeData, n: Node) -> Array | None:
     parts = [s.content(v) for v in n.inputs]
     known = [p for p in parts if p is not None]
     if not known or any(p.ndim == 0 for p in known):
         return None
-    if len(known) < len(parts):  # elements of an unknown part are unknown, if their number is known
+    if len(known) < len(parts):
         if n.attr("axis") not in (0, -1) or any(p.ndim != 1 for p in known):
             return None
-        known = []
-        for v, part in zip(n.inputs, parts):
-            dims = s.shape(v)
-            length = dims[0] if dims is not None and len(dims) == 1 else None
-            if not isinstance(length, int) or length > SMALL:
-                return None
-            known.append(np.full(length, None, dtype=object) if part is None else part)
+        known = [_unknown(s, v) if part is None else part for v, part in zip(n.inputs, parts)]
     return np.concatenate(known, axis=n.attr("axis"))
 
 
+def _unknown(s: ShapeData, v: Value | None) -> Array:
+    """Return the elements of a vector as unknown ones, if their number is known. Raises ValueError otherwise."""
+    (length,) = s.dims_of(v)
+    if not isinstance(length, int) or length > SMALL:
+        raise ValueError
+    return np.full(length, None, dtype=object)
+
+
+@_rule("Reshape", "Squeeze", "Unsqueeze")
 def _reshaped(s: ShapeData, n: Node) -> Array | None:
-    x, dims = s.content(n.input(0)), s.shape(n.outputs[0])
-    numbers = [d for d in dims if isinstance(d, int)] if dims is not None else []
-    if x is None or dims is None or len(numbers) < len(dims) or math.prod(numbers) != x.size:
-        return None
-    return x.reshape(numbers)
+    x, dims = s.data_in(n, 0), s.dims_of(n.outputs[0])
+    numbers = [d for d in dims if isinstance(d, int)]
+    return x.reshape(numbers) if len(numbers) == len(dims) and math.prod(numbers) == x.size else None
 
 
-def _filled_with(s: ShapeData, n: Node) -> Array | None:
-    target = ints(s.content(n.input(0)))
-    value = n.attr("value")
+@_rule("ConstantOfShape")
+def _filled(s: ShapeData, n: Node) -> Array | None:
+    target, value = ints(s.content(n.input(0))), n.attr("value")
     if target is None or value is None or element_kind(value) not in "iu" or math.prod(target) > SMALL:
         return None
-    result = np.empty(target, dtype=object)
-    result[...] = int(value.reshape(-1)[0])
-    return result
-
-
-def _multiplied(s: ShapeData, n: Node) -> Array | None:
-    x = s.content(n.input(0))
-    at = reduced(s, n, x.ndim) if x is not None else None
-    if x is None or x.ndim != 1 or None in x.tolist() or at is None:
-        return None
-    if not at:
-        return x
-    total = _objects(product(x.tolist()))
-    return total.reshape(1) if n.keeps_dims else total
-
-
-CARRIED: Final = INTEGERS | {TensorProto.BOOL}
-CONTENTS: Final[dict[str, Rule]] = {
-    "Add": _of_its_type(_arithmetic(lambda a, b: a + b)),
-    "Cast": _of_its_type(_cast),
-    "Concat": _joined,
-    "ConstantOfShape": _filled_with,
-    "Div": _of_its_type(_divided),
-    "Equal": _compared,
-    "Gather": _gathered,
-    "Identity": _handed_on,
-    "Max": _largest,
-    "Mod": _of_its_type(_modulo),
-    "Mul": _of_its_type(_arithmetic(lambda a, b: a * b)),
-    "Neg": _of_its_type(_negated),
-    "ReduceProd": _of_its_type(_multiplied),
-    "Reshape": _reshaped,
-    "Shape": _shape_of,
-    "Size": _size_of,
-    "Slice": _sliced,
-    "Squeeze": _reshaped,
-    "Sub": _of_its_type(_arithmetic(lambda a, b: a - b)),
-    "Unsqueeze": _reshaped,
-    "Where": _where,
-}
+    return np.full(target, int(value.reshape(-1)[0]), dtype=object)
 
 
 # -- parts of a Where on concatenated vectors ------------------------------------------------------------------
-
-Part = tuple[Value, list[Size | None]]  # (value, its contents)
 
 
 def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> list[Value | list[int]] | None:

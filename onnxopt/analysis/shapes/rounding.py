@@ -10,17 +10,17 @@ an even fraction by a power of two, the quotient is exact, as is the size comput
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Container
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import cuts_of
-from onnxopt.analysis.shapes.symbolic import Size, divide, lowest, quotient
+from onnxopt.analysis.shapes.sizes import cuts_of, where_known
+from onnxopt.analysis.shapes.symbolic import Size, divide, is_no_less, quotient
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
 
@@ -28,16 +28,25 @@ if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
 
-# -- rounded ratios --------------------------------------------------------------------------------------------
-
 _MAX_DIM: Final = 1 << 23  # assumed largest dim
 _MAX_DIM_IF_ROUNDED: Final = 1 << 22  # the same, if the division rounds
-_MAX_EXACT_FLOAT: Final = (
-    1 << 24
-)  # up to here float32 holds all integers; its reciprocal bounds the relative rounding error
+# Up to here float32 holds all integers; the reciprocal bounds the relative rounding error.
+_MAX_EXACT_FLOAT: Final = 1 << 24
 _WIDE_FLOATS: Final = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE))
 _MAX_CHAIN: Final = 12  # nodes in a chain
 _MAX_ADDEND: Final = 1 << 16  # largest number added, or divisor
+_MAX_FACTOR: Final = 1 << 8  # largest factor of a Resize
+_MAX_COUNTED: Final = 4  # largest factor, other than powers of two, for which products with a dim are exact
+_MAX_SCALES: Final = 16  # numbers in a list of scales
+
+
+def _float_maker(v: Value | None, kinds: Container[int]) -> Node | None:
+    """Return the producer of a float value of these types, or None."""
+    node = v.producer if v is not None else None
+    return node if v is not None and node is not None and not node.has_references and types.dtype(v) in kinds else None
+
+
+# -- rounded ratios -------------------------------------------------------------------------------------------
 
 
 class _Ratio(NamedTuple):
@@ -68,22 +77,16 @@ def rounded(s: ShapeData, cast: Node) -> Array | None:
     if s.is_beside_bodies(cast):
         return None
     found = _ratio(s, cast.inputs[0], _MAX_CHAIN)
-    if found is None:
-        return None
-    if found.over == 1:
-        return found.sizes
-    least = s.least
-    return _each(found.sizes, lambda e: quotient(e, found.over) if _is_no_less(e, least) else None)  # Cast truncates
-
-
-def _is_no_less(size: Any, least: Mapping[str, int]) -> bool:
-    low = lowest(size, least)
-    return low is not None and low >= 0
+    if found is None or found.over == 1:
+        return found and found.sizes
+    least, over = s.least, found.over
+    # Cast truncates.
+    return where_known(lambda e: quotient(e, over) if is_no_less(e, 0, least) else None, found.sizes)
 
 
 def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
-    node = v.producer if v is not None else None
-    if v is None or node is None or not steps or node.has_references or types.dtype(v) not in _WIDE_FLOATS:
+    node = _float_maker(v, _WIDE_FLOATS)
+    if node is None or not steps:
         return None
     if node.op == "Cast":
         return _exact_ratio(s, node.inputs[0])
@@ -92,7 +95,7 @@ def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
         return inner and _rounded(inner, up=node.op == "Ceil")
     if node.op not in ("Add", "Div", "Mul", "Sub"):
         return None
-    for place in (1, 0) if node.op in ("Add", "Mul") else (1,):
+    for place in (1, 0) if node.op in COMMUTATIVE else (1,):
         number = _number(node.inputs[place])
         if number is not None:
             inner = _ratio(s, node.inputs[1 - place], steps - 1)
@@ -106,14 +109,13 @@ def _exact_ratio(s: ShapeData, v: Value | None) -> _Ratio | None:
     sizes = s.content(v)
     if v is None or sizes is None:
         return None
-    base, far = v, 0
+    far = 0
     for _ in range(_MAX_CHAIN):
-        nearer = _nearer(base)
+        nearer = _nearer(v)
         if nearer is None:
             break
-        base, more = nearer
-        far += more
-    if far > _MAX_ADDEND or not s.is_picked(base):
+        v, far = nearer[0], far + nearer[1]
+    if far > _MAX_ADDEND or not s.is_picked(v):
         return None
     if any(isinstance(e, int) and abs(e) > _MAX_DIM for e in sizes.reshape(-1).tolist()):
         return None
@@ -140,12 +142,12 @@ def _computed(op: str, ratio: _Ratio, number: int) -> _Ratio | None:
     sizes, over, reach, _ = ratio
     if op in ("Add", "Sub"):
         added = (number if op == "Add" else -number) * over
-        return ratio._replace(sizes=_each(sizes, lambda e: e + added), reach=reach + abs(number)).checked()
+        return ratio._replace(sizes=where_known(lambda e: e + added, sizes), reach=reach + abs(number)).checked()
     if number < 1 or over != 1:
         return None
     if op == "Mul":
-        return _Ratio(_each(sizes, lambda e: e * number), 1, reach * number).checked()
-    if number & (number - 1) == 0:
+        return _Ratio(where_known(lambda e: e * number, sizes), 1, reach * number).checked()
+    if _is_power(number):
         return _Ratio(sizes, number, reach / number).checked()
     return _Ratio(sizes, number, min(reach, _MAX_DIM_IF_ROUNDED + _MAX_ADDEND) / number, 1 / number).checked()
 
@@ -153,14 +155,7 @@ def _computed(op: str, ratio: _Ratio, number: int) -> _Ratio | None:
 def _rounded(ratio: _Ratio, up: bool) -> _Ratio:
     sizes, over, reach, _ = ratio
     more = over - 1 if up else 0
-    return _Ratio(_each(sizes, lambda e: quotient(e + more, over)), 1, reach + 1)
-
-
-def _each(sizes: Array, function: Any) -> Array:
-    result = np.empty(sizes.shape, dtype=object)
-    for i in np.ndindex(sizes.shape):
-        result[i] = None if sizes[i] is None else function(sizes[i])
-    return result
+    return _Ratio(where_known(lambda e: quotient(e + more, over), sizes), 1, reach + 1)
 
 
 def _number(v: Value | None) -> Array | None:
@@ -171,11 +166,11 @@ def _number(v: Value | None) -> Array | None:
     return v.array if number.is_integer() and abs(number) <= _MAX_ADDEND else None
 
 
-# -- factors of a Resize ---------------------------------------------------------------------------------------
+def _is_power(number: int) -> bool:
+    return number & (number - 1) == 0
 
-_MAX_FACTOR: Final = 1 << 8  # largest factor
-_MAX_COUNTED: Final = 4  # largest factor, other than powers of two, for which products with a dim are exact
-_MAX_SCALES: Final = 16  # numbers in a list of scales
+
+# -- factors of a Resize --------------------------------------------------------------------------------------
 
 
 def factors(s: ShapeData, resize: Node) -> list[float] | None:
@@ -209,39 +204,31 @@ def _factor(size: Size | None, dim: Size | None) -> float | None:
     return 1 / part if isinstance(part, int) and 1 <= part <= _MAX_FACTOR and _is_power(part) else None
 
 
-def _is_power(number: int) -> bool:
-    return number & (number - 1) == 0
-
-
 def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
     """Return computed scales: sizes over dims as floats, and numbers."""
-    node = v.producer if v is not None else None
-    if v is None or types.dtype(v) != TensorProto.FLOAT or (node is not None and node.has_references):
-        return [None]
-    if v.constant:
-        return v.array.tolist() if v.array.ndim == 1 and v.array.size <= _MAX_SCALES else [None]
+    if v is not None and v.constant:
+        known = types.dtype(v) == TensorProto.FLOAT and v.array.ndim == 1 and v.array.size <= _MAX_SCALES
+        return v.array.tolist() if known else [None]
+    node = _float_maker(v, (TensorProto.FLOAT,))
     if node is not None and node.op == "Concat" and len(node.inputs) <= _MAX_SCALES:
         return [f for part in node.inputs for f in _quotients(s, part)]
     if node is None or node.op != "Div":
         return [None]
     sizes, dims = (_sizes_cast(s, i) for i in node.inputs)
-    if sizes is None or dims is None or len(sizes) != len(dims):
+    if not sizes or not dims or len(sizes) != len(dims):
         return [None]
     found = map(_factor, sizes, dims)
     return [f if f is None or f <= _MAX_COUNTED or _is_power(int(f)) else None for f in found]
 
 
-def _sizes_cast(s: ShapeData, v: Value | None) -> list[Size | None] | None:
-    """Return the sizes in a vector cast to float, or in a Slice of it."""
-    node = v.producer if v is not None else None
-    if v is None or node is None or types.dtype(v) != TensorProto.FLOAT or node.has_references:
-        return None
-    if node.op == "Cast":
+def _sizes_cast(s: ShapeData, v: Value | None) -> list[Size | None]:
+    """Return the sizes in a vector cast to float, or in a Slice of it; none if unknown."""
+    node = _float_maker(v, (TensorProto.FLOAT,))
+    if node is not None and node.op == "Cast":
         content = s.content(node.inputs[0])
-        return content.tolist() if content is not None and content.ndim == 1 else None
-    inner = _sizes_cast(s, node.inputs[0]) if node.op == "Slice" and node.inputs[0] is not v else None
-    cut = cuts_of(s, node, 1) if inner is not None else None
-    if inner is None or cut is None or len(cut) != 1:
-        return None
-    _, start, end, step = cut[0]
-    return inner[start:end] if isinstance(start, int) and isinstance(end, int) and step == 1 else None
+        return content.tolist() if content is not None and content.ndim == 1 else []
+    if node is None or node.op != "Slice" or node.inputs[0] is v:
+        return []
+    inner, cut = _sizes_cast(s, node.inputs[0]), cuts_of(s, node, 1) or []
+    bounds = [(start, end) for _, start, end, step in cut if step == 1 and len(cut) == 1]
+    return [size for a, b in bounds if isinstance(a, int) and isinstance(b, int) for size in inner[a:b]]

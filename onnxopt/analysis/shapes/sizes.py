@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -20,6 +20,39 @@ if TYPE_CHECKING:
 _VALUES: Final = 64  # values examined
 Dims = tuple[Size, ...]
 Found = tuple[Size | None, ...]  # None: an unknown dim
+ShapeRule = Callable[["ShapeData", Node], "Found | list[Found | None] | None"]
+SHAPE_RULES: Final[dict[str, ShapeRule]] = {}
+
+
+class Unknown(ArithmeticError):
+    """A size or element read by a rule is unknown, and so is the result."""
+
+
+def shape_rule(*ops: str) -> Callable[[ShapeRule], ShapeRule]:
+    """Register a rule: (known sizes, node) to the dims of the output, or to a list with the dims of each output."""
+
+    def add(rule: ShapeRule) -> ShapeRule:
+        SHAPE_RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return add
+
+
+def elementwise(function: Callable[..., Any], *arrays: Array) -> Array:
+    """Return the results of a function of elements at the same place, after broadcasting."""
+    shape = arrays[0].shape
+    if any(a.shape != shape for a in arrays):
+        arrays = tuple(broadcast_together(*arrays))
+        shape = arrays[0].shape
+    result = np.empty(shape, dtype=object)
+    for i in np.ndindex(shape):
+        result[i] = function(*[a[i] for a in arrays])
+    return result
+
+
+def where_known(function: Callable[..., Any], *arrays: Array) -> Array:
+    """Return the results of a function of elements at the same place; None where an element is unknown."""
+    return elementwise(lambda *elements: None if None in elements else function(*elements), *arrays)
 
 
 def broadcast(shapes: list[Dims]) -> Found:

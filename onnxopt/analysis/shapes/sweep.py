@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import field
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
@@ -19,10 +19,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.indexing import SHAPES
-from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
-from onnxopt.analysis.shapes.operators import RULES, least_read
-from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast, is_picked
+from onnxopt.analysis.shapes import indexing  # noqa: F401 - registers rules
+from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL
+from onnxopt.analysis.shapes.operators import least_read
+from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims, Found, Unknown, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.analysis.types import learn
 from onnxopt.graph.graph import Graph
@@ -30,7 +30,6 @@ from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators import BROADCASTING
 from onnxopt.operators.operands import contrib_types
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
@@ -79,6 +78,28 @@ class ShapeData:
             if None in known and not self.assumed:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
+
+    def dims_of(self, v: Value | None) -> Dims:
+        """Return the dims of `v`. Raises Unknown for unknown rank."""
+        found = self.dims.get(v) if v is not None else None
+        if found is None and (found := self.shape(v)) is None:
+            raise Unknown
+        return found
+
+    def dims_in(self, node: Node, index: int) -> Dims:
+        """Return the dims of an operand. Raises Unknown for unknown rank."""
+        return self.dims_of(node.input(index))
+
+    def data_of(self, v: Value | None) -> Array:
+        """Return the elements of `v`, None for unknown ones. Raises Unknown if all are unknown."""
+        found = self.content(v)
+        if found is None:
+            raise Unknown
+        return found
+
+    def data_in(self, node: Node, index: int) -> Array:
+        """Return the elements of an operand. Raises Unknown if all are unknown."""
+        return self.data_of(node.input(index))
 
     @property
     def least(self) -> Mapping[str, int]:
@@ -178,16 +199,15 @@ class ShapeData:
             if v is not None and not v.dtype:
                 type_outputs(node)
                 break
-        rule = RULES.get(op)
+        rule = SHAPE_RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
-            self._learn_all(node, self._ask(rule, node) or [])
-        if op == "Split":
-            held = self._ask(parts, node) or ()
-            self.contents.update((v, p) for v, p in zip(outputs, held) if v is not None)
-        if len(outputs) != 1 or outputs[0] is None:
-            return
-        self._visit_shape(node, op, outputs[0])
-        self._visit_data(node, op, outputs[0])
+            found = self._ask(rule, node)
+            for v, dims in zip(outputs, found if isinstance(found, list) else (found,)):
+                if v is not None and dims is not None:
+                    self.learn(v, dims)
+        data = CONTENTS.get(op)
+        if data is not None and outputs:
+            self._visit_data(node, op, data)
 
     def _ask(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
         try:
@@ -195,27 +215,16 @@ class ShapeData:
         except _UNCOMPUTABLE:
             return None
 
-    def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:
-        for v, dims in zip(node.outputs, found):
-            if v is not None and dims is not None:
-                self.learn(v, dims)
-
-    def _visit_shape(self, node: Node, op: str, value: Value) -> None:
-        rule = SHAPES.get(op)
-        if rule is None and op in BROADCASTING:
-            rule = _like_inputs
-        dims = self._ask(rule, node) if rule is not None else None
-        if dims is not None:
-            self.learn(value, dims)
-
-    def _visit_data(self, node: Node, op: str, value: Value) -> None:
-        data = CONTENTS.get(op)
-        if data is not None and (op == "Shape" or types.dtype(value) in CARRIED):
-            content = self._ask(data, node)
-            if content is not None and content.size <= SMALL:
-                self.contents[value] = content
-                if types.shape(value) != content.shape:  # a Shape's length reveals the rank
-                    self.learn(value, content.shape)
+    def _visit_data(self, node: Node, op: str, rule: Callable[[ShapeData, Node], Any]) -> None:
+        first = node.outputs[0]
+        if first is None or (op != "Shape" and types.dtype(first) not in CARRIED):
+            return
+        found = self._ask(rule, node)
+        for v, content in zip(node.outputs, found if isinstance(found, list) else (found,)):
+            if v is not None and content is not None and content.size <= SMALL:
+                self.contents[v] = content
+                if types.shape(v) != content.shape:  # a Shape's length reveals the rank
+                    self.learn(v, content.shape)
 
     def learn(self, value: Value, dims: Found) -> None:
         """Store the dims of `value` where they are more precise than inference, also as facts."""
@@ -264,14 +273,6 @@ def _facts(node: Node) -> Facts:
 
 def _is_same(a: Array | None, b: Array | None) -> bool:
     return a is b or (a is not None and b is not None and a.shape == b.shape and bool(a.tolist() == b.tolist()))
-
-
-def _like_inputs(s: ShapeData, n: Node) -> Found | None:
-    shapes = [s.shape(v) for v in n.inputs if v is not None]
-    found = None if not shapes or None in shapes else broadcast([d for d in shapes if d is not None])
-    # For a larger slope runtimes infer another shape than they compute, and would reject rewrites based on the true
-    # one.
-    return None if n.op == "PRelu" and found != shapes[0] else found
 
 
 def type_outputs(node: Node) -> None:

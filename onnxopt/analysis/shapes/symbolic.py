@@ -186,6 +186,12 @@ def _lowest_of(name: str, least: Mapping[str, int]) -> int:
     return max(inside, least.get(name, 0))
 
 
+def is_no_less(a: Size, b: Size, least: Mapping[str, int]) -> bool:
+    """Whether `a` is proven ≥ `b`, given minimum values of symbols."""
+    low = lowest(a - b, least)
+    return low is not None and low >= 0
+
+
 def least(a: Size, b: int) -> Size | None:
     """Return min(a, b); for an expression `a` a new symbol."""
     if isinstance(a, int):
