@@ -48,7 +48,7 @@ __getattr__ = lazy(
         "bisection": ("Finding",),
         "io": ("load", "save"),
         "optimizer": ("DifferentResult", "OptimizeOptions", "Report", "RolledBack", "optimize_model"),
-        "verification.options": ("VerifyOptions",),
+        "verification": ("VerifyOptions",),
         "verification.records": ("Verification",),
     },
 )

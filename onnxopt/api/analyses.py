@@ -20,7 +20,7 @@ from onnxopt.plaintext import an
 from onnxopt.rewriting import SubgraphMatcher
 from onnxopt.rewriting.diagnose import refuse_unknown
 from onnxopt.startup.record import plain, record
-from onnxopt.verification import VerifyOptions, files
+from onnxopt.verification import VerifyOptions, verifier
 from onnxopt.verification.records import Comparison
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def verify(original: AnyModel, result: AnyModel, options: VerifyOptions | None =
         a, b = (stack.enter_context(model_file(model)) for model in (original, result))
         options = replace(options or VerifyOptions(), **settings)
         given = stack.enter_context(input_files(options.inputs, "inputs"))
-        found = files.verify(a, b, replace(options, inputs=given))
+        found = verifier.verify(a, b, replace(options, inputs=given))
         if isinstance(found, Comparison):
             found.a, found.b = name_of(a), name_of(b)
         return found

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.pipeline.outlining import Outline, Part
     from onnxopt.pipeline.partition import Partition
+    from onnxopt.verification import VerifyOptions
     from onnxopt.verification.composition import Step
     from onnxopt.verification.inputs.plan import Plan
-    from onnxopt.verification.options import VerifyOptions
 
 
 _INDEX: Final = "partition.json"
@@ -91,8 +91,8 @@ def partition(
     from onnxopt.io import blaming, load, refuse_overwriting_input
     from onnxopt.pipeline.outlining import outline, split
     from onnxopt.pipeline.partition import CapabilityPartitioner, OperatorSupport
+    from onnxopt.verification import VerifyOptions
     from onnxopt.verification.inputs.planning import make_plan
-    from onnxopt.verification.options import VerifyOptions
 
     is_run = out_dir is not None or fused is not None
     if custom_op_libraries and not is_run:
@@ -284,8 +284,7 @@ def _write_fused(
 def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, options: VerifyOptions) -> None:
     from onnxopt.verification import DIFFERENT, UNVERIFIED
     from onnxopt.verification.composition import verify_composition
-    from onnxopt.verification.missing import UNREGISTERED_HINT
-    from onnxopt.verification.runtime import UNREGISTERED
+    from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 
     verdict = verify_composition(source, plan, steps, options)
     if verdict.status == DIFFERENT:

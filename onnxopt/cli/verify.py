@@ -171,7 +171,7 @@ def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _code(found: Comparison, strict: bool) -> int:
-    from onnxopt.verification.options import INCONCLUSIVE, WITHIN_NOISE
+    from onnxopt.verification import INCONCLUSIVE, WITHIN_NOISE
 
     if found.status in (INCONCLUSIVE, WITHIN_NOISE):
         return int(strict)

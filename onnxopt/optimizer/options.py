@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from onnxopt.graph import Model
     from onnxopt.optimizer.forms import Choice, Chosen
-    from onnxopt.verification.options import VerifyOptions
+    from onnxopt.verification import VerifyOptions
 
 _DTYPES: Final = ("float16", "bfloat16")
 

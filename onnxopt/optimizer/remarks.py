@@ -22,7 +22,7 @@ from onnxopt.passes.conversions import Int64Plan
 from onnxopt.pipeline import execute
 from onnxopt.startup.record import record
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
-from onnxopt.verification.missing import missing
+from onnxopt.verification.runtime import missing
 
 if TYPE_CHECKING:
     from onnxopt.optimizer.attempt import Report, RolledBack

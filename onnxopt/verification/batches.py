@@ -11,12 +11,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from onnxopt.verification import DIFFERENT
 from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.job import BATCHES
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.options import DIFFERENT
 from onnxopt.verification.records import JudgedCase, OutputRecord
 
-NAME: Final = "batches"  # name of the case
 ALIKE: Final = "both halves of the batch are the same"
 Feeds: TypeAlias = "dict[str, Any]"
 Dims: TypeAlias = "Mapping[str, Sequence[int | str | None]]"
@@ -68,7 +68,7 @@ def compared(
     """
     (first, _), (second, _) = halves
     whole = {n: np.concatenate([v, second[n]], axes[n]) if n in axes else v for n, v in first.items()}
-    record = JudgedCase(NAME, {name: max(whole[n].shape[axis] for n, axis in axes.items())})
+    record = JudgedCase(BATCHES, {name: max(whole[n].shape[axis] for n, axis in axes.items())})
     try:
         results = run(whole)
     except Exception as e:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.errors import UsageError
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.inputs.limits import Side, of_both
@@ -18,7 +19,6 @@ from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, checked_names, fix_dims, read
 from onnxopt.verification.job import Read
 from onnxopt.verification.model.views import views
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import Comparison, JudgedCase
 from onnxopt.verification.verifier import Verifier
 

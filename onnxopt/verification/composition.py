@@ -7,25 +7,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError
+from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, missing
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Request
-from onnxopt.verification.judge import Judge
-from onnxopt.verification.numbers.compare import compare
-from onnxopt.verification.options import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.references import DECLARED, Reference
-from onnxopt.verification.run import Reference as Evaluator
-from onnxopt.verification.run import is_starved, reason
-from onnxopt.verification.verdict import conclude, word
 from onnxopt.worker import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
+
+if TYPE_CHECKING:
+    from onnxopt.verification.judge import Judge
 
 _START: Final = "from onnxopt.verification.composition import main; main()"
 _ACTIVITY: Final = "running the parts"
@@ -76,6 +74,12 @@ def _verify(
     options: VerifyOptions,
     references: Sequence[Reference],
 ) -> Verification:
+    from onnxopt.verification.judge import Judge
+    from onnxopt.verification.numbers.compare import compare
+    from onnxopt.verification.run import Reference as Evaluator
+    from onnxopt.verification.run import is_starved, reason
+    from onnxopt.verification.verdict import conclude, word
+
     judge = Judge(tell, whole=True)
     try:
         judge.open(str(original), options, ("the original", "the result"))

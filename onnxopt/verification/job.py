@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.startup.record import record
-from onnxopt.verification.options import VerifyOptions
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.references import Reference
 
@@ -27,6 +27,7 @@ UNSHOWN: Final = "unshown"
 OPTIMIZED: Final = "optimized"
 RELEASE: Final = "release"
 JUST_LOAD: Final = "just load "
+BATCHES: Final = "batches"  # case of the freed dims
 
 Read = Callable[[], "Data"]  # picklable
 

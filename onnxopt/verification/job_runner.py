@@ -1,50 +1,34 @@
-"""Worker side of a verification: runs cases, compares in pieces, and returns the verdict.
-
-The worker announces each step beforehand. After a crash, a new worker receives the deaths and known cases, and raises
-`Died` instead of repeating a fatal step.
-"""
+"""Verdict of a job in the worker: whole outputs, the second look, further cases, and loads."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import OnnxOptError
-from onnxopt.verification.batches import NAME as BATCHES
-from onnxopt.verification.inputs.cases import FURTHER, LONGER, OWN, RECIPES, ROWS, Recipe, missing
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED
+from onnxopt.verification.case_runner import CaseRunner, died_of
+from onnxopt.verification.inputs.cases import FURTHER, LONGER, ROWS, Recipe, missing
 from onnxopt.verification.job import (
+    BATCHES,
     COMPARE,
     JUST_LOAD,
     LOAD,
-    OPEN,
     OPTIMIZED,
-    ORIGINAL,
     RELEASE,
     Answer,
-    Begun,
-    Compared,
     Concluded,
-    Death,
-    Opened,
-    Opening,
-    Preparation,
-    Read,
-    Request,
     Submission,
 )
-from onnxopt.verification.missing import UNREGISTERED_HINT
-from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNLOADED, UNVERIFIED, VerifyOptions
 from onnxopt.verification.proof import Proof, proof, telling
-from onnxopt.verification.records import LEFT_OUT, JudgedCase, Verification
+from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.run import is_starved, reason
-from onnxopt.verification.runtime import UNREGISTERED
+from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
 from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
 from onnxopt.worker.serving import Died, Refused, Tell
@@ -57,72 +41,15 @@ _REPORT: Final = "please report it, with both models: `ONNXOPT_DEBUG=1 onnxopt v
 _REAL: Final = "give real data with --input NAME=FILE.npy"
 _TIED: Final = "an operator ties the samples of a batch to one another"
 _PLAN: Final = "raise --verify-memory"
-_OTHER_STEPS: Final = 5  # steps besides those of the cases
-_UNFINISHED: Final = "not run: an earlier case did not finish"
 
 
-class JobRunner:
-    """Verifies results against one original, case by case, with a `judge`."""
+class JobRunner(CaseRunner):
+    """Verifies results against one original."""
 
     def __init__(self, judge: Judge, tell: Tell) -> None:
-        self.judge = judge
-        self.opened = Opened()
-        self.is_steady = True  # the original's outputs repeat
-        self.left_out = 0  # cases not run for lack of time
-        self._tell = tell
-        self._failure: Exception | None = None  # raised by loading or running the original; prevents any comparison
-        self._answers: list[Answer] | None = None
-        self._requests: list[tuple[Recipe, Read]] = []
-        self._more: list[tuple[Recipe, Read]] = []  # cases added for the current result
-        self._last: Death | None = None  # the last death caused by the original
-        self._submission = Submission("", VerifyOptions())
-        self._count = 0  # steps begun
-        self.has_loaded = False  # the result is known to load
+        super().__init__(judge, tell)
         self._has_asked = False  # further cases were requested
         self._was_told = False  # the failure of the original was reported
-
-    # -- requests -------------------------------------------------------------------------------------------
-
-    def open(self, opening: Opening) -> None:
-        """Load the original, unless the plan must be known first. Errors are raised later, by `verify`."""
-        self.opening = opening
-        self._tell(Begun(OPEN))
-        if opening.ended:
-            return
-        try:
-            self.judge.open(opening.original, opening.options, opening.labels, opening.stepwise)
-        except Exception as e:
-            self._failure = e
-
-    def prepare(self, preparation: Preparation) -> None:
-        """Take the plan and cases, and run the original unless cases run stepwise or are known."""
-        if self._failure is not None:
-            return
-        try:
-            self._prepare(preparation)
-        except Exception as e:
-            self._failure = e
-
-    def _prepare(self, preparation: Preparation) -> None:
-        self.plan, self._requests = preparation.plan, list(preparation.requests)
-        self.judge.refer(preparation.references)
-        for death in preparation.deaths:
-            if death.step == OPEN or (not self.opening.stepwise and self._is_of_all(death.step)):
-                self._recover(death)
-        if self.opening.ended:
-            return
-        self.opened = self.judge.plan(self.plan)
-        self._tell(self.opened)
-        if not self.opening.stepwise and preparation.eager:
-            try:
-                self._answers = self._originals()
-                self.judge.read_ahead()
-            except Refused:
-                if self._last is None or not self.plan.least:
-                    raise
-                raise _died(self._last) from None  # `_recover` cannot lengthen the inputs any further
-
-    # -- verdict --------------------------------------------------------------------------------------------
 
     def verify(self, submission: Submission) -> Verification:
         """Return the verdict on a result. Raises errors in files and data named by the user."""
@@ -191,7 +118,7 @@ class JobRunner:
         """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
         for death in self._submission.deaths:
             if death.step == LOAD or (death.step.startswith(COMPARE) and not self.opening.stepwise):
-                raise _died(death)
+                raise died_of(death)
         if why := self._load():
             _stop(verdict, DIFFERENT, why, UNREGISTERED_HINT if UNREGISTERED in why else "")
             return False
@@ -293,77 +220,7 @@ class JobRunner:
         fixed = self.plan.gives_all(options.inputs)
         return proof(files, self.plan, answers, fixed=fixed, called=options.original_names)
 
-    # -- cases ----------------------------------------------------------------------------------------------
-
-    @property
-    def _known(self) -> dict[str, Compared]:
-        return self._submission.known
-
-    @property
-    def _names(self) -> list[str]:
-        return [recipe.name for recipe, _ in self._requests]
-
-    def _originals(self) -> list[Answer]:
-        """Run the original on all requests. Raises Refused if no case runs."""
-        found = [self._original(recipe, read()) for recipe, read in self._requests]
-        for answer, (recipe, _) in zip(found, self._requests):
-            if answer.case.status == "skipped" and recipe.override:
-                raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
-        if self.plan.random:
-            self.is_steady = self.judge.deterministic()
-        self._tell(Begun(LOAD, self._done))
-        taken = [a for a in found if a.case.status != "skipped"]
-        if not taken:
-            why = found[0].case.note if found else "there is no input to try"
-            runs, refused = "the original", self.opened.refused
-            if refused:
-                runs = f"onnxruntime cannot load the original ({refused}), and in the reference evaluator it"
-            raise Refused(why.replace("the original does not take it: ", f"{runs} fails on every input tried: "))
-        return taken
-
-    def _original(self, recipe: Recipe, data: Data) -> Answer:
-        self.begin(ORIGINAL + recipe.name)
-        return self.judge.original(Request(recipe, data, self._base))
-
-    @property
-    def _base(self) -> dict[str, int] | None:
-        """Return the dims of the first known case run by an earlier worker, else None."""
-        known = (k.answer.case.dims for name, k in self._known.items() if name in RECIPES or name == OWN[0].name)
-        return next(known, None)
-
-    def _load(self) -> str:
-        """Load the result. Returns the reason for a refusal, or "" (also after the time limit)."""
-        if self.opening.ended:
-            return ""
-        self.begin(LOAD)
-        why = self.judge.result(self._submission.path, self._submission.options)
-        self.has_loaded = not why
-        return why
-
-    def _compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
-        """Run the result on a case and return the comparison.
-
-        For a nondeterministic original, the original's case is returned unchanged.
-        """
-        name = answer.case.name
-        if name in self._known:
-            return self._known[name].case
-        if not self.is_steady:
-            return answer.case
-        self.begin(COMPARE + name)
-        if data is None:
-            self.hold([name])
-        found = self.judge.compare(name, data.expected if data is not None else {})
-        if found.status != DIFFERENT and any(not o.ok for o in found.outputs):
-            found.status = DIFFERENT
-        self._tell(Compared(answer, found))
-        return found
-
-    def hold(self, names: Sequence[str]) -> None:
-        """Run the original again on the named cases, unless still in memory."""
-        for recipe, read in [*self._requests, *self._more]:
-            if recipe.name in names:
-                self.judge.hold(Request(recipe, read(), self._base))
+    # -- further cases --------------------------------------------------------------------------------------
 
     def _others(self, found: Proof, cases: Sequence[JudgedCase]) -> Iterator[Recipe]:
         """Yield recipes of further cases, as needed.
@@ -387,112 +244,6 @@ class JobRunner:
         self._has_asked = True
         return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
 
-    def _further(self, recipes: Sequence[Recipe]) -> list[Answer]:
-        """Run the original on more cases for the current result. A case fatal to the original is left out."""
-        found: list[Answer] = []
-        for recipe in recipes if self._requests else ():
-            if recipe.name in self._known:
-                found.append(self._known[recipe.name].answer)
-                continue
-            try:
-                answer = self._original(recipe, self._requests[0][1]())
-            except Died:
-                continue
-            if answer.case.status != "skipped":
-                found.append(answer)
-                self._more.append((recipe, self._requests[0][1]))
-        return found
-
-    def _step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
-        """Run each case separately: a death is the verdict of its case.
-
-        No case begins after the timeout is used up.
-        """
-        answers: list[Answer] = []
-        cases: list[JudgedCase] = []
-        end = time.monotonic() + self._submission.options.timeout - self._submission.spent
-        self.left_out = 0
-        for i, (recipe, read) in enumerate(self._requests):
-            if answers and time.monotonic() > end:
-                self.left_out = len(self._requests) - i
-                return answers, [*cases, *self._skipped(i, LEFT_OUT)]
-            answer, case = self._alone(recipe, read, bool(answers))
-            cases.append(case)
-            answers += [answer] if answer is not None else []
-            if self.opening.ended and recipe.name not in self._known:
-                return answers, [*cases, *self._skipped(i + 1, _UNFINISHED)]
-        return answers, cases
-
-    def _skipped(self, first: int, note: str) -> list[JudgedCase]:
-        return [JudgedCase(name, {}, status="skipped", note=note) for name in self._names[first:]]
-
-    def _alone(self, recipe: Recipe, read: Read, has_others: bool) -> tuple[Answer | None, JudgedCase]:
-        if (known := self._known.get(recipe.name)) is not None:
-            return known.answer, known.case
-        for death in self._submission.deaths:
-            if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
-                continue
-            died = _died(death)
-            status = DIFFERENT if died.is_about(self.opening.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
-            if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
-                recipe = replace(recipe, tame=True)
-            elif status != UNVERIFIED or has_others or not self._lengthen(death):
-                return None, JudgedCase(recipe.name, {}, status=status, note=str(died))
-        data = read()
-        answer = self._original(recipe, data)
-        if answer.case.status == "skipped":
-            return None, answer.case
-        if not has_others and self.plan.random:
-            self.is_steady = self.judge.deterministic()
-        return answer, self._compare(answer, data)
-
-    # -- deaths ---------------------------------------------------------------------------------------------
-
-    def begin(self, step: str) -> None:
-        """Announce a step. Raises Died if an earlier worker died of the same step, or time is over."""
-        for death in self._submission.deaths:
-            is_tried_again = self.opening.stepwise and step.startswith((ORIGINAL, COMPARE))
-            is_tried_again |= self._is_of_all(step)
-            if (death.step == step and not is_tried_again) or (death.late and not step.startswith(JUST_LOAD)):
-                raise _died(death)
-        self._count += 1
-        self._tell(Begun(step, self._done))
-
-    @property
-    def _done(self) -> float:
-        """Return the share of steps finished, below 1."""
-        steps = 2 * len(self._requests) + _OTHER_STEPS
-        return min(self._count, steps - 1) / steps
-
-    def _is_of_all(self, step: str) -> bool:
-        """Return whether a step runs the original on a case common to all results."""
-        return step.startswith(ORIGINAL) and step.removeprefix(ORIGINAL) in self._names
-
-    def _recover(self, death: Death) -> None:
-        """Leave out optional cases, else lengthen inputs, after the original died. Raises Died if neither is left."""
-        died = _died(death)
-        is_final = death.step == OPEN or death.late or died.is_about(self.opening.labels[1])
-        if is_final or not (self._tame() or self._lengthen(death)):
-            raise died
-        self._last = death
-
-    def _tame(self) -> bool:
-        """Leave out optional cases and optional parts of cases. Returns False if none were left."""
-        is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags > 0 for recipe, _ in self._requests}
-        bold = any(is_tried[recipe.name] or recipe.is_bold(self.plan) for recipe, _ in self._requests)
-        self._requests = [
-            (replace(recipe, tame=True), read) for recipe, read in self._requests if not is_tried[recipe.name]
-        ]
-        return bold
-
-    def _lengthen(self, death: Death) -> bool:
-        """Lengthen the inputs, as the original may have died of short ones.
-
-        Returns False if already done, or if the death was a timeout, an out-of-memory kill, or not in the original.
-        """
-        is_running = death.state == f"running {self.opening.labels[0]}"
-        return is_running and not death.late and "SIGKILL" not in death.how and self.plan.lengthen()
-
     def _explain_death(self, verdict: Verification, died: Died) -> None:
         if died.late and self._submission.is_rushed:
             _stop(verdict, UNVERIFIED, str(died), f"{self.opening.labels[0]} took most of that: raise --timeout")
@@ -514,7 +265,7 @@ class JobRunner:
         if death is None:
             self.begin(OPTIMIZED)
             return self.judge.optimized()
-        died = _died(death)
+        died = died_of(death)
         return str(died), died.is_about(self.opening.labels[1]) and not self._unloaded(0, optimize=True)
 
     def _refuse_unloaded(self, verdict: Verification) -> None:
@@ -544,10 +295,6 @@ class JobRunner:
 
 def _differ(cases: Sequence[JudgedCase]) -> bool:
     return any(c.status == DIFFERENT for c in cases)
-
-
-def _died(death: Death) -> Died:
-    return Died(death.state, death.how, death.late)
 
 
 def _stop(verdict: Verification, status: str, message: str, hint: str = "") -> None:

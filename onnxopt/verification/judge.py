@@ -7,157 +7,43 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.errors import UsageError
 from onnxopt.proto.messages import tensor_type
+from onnxopt.verification import DIFFERENT
 from onnxopt.verification.batches import ALIKE, compared, freed, other_feeds
-from onnxopt.verification.model.views import views
+from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.metrics import measure
 from onnxopt.verification.numbers.narrow import as_int32, as_wide, int32_values, narrow_feeds
 from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.numbers.rounding import MOST_OF_WHOLE, difference, is_float
-from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
-from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
-from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.verification.runtime import CPU
 from onnxopt.worker import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
-    from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.limits import Side
-    from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.inputs.values import Case
-    from onnxopt.verification.look import Look
-    from onnxopt.verification.programs.program import Program
 
-T = TypeVar("T")
 _WORTH_READING: Final = 1 << 26  # multiplications in a run
-_WORK: Final = 1 << 33  # bytes of weights read, once per row of a large batch
-_UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # errors raised by looking into a file
+_FAILURES: Final = (Failed, OSError, ValueError, MemoryError)  # errors raised by running pieces
 SHAKEN: Final = 2.0  # times the effect of changed last bits of the inputs
 
 
-class Judge(Original):
+class Judge(Loaded):
     """Compares results with the original in the same runtime."""
 
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
         super().__init__(tell, whole=whole)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output: effect of changed last bits of the inputs
-        self.b: Any = None  # engine of the result
-        self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
-        self._look: Look | None = None
-        self._ahead: tuple[Program, Side] | None = None  # the original, common to all results
-        self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._roundings: dict[str, float] | None = None  # see `Look.roundings`
-        self._is_computed = False  # whether the result calls references in Python
-        self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
-
-    # -- result ---------------------------------------------------------------------------------------------
-
-    def result(self, path: str, options: VerifyOptions) -> str:
-        """Load the result. Returns the reason for a refusal, or "".
-
-        options: those of the current result; tolerances may differ from the last.
-        """
-        self.options = options
-        self.b = self._look = self._unrun = None
-        self.planned, self._alone = self._alone or self.planned, None
-        self._uneven.clear()
-        if self.kept:  # outputs of the original are kept
-            self._rest()
-        a, b = self.labels
-        self.tell(f"loading {b}")
-        try:
-            self.b = self._with_room(partial(self.opened, path))
-        except UsageError:  # of what the user brings: a library, a reference
-            raise
-        except Exception as e:
-            blame_system(e)
-            self._blame_room(e, self._wake_original)
-            return f"{b}{UNLOADED}: {reason(e)}"
-        if self.unknown and (why := self.engine.unlike(self.b)):
-            raise Refused(why)
-        own = len(self.engine.own) if self.unknown else None
-        if self.b.outputs[:own] != self.outputs[:own]:
-            return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
-        return ""
-
-    def _with_room(self, run: Callable[[], T]) -> T:
-        """Call `run`; if memory is short, unload the engines and call `run` again (engines reload on use)."""
-        try:
-            return run()
-        except Exception as e:
-            if not is_starved(e):
-                raise
-        self._rest(deeply=True)
-        return run()
-
-    def _blame_room(self, error: Exception, original: Callable[[], object]) -> None:
-        """Raise Refused if the original is refused memory in the result's place too.
-
-        original: runs or loads the original, beside the kept outputs. Other errors than lack of memory are ignored.
-        """
-        if not is_starved(error):
-            return
-        self._rest(deeply=True)
-        try:
-            original()
-        except Exception as e:
-            if is_starved(e):
-                a, b = self.labels
-                why = f"there is no memory for {b} beside the values of {a} that it is compared with (--memory)"
-                raise Refused(why) from error
-
-    def _wake_original(self) -> None:
-        if isinstance(self.engine, OnnxRuntime):
-            self.engine.wake()
-
-    def opened(self, path: str) -> Any:
-        """Return the engine of a result. Raises UsageError, Refused and the runtime's errors."""
-        self.paths[1], self._is_computed = path, self.runtime.computes(path)
-        is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
-        if self.unknown:
-            return type(self.engine)(self._open_narrow(path) if is_narrow else self._stream(1), self.engine.unseen)
-        if is_narrow:
-            return self._open_narrow(path)
-        if isinstance(self.engine, Reference):
-            return Reference(path, self.options.original_names, self.runtime.kernels)
-        if self.streamed or self._is_computed:
-            return self._stream(1)
-        return self._loaded(path)
-
-    def _open_narrow(self, path: str) -> Any:
-        """Return the engine of a result in a narrower type: each operator rounds its results (`programs/rounded.py`).
-
-        The file itself is loaded too, and later run once: some kernels refuse a type only on the first run.
-        """
-        from onnxopt.verification.programs.stream import Streamed
-
-        if self._is_loadable and not self.streamed:
-            loaded = self._loaded(path)
-            self._unrun = loaded if not self.unknown else None
-        return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
-
-    def _loaded(self, path: str) -> OnnxRuntime:
-        names = self.options.original_names
-        return OnnxRuntime(path, stateful=self.planned.stateful, runtime=self.runtime, names=names)
-
-    @property
-    def _is_loadable(self) -> bool:
-        """Return whether the runtime could load the result.
-
-        No kernels exist for bfloat16, nor for references in Python.
-        """
-        return self.options.dtype != "bfloat16" and not self._is_computed
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
         """Run the result on a known case and compare outputs, with `expected` outputs too (by name)."""
@@ -254,7 +140,7 @@ class Judge(Original):
             return {}
         if self._roundings is None:
             self._roundings = {}
-            with contextlib.suppress(*_UNSEEN):  # reported by the second look
+            with contextlib.suppress(*UNSEEN):  # reported by the second look
                 self._roundings = self._looked().roundings(self.outputs)
         floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
         return {o: self._roundings[o] for o in floats if o in self._roundings}
@@ -309,34 +195,6 @@ class Judge(Original):
         look = self._looked()
         return are_as_empty(a, b, ((look.a.program, name), (look.b.program, name)))
 
-    def optimized(self) -> tuple[str, bool]:
-        """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads)."""
-        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
-            return "", True
-        a, b = self.labels
-        self.b = self._look = None  # comparison is finished: free all memory
-        self.engine.rest()
-        error = self._refusal(self.paths[1], b, True)
-        if error is None:
-            return "", True
-        return reason(error), not self.unloaded(self.paths[0], a, True)
-
-    def unloaded(self, path: str, label: str, optimize: bool) -> str:
-        """Return why onnxruntime does not load the file at `path`; "" if loaded or memory is short."""
-        error = self._refusal(path, label, optimize)
-        return "" if error is None or is_starved(error) else reason(error)
-
-    def _refusal(self, path: str, label: str, optimize: bool) -> Exception | None:
-        self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
-        if self.runtime.computes(path):
-            return None
-        try:
-            OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
-        except Exception as e:
-            blame_system(e)
-            return e
-        return None
-
     # -- pieces ---------------------------------------------------------------------------------------------
 
     def alike(self) -> bool:
@@ -344,73 +202,34 @@ class Judge(Original):
 
         Asked only if comparing in pieces is expensive, as pieces say more.
         """
-        try:
+        with contextlib.suppress(*UNSEEN):
             return self.work > _WORTH_READING and self._looked().is_alike()
-        except _UNSEEN:
-            return False
+        return False
 
     def hides(self) -> bool:
         """Return whether parts that may not run differ between the files."""
-        try:
+        with contextlib.suppress(OSError, ValueError):  # reported when run
             return self._looked().hides()
-        except (OSError, ValueError):
-            return False  # read errors are reported when run
+        return False
 
     def redecides(self) -> bool | list[str]:
         """Return whether the files differ in the computation of a decision.
 
         Without difference, returns the changed values that a Relu may mute.
         """
-        try:
+        with contextlib.suppress(OSError, ValueError):
             return self._looked().redecides()
-        except (OSError, ValueError):
-            return False
-
-    def read_ahead(self) -> None:
-        """Read the original for a later `Look`, while the result is being made."""
-        if self.planned.random or self.options.dtype or self._ahead is not None:  # `Look` changes its own copy
-            return
-        from onnxopt.verification.inputs.limits import Side
-        from onnxopt.verification.look import open_runner
-
-        with contextlib.suppress(*_UNSEEN):  # reported when asked
-            read = getattr(self.engine, "program", None)
-            view, _ = views(self.options)
-            program = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
-            self._ahead = program, Side.of(program.skeleton)
-
-    def of_both(self, given: Sequence[str]) -> list[Recipe]:
-        """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
-
-        The plan for both models replaces the original's until the next result.
-        """
-        from onnxopt.verification.inputs.cases import OF_BOTH, missing
-        from onnxopt.verification.inputs.limits import Side, of_both
-
-        try:
-            self.read_ahead()
-            a, b = (runner.program.skeleton for runner in (self._looked().a, self._looked().b))
-            both = of_both(self.planned, self._ahead[1] if self._ahead else Side.of(a), Side.of(b), _WORK)
-        except _UNSEEN:
-            return []
-        is_alike = both.inputs == self.planned.inputs
-        if is_alike and not both.limits:
-            return []
-        self.planned, self._alone = both, self.planned
-        return [r for r in OF_BOTH if (r.beyond or not is_alike) and not missing(r, both, given)]
+        return False
 
     def unshown(self, names: Sequence[str]) -> list[str]:
         """Return, in words, differences beyond bounds not reached by the first case, or after rounding to float16."""
-        from onnxopt.verification.programs.runner import Failed
-
         if self.streamed or self.options.dtype or self.planned.random:
             return []
         self._rest()
-        try:
+        with contextlib.suppress(*_FAILURES):
             cases, look = [self.kept[name][0] for name in names], self._looked()
             return [*look.unreached(cases[0]), *(look.rounded(cases) if self.runtime.provider == CPU else ())]
-        except (Failed, OSError, ValueError, MemoryError):
-            return []
+        return []
 
     def pieces(
         self, names: Sequence[str], taken: Sequence[str], digits: bool = False, fine: bool = False
@@ -419,15 +238,13 @@ class Judge(Original):
 
         taken: conditions with both branches taken; digits, fine: see `Replay`.
         """
-        from onnxopt.verification.programs.runner import Failed
-
         began = time.monotonic()
         self._rest()
         try:
             fine = fine or not self._uneven.isdisjoint(names)
             cases = [self.kept[n][0] for n in names]
             found, places = self._looked().pieces(cases, taken, fine=fine, digits=digits)
-        except (Failed, OSError, ValueError, MemoryError) as e:
+        except _FAILURES as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began
         return found, places
@@ -437,12 +254,9 @@ class Judge(Original):
 
         Returns None if not everything is covered.
         """
-        from onnxopt.verification.programs.runner import Failed
-
-        try:
+        with contextlib.suppress(*_FAILURES):
             return self._looked().as_taken([self.kept[n][0] for n in names], most)
-        except (Failed, OSError, ValueError, MemoryError):
-            return None
+        return None
 
     def noise(
         self, names: Sequence[str], enough: Mapping[str, float], told: str = "", of_result: bool = False
@@ -452,8 +266,6 @@ class Judge(Original):
         Stops at `enough` by output, or when the output `told` reaches its bound in the first case. of_result: measure
         the result instead of the original.
         """
-        from onnxopt.verification.programs.runner import Failed
-
         if self.streamed or self.planned.random:
             return {}
         try:
@@ -464,36 +276,6 @@ class Judge(Original):
             if is_starved(e):
                 raise MemoryError from e
             return {}
-
-    def _rest(self, *, deeply: bool = False) -> None:
-        """Unload both whole models, as pieces load from the files. `deeply`: unload segments too."""
-        engines: tuple[Any, ...] = (self.engine, self.b, self._unrun)
-        for engine in engines:
-            if isinstance(engine, OnnxRuntime) or (deeply and hasattr(engine, "rest")):
-                engine.rest()
-
-    def release(self) -> None:
-        """Drop the result: on systems without renaming of mapped files, the writer waits for the release."""
-        self.b = self._look = self._unrun = None
-
-    def _looked(self) -> Look:
-        """Return the `Look` into both files, made on first use."""
-        from onnxopt.verification.look import Look
-
-        if self._look is None:
-            first = self._ahead[0] if self._ahead else getattr(self.engine, "program", None)
-            self._look = Look(
-                self.paths,
-                self.options,
-                self.labels,
-                self.planned,
-                self.runtime,
-                self.engine,
-                self.tell,
-                self._foreign,
-                [first, getattr(self.b, "program", None)],
-            )
-        return self._look
 
 
 def main() -> None:

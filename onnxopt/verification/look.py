@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.changes import (
     computed_otherwise,
@@ -29,7 +30,6 @@ from onnxopt.verification.model.views import View, views
 from onnxopt.verification.noise import Noise
 from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import EPSILON, allowed_of_whole, difference
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.enclosing import case_names
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Final
 
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.perturbation import last_bit
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.programs.program import type_of
 from onnxopt.verification.programs.runner import Runner, Values

@@ -13,10 +13,10 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.proto.wire import stands_alone
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import fitted
 from onnxopt.verification.inputs.feeding import Search, feed
-from onnxopt.verification.inputs.footprint import products
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Opened, Request
@@ -24,7 +24,6 @@ from onnxopt.verification.model.glance import glance
 from onnxopt.verification.model.views import views
 from onnxopt.verification.numbers.compare import differ, evidence, is_dull
 from onnxopt.verification.numbers.rounding import is_float, overflows
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.references import Reference
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
@@ -184,6 +183,8 @@ class Original:
         except Refused as e:
             return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
         if not self.kept and _numbers(case.feeds.values()) >= _PICTURE:
+            from onnxopt.verification.inputs.footprint import products
+
             self.work = products(self.paths[0], case.feeds)
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.pieces.outcome import Fault
-from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.rounded import name_in_file
 from onnxopt.verification.records import OutputRecord, Place, Side
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+    from onnxopt.verification.pieces.walk import Walk
 
 _TINY: Final = 1e-12  # relative noise below is zero
 _MAX_NODES: Final = 50  # nodes listed in a place

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from onnxopt.verification import DIFFERENT
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer
 from onnxopt.verification.model.decisions import always_empty, open_conditions
-from onnxopt.verification.options import DIFFERENT
 from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.verdict import untaken_branches, weak_outputs
 

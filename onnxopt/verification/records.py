@@ -7,7 +7,7 @@ from dataclasses import asdict, field, replace
 from typing import Any, Final
 
 from onnxopt.startup.record import record
-from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, PROVEN, REFUSED, UNLOADED
+from onnxopt.verification import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, PROVEN, REFUSED, UNLOADED
 
 _GROSS: Final = 30.0  # times the rounding noise of a piece
 

@@ -71,6 +71,10 @@ _LARGE_FILE: Final = 1 << 24  # bytes
 _LARGE_WEIGHT: Final = 1 << 16
 
 
+class Failed(Exception):
+    """A part of a model cannot be loaded or run; the message says why."""
+
+
 class Called:
     """Mapping between a file's input and output names (keys of `names`) and those used here (values)."""
 

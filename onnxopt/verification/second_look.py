@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
+from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.inputs.dead_channels import are_few, have_few_rows
 from onnxopt.verification.job import LOOK, UNSHOWN
-from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import Proof, together
 from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
@@ -20,8 +20,8 @@ from onnxopt.verification.verdict import could_jump, differences, largest, settl
 from onnxopt.worker.serving import Died, Refused
 
 if TYPE_CHECKING:
+    from onnxopt.verification.case_runner import CaseRunner
     from onnxopt.verification.job import Answer
-    from onnxopt.verification.job_runner import JobRunner
 
 _CASES_TOGETHER: Final = 3  # cases compared in pieces together
 _HELD: Final = 12  # cases compared with taken branches in place of Ifs
@@ -47,7 +47,7 @@ def _wrong(verdict: Verification) -> set[str]:
 class SecondLook:
     """Comparison of a result in pieces."""
 
-    def __init__(self, runner: JobRunner, options: VerifyOptions) -> None:
+    def __init__(self, runner: CaseRunner, options: VerifyOptions) -> None:
         self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
         self._may_be_alike = False  # ask `Judge.alike` before comparing in pieces
         self.is_alike = False  # equal operators on equal constants compute the outputs

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Opened
 from onnxopt.verification.numbers.compare import Evidence, proves_nothing
 from onnxopt.verification.numbers.rounding import NOTHING
-from onnxopt.verification.options import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
 
 _BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far below

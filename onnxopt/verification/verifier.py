@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, file_path, unreadable
+from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.job import (
     JUST_LOAD,
     LOAD,
@@ -28,7 +29,6 @@ from onnxopt.verification.job import (
     Read,
     Submission,
 )
-from onnxopt.verification.options import UNVERIFIED, VerifyOptions
 from onnxopt.verification.records import Verification
 from onnxopt.verification.references import DECLARED
 from onnxopt.worker import Limits
@@ -286,3 +286,37 @@ class Verifier:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
+    """Compare two model files on the same inputs, in onnxruntime with graph optimizations off.
+
+    Uses the optimizer's own cases. If `options` name cases, data, a provider or dims, returns a `Comparison` as
+    `onnxopt verify` does. Raises ModelError for an invalid model file, and the errors of `compare_files`.
+    """
+    original, result = file_path(original), file_path(result)
+    if options is not None and options.thorough:
+        from onnxopt.verification.comparison import compare_files
+
+        return compare_files(original, result, options)
+    from onnxopt.verification.interface import read  # imports numpy
+
+    skeleton, _ = read(original), read(result)
+    with Verifier(original, options, foreign=True) as verifier:
+        verifier.describe(skeleton.proto, skeleton.values)
+        verifier.submit(result)
+        return verifier.finish()
+
+
+def let_in(verdict: Verification, domains: Collection[str] = ()) -> Verification:
+    """Set UNVERIFIED if onnxruntime does not load the result because of operators of `domains`."""
+    if verdict.status != DIFFERENT or verdict.cases:
+        return verdict
+    from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
+
+    foreign = next((d for d in domains if f"{d}:" in verdict.message and UNREGISTERED in verdict.message), None)
+    if foreign is not None:
+        verdict.status = UNVERIFIED
+        verdict.message = f"onnxruntime does not know the operators of {foreign}, which --allow-domain lets in"
+        verdict.hint = UNREGISTERED_HINT
+    return verdict

@@ -14,7 +14,7 @@ from onnx import parser
 
 from onnxopt import declare_reference
 from onnxopt.errors import UsageError
-from onnxopt.verification.missing import UNREGISTERED_HINT
+from onnxopt.verification.runtime import UNREGISTERED_HINT
 from tests.cli.conftest import FUSING, LITE, Run, operators, run_script
 
 

@@ -12,7 +12,7 @@ from onnx import parser
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, VerifyOptions, verify
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.inputs.uses import INDEX, SIZE, UNKNOWN, uses
+from onnxopt.verification.inputs.uses import INDEX, SIZE, UNKNOWN, Uses
 from onnxopt.verification.inputs.values import InputMaker
 
 # (name, interface, constants, body, what is wrong then)
@@ -113,7 +113,7 @@ def test_what_becomes_of_integers(body: str, role: str) -> None:
         '<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>'
         f"g (float[4] v, int64[1] x, bool c) => (float[k] y) {{ {body} }}"
     )
-    assert uses(proto.graph)["x"].role == role
+    assert Uses(proto.graph).found["x"].role == role
 
 
 def test_where_nothing_asks_for_more_there_are_two_cases(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.coverage import probe
 from onnxopt.verification.coverage.cones import Cone
 from onnxopt.verification.coverage.probe import Verdict
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import Pieces
 from onnxopt.verification.runtime import PLAIN
 

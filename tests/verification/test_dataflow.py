@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 from onnxopt.verification.inputs.limits import Limits, Side, other_rows, other_sizes
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.sizes import demanded
-from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses, uses
+from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses
 from onnxopt.verification.model.decisions import Deciding
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -27,8 +27,8 @@ def model(given: str, body: str, functions: str = "") -> onnx.ModelProto:
 
 def test_functions_say_what_becomes_of_an_input() -> None:
     made = model("int64[n] x", "y = lab.pick (table, x)", FUNCTION)
-    assert uses(made.graph, made.functions)["x"].role == INDEX
-    assert uses(made.graph)["x"].role == UNKNOWN, "an operator that nothing is known of"
+    assert Uses(made.graph, made.functions).found["x"].role == INDEX
+    assert Uses(made.graph).found["x"].role == UNKNOWN, "an operator that nothing is known of"
 
 
 def test_what_is_compared_behind_an_offset() -> None:
@@ -44,7 +44,7 @@ def test_both_branches_say_what_becomes_of_an_input() -> None:
     """The last one alone was asked."""
     text = """i = If (c) <then_branch = t () => (p) { p = Add (x, one) }, else_branch = e () => (q) { q = Abs (k) }>
         y = Gather (table, i)"""
-    found = uses(model("int64[n] x, int64[n] k, bool c", text).graph)
+    found = Uses(model("int64[n] x, int64[n] k, bool c", text).graph).found
     assert (found["x"].role, found["k"].role) == (INDEX, INDEX)
 
 

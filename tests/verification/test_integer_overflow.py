@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, INCONCLUSIVE, VerifyOptions
-from onnxopt.verification.inputs.uses import uses
+from onnxopt.verification.inputs.uses import Uses
 from tests.verification.pairs import own_check, verdict, with_constants
 from tests.verification.test_one_sided_values import HEAD
 
@@ -99,5 +99,5 @@ def test_sizes_are_not_made_so_large(tmp_path: Path) -> None:
     ],
 )
 def test_what_large_integers_ask_for(body: str, whole: set[float]) -> None:
-    found = uses(model(body).graph)["x"].whole
+    found = Uses(model(body).graph).found["x"].whole
     assert {round(n, 4) for n in found} == whole

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.numbers.metrics import cosine, measure, ulp_distance
-from onnxopt.verification.options import VerifyOptions
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

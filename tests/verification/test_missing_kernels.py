@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, let_in
-from onnxopt.verification.missing import missing
+from onnxopt.verification.runtime import missing
 
 LACKS = (
     "the result cannot be loaded: NOT_IMPLEMENTED : Could not find an implementation for Mish(22) node with name 'm'"

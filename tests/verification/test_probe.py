@@ -10,9 +10,9 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import PROVEN
-from onnxopt.verification.coverage import samplers
 from onnxopt.verification.coverage.cones import Cone
 from onnxopt.verification.coverage.probe import Verdict, probe
+from onnxopt.verification.coverage.samplers import Beyond, near
 from onnxopt.verification.look import open_runner
 from onnxopt.verification.pieces.walk import Walk
 from tests.verification.pairs import own_check
@@ -68,7 +68,7 @@ def cone(folder: Path, a: str, b: str, value: str) -> Cone:
     ids=["differs", "agrees", "all zero"],
 )
 def test_verdicts(a: str, b: str, verdict: Verdict, tmp_path: Path) -> None:
-    assert probe(cone(tmp_path, a, b, "y"), samplers.Beyond([2.0, 4.0], (8.0,))) is verdict
+    assert probe(cone(tmp_path, a, b, "y"), Beyond([2.0, 4.0], (8.0,))) is verdict
 
 
 def test_samples_are_within_what_operators_make(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_samples_are_within_what_operators_make(tmp_path: Path) -> None:
     found = cone(tmp_path, "f = Floor (x) e = Exp (x) y = Add (f, e)", "f = Floor (x) e = Exp (x) y = Add (e, f)", "y")
     known = found.known(0)
     assert sorted(known) == ["e", "f"]
-    samples = [*samplers.Beyond([0.25, 3.5], (-8.0, 8.0))(found, known), *samplers.near(found, known, 4)]
+    samples = [*Beyond([0.25, 3.5], (-8.0, 8.0))(found, known), *near(found, known, 4)]
     assert len(samples) == 10
     assert all((s["f"] == np.round(s["f"])).all() for s in samples if "f" in s)
     assert all(s["e"].min() >= 0 for s in samples)

@@ -105,7 +105,7 @@ from onnxopt.verification.judge import Judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.job import Request
-from onnxopt.verification.options import VerifyOptions
+from onnxopt.verification import VerifyOptions
 judge = Judge()
 judge.open({str(tmp_path / "a.onnx")!r}, VerifyOptions(), ("a", "b"))
 judge.plan(pickle.loads({pickle.dumps(make_plan(model))!r}))

@@ -12,8 +12,9 @@ import pytest
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Failed, Opened, Runner
+from onnxopt.verification.programs.runner import Opened, Runner
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.run import Failed
 from tests.samples import parsed
 from tests.verification.pairs import verdict
 

@@ -12,12 +12,12 @@ import onnxruntime
 import pytest
 from onnx import parser
 
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Request
 from onnxopt.verification.judge import Judge
-from onnxopt.verification.options import VerifyOptions
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x) => (float[N, 8] y)'
 

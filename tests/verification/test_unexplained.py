@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from onnxopt.verification import IN_PIECES
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.options import IN_PIECES
 from onnxopt.verification.records import CaseRecord, OutputRecord, Verification
 from onnxopt.verification.verdict import is_unexplained
 

@@ -18,7 +18,7 @@ from onnxopt.verification.coverage.counterparts import Counterpart, counterparts
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of
-from onnxopt.verification.programs.runner import Failed
+from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -10,7 +10,7 @@ import numpy as np
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.model.operators import OPERATORS
 from onnxopt.verification.pieces.sameness import Sameness
-from onnxopt.verification.programs.runner import Failed
+from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.coverage import samplers
 from onnxopt.verification.coverage.cones import Cone, made_of
 from onnxopt.verification.coverage.probe import differs
-from onnxopt.verification.coverage.samplers import changing_values
+from onnxopt.verification.coverage.samplers import changing_values, elsewhere, flips, rows
 from onnxopt.verification.model.operators import GIVE_OTHERS, having
 from onnxopt.verification.numbers.draws import Draws
 
@@ -75,7 +74,7 @@ def _differs(cone: Cone | None, every: dict[str, _Decision]) -> bool | None:
         return None
     if any(decision.turns(cone) for decision in open_):
         return True
-    moved = functools.partial(samplers.elsewhere, most=_MAX_SAMPLES)
+    moved = functools.partial(elsewhere, most=_MAX_SAMPLES)
     return not {*_BEST}.isdisjoint(inside) and differs(Cone.of(walk, cone.value), moved)
 
 
@@ -116,9 +115,9 @@ class _Decision:
     def _others(self, cone: Cone, known: Known) -> Iterator[Known]:
         value = known[self._name]
         if element_kind(value) == "b":
-            return samplers.flips(known, self._name, self._fixed(value), Draws(self._walk.seed, self._name))
+            return flips(known, self._name, self._fixed(value), Draws(self._walk.seed, self._name))
         indices = self._rows(cone) if element_kind(value) == "i" else []
-        return samplers.rows(known, self._name, indices)
+        return rows(known, self._name, indices)
 
     def _fixed(self, value: Any) -> Any:
         """Return which booleans are equal in all rows of all cases."""

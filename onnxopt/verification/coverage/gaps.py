@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.coverage import samplers
 from onnxopt.verification.coverage.conditions import runs
 from onnxopt.verification.coverage.cones import (
     MAX_NODES,
@@ -27,7 +26,17 @@ from onnxopt.verification.coverage.cones import (
 )
 from onnxopt.verification.coverage.decisions import decided_otherwise
 from onnxopt.verification.coverage.probe import Verdict, differs, explains, grossly, probe
-from onnxopt.verification.coverage.samplers import Beyond, changing_values
+from onnxopt.verification.coverage.samplers import (
+    ALL_FACTORS,
+    POSITIVE_FACTORS,
+    WIDE_FACTORS,
+    Beyond,
+    changing_values,
+    elsewhere,
+    equals,
+    filled,
+    near,
+)
 from onnxopt.verification.inputs.dead_channels import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.numbers.compare import is_dull
@@ -122,7 +131,7 @@ def _is_proven(walk: Walk, value: str) -> bool:
 
 def _filled(cone: Cone, known: Any, factor: float) -> Iterator[Any]:
     rng = Draws(cone.walk.seed, cone.original)
-    return (samplers.filled(known, rng, factor, positive=positive) for positive in (False, True))
+    return (filled(known, rng, factor, positive=positive) for positive in (False, True))
 
 
 # -- decisions ------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ def undecided(walk: Walk, sameness: Sameness) -> dict[str, bool]:
         mine, theirs = _cones(walk, value)
         points = sorted({*a.of(mine), *b.of(theirs)})
         cone = Cone.of(walk, value)
-        beyond = Beyond(between(points, points), samplers.ALL_FACTORS, flips=True)
+        beyond = Beyond(between(points, points), ALL_FACTORS, flips=True)
         asked[value] = differs(cone, beyond, grossly) or _differs_where_equal(cone, points)
     return asked | dict.fromkeys(little, False)
 
@@ -151,7 +160,7 @@ def _differs_where_equal(cone: Cone | None, points: Sequence[float]) -> bool:
         return False
     walk = cone.walk
     asked = walk.a.entries(walk.a.cone(cone.asked, cone.fed_of_a), cone.fed_of_a)  # operands of B computed from these
-    return differs(cone, partial(samplers.equals, free=cone.both.union(asked) & _free(walk), points=points))
+    return differs(cone, partial(equals, free=cone.both.union(asked) & _free(walk), points=points))
 
 
 def _free(walk: Walk) -> set[str]:
@@ -211,9 +220,7 @@ def unreached(walk: Walk) -> list[str]:
     """Return the cutpoints with different breakpoints that differ beyond them, together with downstream values."""
     found = itertools.islice(_of_other_points(walk, _cuts(walk), epsilons=True), _MAX_VALUES)
     return [
-        v
-        for v, points in found
-        if _reaches_output(walk, v, Beyond(points, samplers.POSITIVE_FACTORS), iter(range(_FOLLOWED)))
+        v for v, points in found if _reaches_output(walk, v, Beyond(points, POSITIVE_FACTORS), iter(range(_FOLLOWED)))
     ]
 
 
@@ -245,7 +252,7 @@ def _reaches_output(
 def _narrowed(walk: Walk, sameness: Sameness) -> dict[str, bool]:
     """Return {value computed through narrower integers than in A: whether it differs on numbers too large for them}."""
     found = itertools.islice(_by_narrower(walk, sameness), _MAX_STEPS) if integer_ends(walk.b.nodes) else ()
-    far = samplers.WIDE_FACTORS
+    far = WIDE_FACTORS
     return {v: differs(Cone.of(walk, v), Beyond(between(ends, ends), far), grossly) for v, ends in found}
 
 
@@ -286,8 +293,8 @@ def _behind_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
 
 def _like(walk: Walk, value: str) -> Any:
     if _is_step(walk, value):
-        return partial(samplers.near, most=_NEAR_SAMPLES)
-    return partial(samplers.elsewhere, most=_FAR_SAMPLES)  # negative numbers are too far from zero
+        return partial(near, most=_NEAR_SAMPLES)
+    return partial(elsewhere, most=_FAR_SAMPLES)  # negative numbers are too far from zero
 
 
 def _could_tell(walk: Walk, value: str) -> bool:

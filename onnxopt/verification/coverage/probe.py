@@ -13,8 +13,8 @@ from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.rounding import Difference, overflows
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.precise import is_rounding
-from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnxopt.verification.coverage.cones import Cone

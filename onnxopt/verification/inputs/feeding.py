@@ -11,7 +11,7 @@ from onnxopt.verification.inputs.cases import Recipe, Trial
 from onnxopt.verification.inputs.datasets import Data, bound_dims
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, Case, InputMaker, Unsupported, says_lengths
-from onnxopt.verification.inputs.wide import MODES as WIDE
+from onnxopt.verification.inputs.wide import WIDE
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.worker.serving import Refused
 

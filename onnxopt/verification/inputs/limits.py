@@ -167,8 +167,8 @@ def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
 
 def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
     """Return {input: its numbers for differing rows of indexed tables}, unless all rows differ."""
-    theirs, found = b.uses.tables(), dict[str, tuple[int, ...]]()
-    for name, mine in a.uses.tables().items():
+    theirs, found = b.uses.tables, dict[str, tuple[int, ...]]()
+    for name, mine in a.uses.tables.items():
         for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
             rows = _differing(a.skeleton, x, b.skeleton, y)
             few = [] if len(rows) == next(iter(x.dims), 0) else rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]

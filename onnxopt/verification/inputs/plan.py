@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.proto.element_types import TYPES
 from onnxopt.startup.record import record
 from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Uses
-from onnxopt.verification.inputs.wide import LARGE_SIZE
 from onnxopt.verification.model.operators import CUTTING
 from onnxopt.verification.model.order import operator_names
 
@@ -31,6 +30,7 @@ _LONGER: Final = (64, 512)  # minimum sizes after the runtime died of inputs sho
 _FITTING: Final = 6  # different sizes of given inputs
 _MAX_SMALL: Final = 1 << 12  # elements of all inputs
 _BY_ROUNDING: Final = 1e-3  # relative to a breakpoint propagated through different constants
+LARGE_SIZE: Final = 64  # of a dim or trip count
 NO_USE: Final = Use(INDEX, rows=(1,))
 _FLOAT_NAMES: Final = frozenset(t.name for t in TYPES if t.kind == "f" and t.is_arithmetic)
 _WIDE_INTEGERS: Final = frozenset(t.name for t in TYPES if t.kind in "iu" and t.bits >= 16)
@@ -45,7 +45,7 @@ class InputSpec:
     shape: tuple[int | str, ...] = ()  # numbers and symbols
     sequence: bool = False
     bound: int | None = None  # exclusive bound of integers: size of the indexed table
-    use: Use = NO_USE
+    use: Use = field(default_factory=lambda: NO_USE)
     compared: tuple[int, ...] = ()  # comparands: first selecting a branch, then the opposite branch
     why: str = ""  # reason that no values can be made
     int32: bool = False  # all numbers of an int64 input fit in int32
@@ -199,7 +199,7 @@ class Plan:
         """
         followed = followed or Uses(other.graph, other.functions)
         found, numbers = followed.found, followed.compared()
-        inputs = [i.meeting(found[i.name].use()) if i.name in found else i for i in self.inputs]
+        inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
         more = {i.name: numbers.get(i.name, ()) for i in inputs if i._takes_others}
         inputs = [
             replace(

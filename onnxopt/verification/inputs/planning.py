@@ -55,7 +55,7 @@ def _add_inputs(plan: Plan, proto: ModelProto, graph: GraphProto, array: Callabl
 
     initializers = {t.name: t for t in graph.initializer}
     followed = Uses(graph, proto.functions)
-    found, numbers = {name: seen.use() for name, seen in followed.found.items()}, followed.compared()
+    found, numbers = followed.found, followed.compared()
     specs = (_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers)
     plan.inputs = [replace(i, compared=numbers[i.name]) if i.name in numbers and "int" in i.kind else i for i in specs]
     if proto.ir_version >= 4:  # before, every initializer had to be listed as an input

@@ -7,8 +7,8 @@ breakpoint, propagated back to the input, numbers on both sides prove more than 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.proto.element_types import TYPES
@@ -67,7 +67,7 @@ _KNOWN: Final = HANDED_ON | AFFINE | FORGETTING | having("computes") | SINKS.key
 _EDGE_OFFSETS: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 
 
-@record(frozen=True)
+@record
 class Use:
     """Use of an input."""
 
@@ -108,59 +108,15 @@ class _Trace(NamedTuple):
     origins: tuple[tuple[str, float], ...] = ()  # (input, term), without guesses
 
 
-@record
-class _Found:
-    """Intermediate state of a `Use`."""
-
-    role: str = FREE
-    floats: bool = False
-    mask: bool = False
-    jumps: bool = False
-    edges: dict[float, None] = field(default_factory=dict)
-    words: dict[str, None] = field(default_factory=dict)
-    rows: dict[int | str, None] = field(default_factory=dict)
-    linear: bool = True
-    origin: float = 0.0
-    levelled: bool = False
-    whole: dict[float, None] = field(default_factory=dict)
-    exact: bool = False
-    size: bool = False
-    sized: bool = False  # integers cast from floats are used beyond arithmetic
-    compared: dict[int, None] = field(default_factory=dict)  # comparands
-    beyond: dict[int, None] = field(default_factory=dict)  # numbers on the opposite side of comparands
-    # (constant indexed, index of the row minus the input).
-    tables: list[tuple[TensorProto, int]] = field(default_factory=list)
-
-    def use(self) -> Use:
-        """Return the final use."""
-        return Use(
-            self.role,
-            self.floats,
-            self.mask,
-            self.jumps,
-            tuple(self.edges),
-            tuple(self.words),
-            tuple(self.rows),
-            self.linear,
-            self.origin,
-            self.levelled,
-            () if self.sized else tuple(self.whole),
-            self.exact,
-            self.size,
-        )
-
-
-def uses(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Use]:
-    """Return the uses of inputs, by name, as far as known."""
-    return {name: found.use() for name, found in Uses(graph, functions).found.items()}
-
-
 class Uses(Forward[_Trace]):
     """The uses of a graph's inputs."""
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__(functions)
-        self.found: dict[str, _Found] = {}  # by input
+        self.found: defaultdict[str, Use] = defaultdict(Use)  # by input
+        self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
+        self._compared: dict[str, dict[int, None]] = {}  # {input: comparands}
+        self._beyond: dict[str, dict[int, None]] = {}  # {input: numbers on the opposite side of comparands}
         self._shapes = {i.name: _dims(i) for i in graph.input}
         self._numbers: dict[int, list[float]] = {}
         listed = {t.name for t in graph.initializer}
@@ -169,16 +125,15 @@ class Uses(Forward[_Trace]):
             if kind in _READABLE and i.name not in listed:
                 inputs = frozenset((i.name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
                 self.facts[i.name] = _Trace(((i.name, 1.0, 0.0),), inputs, origins=((i.name, 0.0),))
-                self._of(i.name)
+                self.found[i.name]
+        self._sized: set[str] = set()  # inputs cast to integers that are used beyond arithmetic
         self.walk(graph)
+        for name in self._sized:
+            self.found[name].whole = ()
 
     def compared(self) -> dict[str, tuple[int, ...]]:
         """Return {input: comparands, first selecting a branch, then the opposite branch}."""
-        return {n: tuple(dict.fromkeys((*f.compared, *f.beyond))) for n, f in self.found.items() if f.compared}
-
-    def tables(self) -> dict[str, list[tuple[TensorProto, int]]]:
-        """Return {input: [(indexed constant, shift of the row against the input)]}."""
-        return {name: f.tables for name, f in self.found.items() if f.tables}
+        return {name: tuple(found | self._beyond[name]) for name, found in self._compared.items()}
 
     # -- transfer of facts --------------------------------------------------------------------------------
 
@@ -245,7 +200,7 @@ class Uses(Forward[_Trace]):
             return None
         if to in _FLOAT_CODES:
             for name in trace.inputs:
-                self._of(name).floats = True
+                self.found[name].floats = True
         elif trace.floating or not (trace.inputs or trace.cast):
             trace = trace._replace(cast=trace.cast | self._make_integers(trace, to))
         return trace._replace(floating=to in _FLOAT_CODES)
@@ -269,7 +224,7 @@ class Uses(Forward[_Trace]):
         """Record breakpoints of narrower types for floats cast to integers, and return the inputs."""
         for name, a, b in trace.roots:
             if abs(a) > _TINY:
-                self._of(name).whole.update(dict.fromkeys((end - b) / a for end in _ENDS.get(to, ())))
+                self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ())))
         return frozenset(name for name, *_ in trace.roots)
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> tuple[tuple[str, float, float], ...]:
@@ -291,7 +246,7 @@ class Uses(Forward[_Trace]):
         term = -c if node.op_type == "Sub" and not k else c
         for name, a, b in trace.roots:
             if abs(c) >= _MIN_TIMESTAMP and trace.floating and a:
-                self._of(name).origin = -(sign * b + term) / (sign * a)
+                self.found[name].origin = -(sign * b + term) / (sign * a)
             yield name, sign * a, sign * b + term
 
     def _scaled(
@@ -303,7 +258,7 @@ class Uses(Forward[_Trace]):
         for name, a, b in trace.roots:
             computed = trace.floating or not trace.inputs
             if node.op_type == "Mul" and computed and (a, b) in _MASKS and _leaves_out(factor, whole=b == 0.0):
-                self._of(name).mask = True
+                self.found[name].mask = True
             yield name, a * factor, b * factor
 
     # -- uses by operators -------------------------------------------------------------------------------
@@ -311,7 +266,7 @@ class Uses(Forward[_Trace]):
     def _steady(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         if node.op_type not in STEADY or node.domain not in STANDARD:
             for name in (name for trace in reads if trace is not None and trace.floating for name in trace.inputs):
-                self._of(name).linear = False
+                self.found[name].linear = False
 
     def _meet_breakpoints(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         kind = node.op_type
@@ -327,15 +282,15 @@ class Uses(Forward[_Trace]):
     def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True, levels: bool = False) -> None:
         for number in numbers:
             for name, a, b in trace.roots:
-                found = self._of(name)
+                found = self.found[name]
                 if len(found.edges) < _MAX_EDGES and abs(a) > _TINY:
-                    found.edges[(number - b) / a] = None
+                    self._add(name, "edges", [(number - b) / a])
                     found.jumps |= jumps
                     found.levelled |= levels
 
     def _compare(self, node: NodeProto, k: int, trace: _Trace) -> None:
         for name, *_ in trace.roots:
-            self._of(name).exact = True
+            self.found[name].exact = True
         other = self.constants.get(node.input[1 - k])
         number = numbers_of(other) if other is not None else []
         if len(number) != 1 or number[0] % 1:
@@ -343,9 +298,9 @@ class Uses(Forward[_Trace]):
         step = _EDGE_OFFSETS[node.op_type] * (-1 if k else 1)
         for name, term in trace.origins:
             if not (number[0] - term) % 1:
-                n, found = int(number[0] - term), self._of(name)
-                found.compared.update(dict.fromkeys((n, n + step)))
-                found.beyond[n - 1 if n > 0 else n + 1] = None
+                n = int(number[0] - term)
+                self._compared.setdefault(name, {}).update({n: None, n + step: None})
+                self._beyond.setdefault(name, {})[n - 1 if n > 0 else n + 1] = None
 
     def _look_up(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """Record keys looked up in tables of ai.onnx.ml."""
@@ -360,19 +315,19 @@ class Uses(Forward[_Trace]):
         texts = words(node, (s for tensor in held for s in tensor.string_data))
         for trace in reads:
             for name, *_ in trace.roots if trace is not None else ():
-                self._of(name).words.update(dict.fromkeys(texts))
+                self._add(name, "words", texts)
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record the size of an indexed axis, including the last row."""
         axis, rows = self._rows(node, k)
         for name, a, b in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
-                self._of(name).rows[rows] = None
+                self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
-                self._of(name).rows[rows - int(b)] = None
+                self._add(name, "rows", [rows - int(b)])
         if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
             for name, term in trace.origins:
-                self._of(name).tables.append((self.constants[node.input[0]], int(term)))
+                self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
 
     def _rows(self, node: NodeProto, k: int) -> tuple[int | None, int | str]:
         """Return (axis of the first operand indexed by operand `k`, size; 0 if unknown)."""
@@ -387,19 +342,18 @@ class Uses(Forward[_Trace]):
 
     # -- known values ------------------------------------------------------------------------------------
 
-    def _of(self, name: str) -> _Found:
-        found = self.found.get(name)
-        if found is None:
-            found = self.found[name] = _Found()
-        return found
+    def _add(self, name: str, field: str, more: Iterable[Any]) -> None:
+        """Extend a field of a use, without repetition."""
+        found = self.found[name]
+        setattr(found, field, tuple(dict.fromkeys((*getattr(found, field), *more))))
 
     def _sink(self, trace: _Trace | None, role: str) -> None:
         for name in trace.inputs if trace is not None else ():
-            found = self._of(name)
+            found = self.found[name]
             found.role = max(found.role, role, key=_ROLES.index)
         for name in trace.cast if trace is not None else ():
-            self._of(name).sized = True
-            self._of(name).size |= role == SIZE
+            self._sized.add(name)
+            self.found[name].size |= role == SIZE
 
     def _shape(self, name: str) -> Sequence[int | str]:
         if name in self._shapes:

@@ -13,8 +13,7 @@ from onnxopt.proto.element_types import BY_NAME, TYPES, element_kind, of
 from onnxopt.startup.record import record
 from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.plan import InputSpec, Plan
-from onnxopt.verification.inputs.wide import MODES as WIDE
-from onnxopt.verification.inputs.wide import amplified, beside, covering, spread, wide
+from onnxopt.verification.inputs.wide import WIDE, amplified, beside, covering, spread, wide
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import is_float
 

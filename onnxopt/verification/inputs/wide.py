@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.proto.element_types import BY_NAME, is_float, of
+from onnxopt.proto.element_types import BY_NAME, of
+from onnxopt.proto.element_types import is_float as is_float_type
+from onnxopt.verification.inputs.plan import LARGE_SIZE, InputSpec
 from onnxopt.verification.inputs.uses import INDEX, SIZE
 
 if TYPE_CHECKING:
-    from onnxopt.verification.inputs.plan import InputSpec
     from onnxopt.verification.numbers.draws import Draws
 
 # Attempts for the case `wide`: beyond all breakpoints, then within indexed sizes, with small sizes.
-MODES: Final = ("wide", "near")
+WIDE: Final = ("wide", "near")
 _FACTORS: Final = {"wide": 8.0, "near": 3.0}
-_SHARE: Final = 0.75  # of elements near a breakpoint, if any
+_NEAR_SHARE: Final = 0.75  # of elements near a breakpoint, if any
 _FLOATING: Final = 1000  # as floats: large enough for a time step, small enough for the sine to be accurate
 _TRIPS: Final = {"wide": 5, "near": 3}
 _BEFORE: Final = -3  # an index counted from the end
-LARGE_SIZE: Final = 64
 _MAX_COUNT: Final = 4096
 _MAX_INTEGER: Final = 2**62
 _HALF: Final = {"float16": 4.0}
@@ -33,10 +33,10 @@ _NEXT: Final = 2.0**-13  # relative; closer than a narrower type can distinguish
 
 def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
     """Return values of an input. `turn`: a single number lies above all breakpoints (0) or below (1)."""
-    if is_float(dtype):
-        return _floats(i, shape, rng, turn, mode).astype(dtype)
+    if is_float_type(dtype):
+        return _wide_floats(i, shape, rng, turn, mode).astype(dtype)
     limits = of(dtype)
-    return np.asarray(np.clip(_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)).astype(dtype)
+    return np.asarray(np.clip(_wide_integers(i, shape, rng, turn, mode, limits), limits.low, limits.high)).astype(dtype)
 
 
 def beside(i: InputSpec, shape: Sequence[int], rng: Draws, mode: str, *, above: bool) -> Any:
@@ -68,7 +68,7 @@ def amplified(values: Any, rng: Draws, mode: str) -> Any:
     return (values * np.where(spread(values.shape, rng) < 0.5, factor, 1.0)).astype(values.dtype)
 
 
-def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
+def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
     base = amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode)
     every = (*i.use.edges, *(i.use.whole if mode == "wide" and not turn else ()))
     met = [e for e in every if not math.isfinite(e) or abs(e) < _largest(i.kind)]
@@ -80,7 +80,7 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
         finite = [n for n in around if math.isfinite(n)] or around
         return np.full(shape, min(finite) if turn else max(finite))
     rank = spread(shape, rng)
-    found = np.where(rank < _SHARE, covering(around, shape, rng), base)
+    found = np.where(rank < _NEAR_SHARE, covering(around, shape, rng), base)
     close = [
         e * (1 + sign * max(_NEXT, 4 * BY_NAME[i.kind].epsilon))
         for e in met
@@ -89,14 +89,14 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
     ]
     if turn or not close:
         return found
-    return np.where((rank >= _SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
+    return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
 
 
 def _largest(kind: str) -> float:
     return min(1e30 if BY_NAME[kind].high > 1e30 else 1e3, BY_NAME[kind].high)
 
 
-def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any) -> Any:
+def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any) -> Any:
     met = [round(e) for e in i.use.edges if abs(e) < _MAX_INTEGER]
     around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.low <= n <= limits.high})
     single = math.prod(shape) == 1

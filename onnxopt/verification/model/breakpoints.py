@@ -18,9 +18,8 @@ ML_KEYS: Final = frozenset((
     "nodes_values", "nodes_splits", "replaced_value_float", "replaced_value_int64", "stopwords", "pool_strings",
     "pool_int64s",
 ))  # fmt: skip
-_ROUNDING: Final = having("rounds")
 _FIXED: Final[dict[str, tuple[float, ...]]] = {
-    **dict.fromkeys(_ROUNDING, (0.5, 1.5, 2.5, -0.5)),
+    **dict.fromkeys(having("rounds"), (0.5, 1.5, 2.5, -0.5)),
     **dict.fromkeys(("Relu", "Abs", "Sign", "LeakyRelu", "PRelu"), (0.0,)),
     "HardSwish": (-3.0, 3.0),
     "IsNaN": (math.nan,),

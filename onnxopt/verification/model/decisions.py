@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.proto.element_types import TYPES
@@ -71,7 +71,7 @@ class Deciding(Forward[int]):
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
         kind = node.op_type
-        every = functools.reduce(operator.or_, filter(None, reads), 0)
+        every = functools.reduce(or_, filter(None, reads), 0)
         if kind in MEASURING:
             return [0] * len(node.output)
         gives_floats = bool(every & _FLOAT)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from onnxopt.proto.messages import body_graphs, tensor_to_array
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.model.functions import inline
 from onnxopt.verification.model.leave_out import prune
-from onnxopt.verification.options import VerifyOptions
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto

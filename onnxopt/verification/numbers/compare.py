@@ -16,9 +16,9 @@ import numpy as np
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.startup.record import record
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.numbers.narrow import held_alike
 from onnxopt.verification.numbers.rounding import EPSILON, difference
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import OutputRecord
 
 ATOL: Final = 1e-12  # for outputs all zero in the original

@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.numbers.compare import compare, tolerance
 from onnxopt.verification.numbers.narrow import as_held
 from onnxopt.verification.numbers.rounding import is_float
-from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import MeasuredRecord
 
 _UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

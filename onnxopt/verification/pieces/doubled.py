@@ -10,7 +10,8 @@ import numpy as np
 from onnxopt.verification.model.operators import MATRICES, SIZED
 from onnxopt.verification.pieces.convolutions import as_products
 from onnxopt.verification.programs.program import add_cast
-from onnxopt.verification.programs.runner import Failed, Prepare
+from onnxopt.verification.programs.runner import Prepare
+from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

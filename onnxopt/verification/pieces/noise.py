@@ -22,8 +22,9 @@ from onnxopt.verification.numbers.rounding import NOISE, Difference, difference,
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.programs.runner import Failed, Opened, Runner
+from onnxopt.verification.programs.runner import Opened, Runner
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.run import Failed
 
 _SEEDS: Final = 4  # samples; weights change in every second only, as each change needs a new session
 _MORE: Final = 16  # samples while searching jumps; the search continues as long as more are explained

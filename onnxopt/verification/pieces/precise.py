@@ -41,8 +41,9 @@ from onnxopt.verification.pieces.noise import are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program, type_of
-from onnxopt.verification.programs.runner import Failed, Opened, Prepare, Runner
+from onnxopt.verification.programs.runner import Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
+from onnxopt.verification.run import Failed
 
 _SAMPLES: Final = 4
 _MAX_ROUNDING_SHARE: Final = 2.0**-7  # relative to the range: larger effects of A's rounding are intended

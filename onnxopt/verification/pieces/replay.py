@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.missing import missing
 from onnxopt.verification.numbers.narrow import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.numbers.perturbation import are_integers
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
@@ -20,9 +19,11 @@ from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View, views
 from onnxopt.verification.pieces.zero_trip_loops import are_as_empty
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Failed, Opened, Runner
+from onnxopt.verification.programs.runner import Opened, Runner
 from onnxopt.verification.programs.steps import is_stepped
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.run import Failed
+from onnxopt.verification.runtime import missing
 from onnxopt.worker.serving import Refused
 
 OVERFLOWS: Final = "overflows the narrower type"

@@ -27,8 +27,9 @@ from onnxopt.verification.pieces.paths import Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
+from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.enclosing import Enclosing

@@ -19,8 +19,8 @@ from onnxopt.verification.model.functions import Functions, Name, domain_of, ope
 from onnxopt.verification.model.order import inside, reads_of
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import is_float
-from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Streamed
+from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from onnxopt.verification.model.operators import SIZED, WEIGHTS
 from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.programs.steps import shake_dequantized
-from onnxopt.verification.run import OnnxRuntime, Reference, reason
+from onnxopt.verification.run import Failed, OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused
 
@@ -27,10 +27,6 @@ Tell = Callable[[str], None]
 # onnx's inference takes constants in an operand of unknown rank for absent (`sizes` of Resize).
 _GUESSED: Final = ("ShapeInferenceError", "TypeInferenceError")
 Prepare = Callable[[Any, Values], Values]  # changes a model in place; maps and returns the arrays of large weights
-
-
-class Failed(Exception):
-    """A part cannot be loaded or run; the message says why."""
 
 
 class Runner:

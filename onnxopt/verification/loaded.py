@@ -1,0 +1,227 @@
+"""Original and result in the worker: loaded, unloaded while pieces run, and read for a comparison in pieces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from onnxopt.errors import UsageError
+from onnxopt.verification import UNLOADED, VerifyOptions
+from onnxopt.verification.model.views import views
+from onnxopt.verification.original import Original
+from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.worker.serving import Refused, Tell
+
+if TYPE_CHECKING:
+    from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.limits import Side
+    from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.look import Look
+    from onnxopt.verification.programs.program import Program
+
+T = TypeVar("T")
+_WORK: Final = 1 << 33  # bytes of weights read, once per row of a large batch
+UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # errors raised by looking into a file
+
+
+class Loaded(Original):
+    """The original, and one result after the other."""
+
+    def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
+        super().__init__(tell, whole=whole)
+        self.b: Any = None  # engine of the result
+        self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
+        self._look: Look | None = None
+        self._ahead: tuple[Program, Side] | None = None  # the original, common to all results
+        self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
+        self._is_computed = False  # whether the result calls references in Python
+        self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
+
+    def result(self, path: str, options: VerifyOptions) -> str:
+        """Load the result. Returns the reason for a refusal, or "".
+
+        options: those of the current result; tolerances may differ from the last.
+        """
+        self.options = options
+        self.b = self._look = self._unrun = None
+        self.planned, self._alone = self._alone or self.planned, None
+        self._uneven.clear()
+        if self.kept:  # outputs of the original are kept
+            self._rest()
+        a, b = self.labels
+        self.tell(f"loading {b}")
+        try:
+            self.b = self._with_room(partial(self.opened, path))
+        except UsageError:  # of what the user brings: a library, a reference
+            raise
+        except Exception as e:
+            blame_system(e)
+            self._blame_room(e, self._wake_original)
+            return f"{b}{UNLOADED}: {reason(e)}"
+        if self.unknown and (why := self.engine.unlike(self.b)):
+            raise Refused(why)
+        own = len(self.engine.own) if self.unknown else None
+        if self.b.outputs[:own] != self.outputs[:own]:
+            return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
+        return ""
+
+    def _with_room(self, run: Callable[[], T]) -> T:
+        """Call `run`; if memory is short, unload the engines and call `run` again (engines reload on use)."""
+        try:
+            return run()
+        except Exception as e:
+            if not is_starved(e):
+                raise
+        self._rest(deeply=True)
+        return run()
+
+    def _blame_room(self, error: Exception, original: Callable[[], object]) -> None:
+        """Raise Refused if the original is refused memory in the result's place too.
+
+        original: runs or loads the original, beside the kept outputs. Other errors than lack of memory are ignored.
+        """
+        if not is_starved(error):
+            return
+        self._rest(deeply=True)
+        try:
+            original()
+        except Exception as e:
+            if is_starved(e):
+                a, b = self.labels
+                why = f"there is no memory for {b} beside the values of {a} that it is compared with (--memory)"
+                raise Refused(why) from error
+
+    def _wake_original(self) -> None:
+        if isinstance(self.engine, OnnxRuntime):
+            self.engine.wake()
+
+    def opened(self, path: str) -> Any:
+        """Return the engine of a result. Raises UsageError, Refused and the runtime's errors."""
+        self.paths[1], self._is_computed = path, self.runtime.computes(path)
+        is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
+        if self.unknown:
+            return type(self.engine)(self._open_narrow(path) if is_narrow else self._stream(1), self.engine.unseen)
+        if is_narrow:
+            return self._open_narrow(path)
+        if isinstance(self.engine, Reference):
+            return Reference(path, self.options.original_names, self.runtime.kernels)
+        if self.streamed or self._is_computed:
+            return self._stream(1)
+        return self._loaded(path)
+
+    def _open_narrow(self, path: str) -> Any:
+        """Return the engine of a result in a narrower type: each operator rounds its results (`programs/rounded.py`).
+
+        The file itself is loaded too, and later run once: some kernels refuse a type only on the first run.
+        """
+        from onnxopt.verification.programs.stream import Streamed
+
+        if self._is_loadable and not self.streamed:
+            loaded = self._loaded(path)
+            self._unrun = loaded if not self.unknown else None
+        return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
+
+    def _loaded(self, path: str) -> OnnxRuntime:
+        names = self.options.original_names
+        return OnnxRuntime(path, stateful=self.planned.stateful, runtime=self.runtime, names=names)
+
+    @property
+    def _is_loadable(self) -> bool:
+        """Return whether the runtime could load the result.
+
+        No kernels exist for bfloat16, nor for references in Python.
+        """
+        return self.options.dtype != "bfloat16" and not self._is_computed
+
+    def optimized(self) -> tuple[str, bool]:
+        """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads)."""
+        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
+            return "", True
+        a, b = self.labels
+        self.b = self._look = None  # comparison is finished: free all memory
+        self.engine.rest()
+        error = self._refusal(self.paths[1], b, True)
+        if error is None:
+            return "", True
+        return reason(error), not self.unloaded(self.paths[0], a, True)
+
+    def unloaded(self, path: str, label: str, optimize: bool) -> str:
+        """Return why onnxruntime does not load the file at `path`; "" if loaded or memory is short."""
+        error = self._refusal(path, label, optimize)
+        return "" if error is None or is_starved(error) else reason(error)
+
+    def _refusal(self, path: str, label: str, optimize: bool) -> Exception | None:
+        self.tell(f"loading {label}{' with optimizations' if optimize else ''}")
+        if self.runtime.computes(path):
+            return None
+        try:
+            OnnxRuntime(path, optimize=optimize, runtime=self.runtime)
+        except Exception as e:
+            blame_system(e)
+            return e
+        return None
+
+    def read_ahead(self) -> None:
+        """Read the original for a later `Look`, while the result is being made."""
+        if self.planned.random or self.options.dtype or self._ahead is not None:  # `Look` changes its own copy
+            return
+        from onnxopt.verification.inputs.limits import Side
+        from onnxopt.verification.look import open_runner
+
+        with contextlib.suppress(*UNSEEN):  # reported when asked
+            read = getattr(self.engine, "program", None)
+            view, _ = views(self.options)
+            program = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
+            self._ahead = program, Side.of(program.skeleton)
+
+    def of_both(self, given: Sequence[str]) -> list[Recipe]:
+        """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
+
+        The plan for both models replaces the original's until the next result.
+        """
+        from onnxopt.verification.inputs.cases import OF_BOTH, missing
+        from onnxopt.verification.inputs.limits import Side, of_both
+
+        try:
+            self.read_ahead()
+            a, b = (runner.program.skeleton for runner in (self._looked().a, self._looked().b))
+            both = of_both(self.planned, self._ahead[1] if self._ahead else Side.of(a), Side.of(b), _WORK)
+        except UNSEEN:
+            return []
+        is_alike = both.inputs == self.planned.inputs
+        if is_alike and not both.limits:
+            return []
+        self.planned, self._alone = both, self.planned
+        return [r for r in OF_BOTH if (r.beyond or not is_alike) and not missing(r, both, given)]
+
+    def _rest(self, *, deeply: bool = False) -> None:
+        """Unload both whole models, as pieces load from the files. `deeply`: unload segments too."""
+        engines: tuple[Any, ...] = (self.engine, self.b, self._unrun)
+        for engine in engines:
+            if isinstance(engine, OnnxRuntime) or (deeply and hasattr(engine, "rest")):
+                engine.rest()
+
+    def release(self) -> None:
+        """Drop the result: on systems without renaming of mapped files, the writer waits for the release."""
+        self.b = self._look = self._unrun = None
+
+    def _looked(self) -> Look:
+        """Return the `Look` into both files, made on first use."""
+        from onnxopt.verification.look import Look
+
+        if self._look is None:
+            first = self._ahead[0] if self._ahead else getattr(self.engine, "program", None)
+            self._look = Look(
+                self.paths,
+                self.options,
+                self.labels,
+                self.planned,
+                self.runtime,
+                self.engine,
+                self.tell,
+                self._foreign,
+                [first, getattr(self.b, "program", None)],
+            )
+        return self._look
