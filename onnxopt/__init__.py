@@ -112,7 +112,7 @@ if TYPE_CHECKING:
         rewrite,
         var,
     )
-    from onnxopt.verification.references import declare_reference
+    from onnxopt.verification.runtime import declare_reference
 
 __version__ = "0.1.0"
 
@@ -139,7 +139,7 @@ _HOMES: Final = {
         "pattern_partitions register"
     ),
     "onnxopt.pipeline.outlining": "Part split",
-    "onnxopt.verification.references": "declare_reference",
+    "onnxopt.verification.runtime": "declare_reference",
     "onnxopt.rewriting": (
         "Match Replaced SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite var"
     ),

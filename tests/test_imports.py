@@ -17,7 +17,7 @@ def levels(first: str) -> dict[str, int]:
 
 
 LEVEL = levels("errors, startup <")
-JUDGE = levels("options <")
+JUDGE = levels("runtime <")
 SEEN = re.findall(r"`(\w+)`", TEXT.partition("`verification` sees only ")[2].partition("`reporting`")[0])
 RECORDS = (("stats_table.py", "analysis"), ("stats_text.py", "analysis"))  # the type of what they show
 ROOMS = TEXT.partition("## Rooms")[2].partition("A room imports only")[0]

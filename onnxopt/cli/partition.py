@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.outlining import Outline, Part
     from onnxopt.pipeline.partition import Partition
     from onnxopt.verification import VerifyOptions
-    from onnxopt.verification.composition import Step
+    from onnxopt.verification.comparison import Step
     from onnxopt.verification.inputs.plan import Plan
 
 
@@ -202,7 +202,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
     """Write and check the parts beside `folder`, and move them into the folder after success."""
     from onnxopt.io import refuse_overwriting_input
     from onnxopt.io.staging import refuse_special
-    from onnxopt.verification.composition import Step
+    from onnxopt.verification.comparison import Step
 
     if folder.exists() and not folder.is_dir():
         raise WriteError(f"{folder} is a file", "name a folder")
@@ -262,7 +262,7 @@ def _write_fused(
 ) -> None:
     from onnxopt.io import Staged
     from onnxopt.pipeline.outlining import fuse_partition
-    from onnxopt.verification.composition import Step
+    from onnxopt.verification.comparison import Step
 
     count = 0
     for p in proposed:
@@ -283,7 +283,7 @@ def _write_fused(
 
 def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, options: VerifyOptions) -> None:
     from onnxopt.verification import DIFFERENT, UNVERIFIED
-    from onnxopt.verification.composition import verify_composition
+    from onnxopt.verification.comparison import verify_composition
     from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 
     verdict = verify_composition(source, plan, steps, options)

@@ -96,7 +96,7 @@ def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
     if not plugins:
         return
     from onnxopt.pipeline.registry import registered_by
-    from onnxopt.verification.references import DECLARED
+    from onnxopt.verification.runtime import DECLARED
 
     names = registered_by(plugins)
     if not names and {reference.by for reference in DECLARED.values()} & {Path(plugin).name for plugin in plugins}:

@@ -264,7 +264,7 @@ def origin(cls: type[Pass]) -> str:
 def _execute(name: str, file: str) -> None:
     """Import `file` as the module `name`; a failed import leaves nothing behind, and can be retried."""
     from onnxopt.pipeline import settings
-    from onnxopt.verification.references import DECLARED
+    from onnxopt.verification.runtime import DECLARED
 
     tables: tuple[dict[Any, Any], ...] = (_PASSES, settings.DECLARED, DECLARED)
     before = [set(table) for table in tables]
@@ -286,7 +286,7 @@ def load_module(source: str) -> None:
 
     Raises UsageError if the import fails, or if rules belong to no pass.
     """
-    from onnxopt.verification.references import DECLARED, name_plugin
+    from onnxopt.verification.runtime import DECLARED, name_plugin
 
     before, referred = set(_PASSES), set(DECLARED)
     if source.endswith(".py") and not os.path.isfile(source):
@@ -355,7 +355,7 @@ def load_plugins() -> None:
         return
     from importlib.metadata import entry_points
 
-    from onnxopt.verification.references import DECLARED, name_plugin
+    from onnxopt.verification.runtime import DECLARED, name_plugin
 
     _LOADED.append(GROUP)
     failed: dict[str, BaseException] = {}

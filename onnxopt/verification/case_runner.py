@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, RECIPES, Recipe
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.job import (
     COMPARE,
     JUST_LOAD,

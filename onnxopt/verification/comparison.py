@@ -1,29 +1,142 @@
-"""Comparison of two model files on named cases and on data, as in `onnxopt verify`."""
+"""Comparison of two model files on named cases and on data, and of a model with files run in its place."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import UsageError
-from onnxopt.verification import VerifyOptions
-from onnxopt.verification.inputs.cases import Recipe, choose, missing
-from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
-from onnxopt.verification.inputs.limits import Side, of_both
+from onnxopt.arguments import by_name
+from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
+from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
+from onnxopt.verification.inputs.cases import OWN, Recipe, choose, missing
+from onnxopt.verification.inputs.feeding import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.interface import check_interface, checked_names, fix_dims, read
-from onnxopt.verification.job import Read
+from onnxopt.verification.inputs.planning import Side, make_plan, of_both
+from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.job import Read, Request
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
-from onnxopt.verification.records import Comparison, JudgedCase
+from onnxopt.verification.records import CaseRecord, Comparison, JudgedCase, Verification
+from onnxopt.verification.runtime import DECLARED, Reference
 from onnxopt.verification.verifier import Verifier
+from onnxopt.worker import Limits
+from onnxopt.worker.service import Service
+from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
+
+    from onnxopt.verification.judge import Judge
+    from onnxopt.verification.model.views import View
+
+
+# Reading of model files for comparison, and checks of equal inputs and outputs.
+
+_MAX_NAMES: Final = 4  # names listed in a message
+
+
+def read(path: Path, view: View | None = None) -> Skeleton:
+    """Return the skeleton of a model (see `Skeleton`, also for `view`).
+
+    Raises ModelError, also for missing weight files.
+    """
+    from onnx import TensorProto
+
+    from onnxopt.proto.functions import refuse_explosion
+
+    refuse_pipe(path)
+    try:
+        skeleton = Skeleton(path, view)
+    except (ModelError, MemoryError):
+        raise
+    except Exception as e:
+        raise unreadable(path, e) from None
+    model = skeleton.proto
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path} is empty", "the export or the download did not finish")
+    refuse_explosion(model, path)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            file = skeleton.stored[tensor.name].file
+            if not file.is_file():
+                location = next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
+                raise ModelError(
+                    f"{path}: the data file {location} of `{tensor.name}` is missing", "keep them together"
+                )
+    return skeleton
+
+
+def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: bool = False) -> None:
+    """Raise UsageError if inputs or outputs differ in name or type.
+
+    dtype: type B may take for A's float32 inputs; int32: B may take int32 for A's int64 inputs.
+    """
+    for kind, x, y in (
+        ("inputs", _required(a.graph), _required(b.graph)),
+        ("outputs", list(a.graph.output), list(b.graph.output)),
+    ):
+        names = [[i.name for i in infos] for infos in (x, y)]
+        only = [[f"`{n}`" for n in sorted({*p} - {*q})] for p, q in (names, names[::-1])]
+        if any(only):
+            sides = [f"only {side} has {few(found, _MAX_NAMES)}" for side, found in zip("AB", only) if found]
+            raise UsageError(
+                f"A and B differ in their {kind}: {', '.join(sides)}",
+                "they must have the same names; --rename OLD=NEW says what A's are called in B",
+            )
+    others = {i.name: i for i in _required(b.graph)}
+    for i in _required(a.graph):
+        types = [_type(v) for v in (i, others[i.name])]
+        narrowed = types == ["float", dtype] or (int32 and types == ["int64", "int32"])
+        if all(types) and types[0] != types[1] and not narrowed:
+            raise UsageError(
+                f"input `{i.name}` is {types[0]} in A and {types[1]} in B", "both must take the same values"
+            )
+
+
+def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> dict[str, str]:
+    """Return `rename` with positions replaced by names of A's inputs and outputs.
+
+    Raises UsageError for an old name missing in A's interface, or a new name missing in B's. `b` is not renamed yet.
+    """
+    rename = by_name(rename, [i.name for i in _required(a.graph)], [o.name for o in a.graph.output])
+    for side, model, names in (("A", a, rename), ("B", b, rename.values())):
+        infos = [*model.graph.input, *model.graph.output]
+        known = dict.fromkeys(i.name for i in infos)
+        known |= dict.fromkeys(d.dim_param for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param)
+        for name in names:
+            if name not in known:
+                hint = nearest(name, known, f"it has {few([*known], _MAX_NAMES)}")
+                raise UsageError(f"--rename: {side} has no input, output or dim called {name!r}", hint)
+    return rename
+
+
+def _required(graph: GraphProto) -> list[ValueInfoProto]:
+    initializers = {t.name for t in graph.initializer}
+    return [i for i in graph.input if i.name not in initializers]
+
+
+def _type(info: ValueInfoProto) -> str:
+    """Return the element type of a tensor; "" for unknown types and for sequences, optionals and maps."""
+    from onnx import TensorProto
+
+    code = info.type.tensor_type.elem_type
+    return TensorProto.DataType.Name(code).lower() if code else ""
+
+
+def fix_dims(plan: Plan, dims: dict[str, int]) -> None:
+    """Fix dynamic dims of the inputs to the given sizes. Raises UsageError for an unknown dim."""
+    for name in dims:
+        if name not in plan.symbols:
+            has = f"it has {', '.join(plan.symbols)}" if plan.symbols else "all its dims are fixed"
+            raise UsageError(f"no input of the model has a dynamic dim {name!r}", has)
+    plan.fix(dims)
+
+
+# Comparison of two model files on named cases and on data, as in `onnxopt verify`.
 
 
 def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Comparison:
@@ -88,3 +201,110 @@ def _requests(
 def _read(found: DataSet, given: dict[str, object]) -> Data:
     data = found.read()
     return replace(data, inputs=given | data.inputs)
+
+
+# Comparison of a model with files run in sequence in place of the model.
+
+_START: Final = "from onnxopt.verification.comparison import main; main()"
+_ACTIVITY: Final = "running the parts"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A file to run."""
+
+    file: Path
+    inputs: tuple[str, ...]  # names required
+    outputs: tuple[str, ...]  # names computed
+    optional: tuple[str, ...] = ()  # names fed if known
+
+
+def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
+    """Run the original, and the steps in order, in a worker on inputs made by `plan`, with optimizations off.
+
+    Returns UNVERIFIED if the original does not run, or exceeds a limit.
+    """
+    limit = Limits(options.limit).bytes
+    with Service(_START, options.timeout, limit) as service:
+        service.deadline = time.monotonic() + options.timeout
+        try:
+            ask = (original.absolute(), plan, steps, options.share(limit), tuple(DECLARED.values()))
+            found: Verification = service.call("verify", *ask)
+        except Died as e:
+            is_wrong = e.state == _ACTIVITY and not e.late
+            return Verification(DIFFERENT if is_wrong else UNVERIFIED, str(e))
+    return found
+
+
+def main() -> None:
+    """Serve as the worker process."""
+    serve(_Worker)
+
+
+class _Worker:
+    def __init__(self, tell: Tell) -> None:
+        self.verify = functools.partial(_verify, tell)
+
+
+def _verify(
+    tell: Tell,
+    original: Path,
+    plan: Plan,
+    steps: Sequence[Step],
+    options: VerifyOptions,
+    references: Sequence[Reference],
+) -> Verification:
+    from onnxopt.verification.compare import compare
+    from onnxopt.verification.judge import Judge
+    from onnxopt.verification.run import Reference as Evaluator
+    from onnxopt.verification.run import is_starved, reason
+    from onnxopt.verification.verdict import conclude, word
+
+    judge = Judge(tell, whole=True)
+    try:
+        judge.open(str(original), options, ("the original", "the result"))
+        if plan.stateful:  # onnxruntime would write into weights copied to several parts
+            judge.engine = Evaluator(str(original))
+        judge.refer(references)
+        judge.plan(plan)
+        answers = [judge.original(Request(r, Data({}))).case for r in OWN if not r.single and not missing(r, plan)]
+    except Refused as e:
+        return Verification(UNVERIFIED, str(e))
+    kept = list(judge.kept.values())
+    if not kept:
+        return Verification(UNVERIFIED, f"the original fails on every input tried: {answers[0].note}")
+    tell(_ACTIVITY)
+    try:
+        found = _run(judge, steps, [case for case, _ in kept])
+    except UsageError:
+        raise
+    except Exception as e:
+        if is_starved(e):
+            return Verification(UNVERIFIED, f"the parts take more memory than they may (--memory): {reason(e)}")
+        return Verification(DIFFERENT, f"the parts fail where the original runs: {reason(e)}")
+    records = []
+    for (case, results), values in zip(kept, found, strict=True):
+        record = CaseRecord(case.name, case.dims)
+        for name, expected in zip(judge.outputs, results, strict=True):
+            record.outputs.append(compare(name, expected, values[name], options))
+        records.append(record)
+    verdict = Verification(EQUAL, "", engine=judge.engine.name, cases=list(records))
+    conclude(verdict, records)
+    word(verdict, sizes=False)
+    verdict.message += judge.with_references((str(original), *(str(step.file) for step in steps)))
+    return verdict
+
+
+def _run(judge: Judge, steps: Sequence[Step], cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Return all values by name, for each case.
+
+    One step is loaded at a time, as all together are as large as the model.
+    """
+    values = [dict(case.feeds) for case in cases]
+    for step in steps:
+        engine = judge.opened(str(step.file))
+        for known in values:
+            feeds = {name: known[name] for name in step.inputs}
+            feeds |= {name: known[name] for name in step.optional if name in known}
+            known.update(zip(engine.outputs, engine.run(feeds), strict=True))
+    return values

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
-from onnxopt.verification.references import Reference
+from onnxopt.verification.runtime import Reference
 
 if TYPE_CHECKING:
+    from onnxopt.verification.compare import Evidence
     from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.datasets import Data
+    from onnxopt.verification.inputs.feeding import Data
     from onnxopt.verification.inputs.plan import Plan
-    from onnxopt.verification.numbers.compare import Evidence
 
 # Steps, announced by the worker before each begins. ORIGINAL and COMPARE are followed by the name of the case.
 OPEN: Final = "open"

@@ -25,12 +25,11 @@ from onnxopt.verification.job import (
     Concluded,
     Submission,
 )
-from onnxopt.verification.proof import Proof, proof, telling
 from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
-from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
+from onnxopt.verification.verdict import Proof, conclude, is_unexplained, proof, telling, told_optimized, word, worst_of
 from onnxopt.worker.serving import Died, Refused, Tell
 
 if TYPE_CHECKING:

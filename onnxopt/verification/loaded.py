@@ -16,8 +16,8 @@ from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.limits import Side
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.inputs.planning import Side
     from onnxopt.verification.look import Look
     from onnxopt.verification.programs.program import Program
 
@@ -167,7 +167,7 @@ class Loaded(Original):
         """Read the original for a later `Look`, while the result is being made."""
         if self.planned.random or self.options.dtype or self._ahead is not None:  # `Look` changes its own copy
             return
-        from onnxopt.verification.inputs.limits import Side
+        from onnxopt.verification.inputs.planning import Side
         from onnxopt.verification.look import open_runner
 
         with contextlib.suppress(*UNSEEN):  # reported when asked
@@ -182,7 +182,7 @@ class Loaded(Original):
         The plan for both models replaces the original's until the next result.
         """
         from onnxopt.verification.inputs.cases import OF_BOTH, missing
-        from onnxopt.verification.inputs.limits import Side, of_both
+        from onnxopt.verification.inputs.planning import Side, of_both
 
         try:
             self.read_ahead()

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxopt.verification import VerifyOptions
+from onnxopt.verification.compare import CODES, as_held
 from onnxopt.verification.coverage.bodies import walk_bodies
-from onnxopt.verification.coverage.changes import (
+from onnxopt.verification.coverage.cones import outputs_behind
+from onnxopt.verification.coverage.decisions import (
     computed_otherwise,
     has_another_body,
     hides_otherwise,
@@ -17,33 +19,32 @@ from onnxopt.verification.coverage.changes import (
     is_decided_otherwise,
     is_made_otherwise,
 )
-from onnxopt.verification.coverage.cones import outputs_behind
 from onnxopt.verification.coverage.gaps import changed_blanks, have_other_points, unproven_blanks, unreached
 from onnxopt.verification.coverage.traces import traces
 from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.model.decisions import open_nodes
-from onnxopt.verification.model.dependence import count_draws
+from onnxopt.verification.model.decisions import count_draws, open_nodes
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View, views
 from onnxopt.verification.noise import Noise
-from onnxopt.verification.numbers.narrow import CODES, as_held
-from onnxopt.verification.numbers.rounding import EPSILON, allowed_of_whole, difference
-from onnxopt.verification.pieces.enclosing import case_names
-from onnxopt.verification.pieces.outcome import Fault, Outcome
-from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.outcome import Fault, Outcome, case_names, place_of
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import paths
-from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.places import place_of
-from onnxopt.verification.programs.drawn import draw_alike
 from onnxopt.verification.programs.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.programs.program import Program, bodies, type_of
-from onnxopt.verification.programs.rounded import has_narrow, name_in_file, round_results, with_roundings
 from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.programs.typed import tensor_types
+from onnxopt.verification.programs.transforms import (
+    draw_alike,
+    has_narrow,
+    name_in_file,
+    round_results,
+    tensor_types,
+    with_roundings,
+)
 from onnxopt.verification.records import Pieces, Place
+from onnxopt.verification.rounding import EPSILON, allowed_of_whole, difference
 from onnxopt.verification.run import Reference
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused, Tell

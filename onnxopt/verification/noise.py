@@ -10,12 +10,10 @@ from functools import cache, partial
 from typing import Final
 
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.perturbation import last_bit
-from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.programs.program import type_of
 from onnxopt.verification.programs.runner import Runner, Values
+from onnxopt.verification.rounding import Difference, Draws, difference, is_float, last_bit, worst
 
 _SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 

@@ -14,20 +14,18 @@ import numpy as np
 from onnxopt.errors import few
 from onnxopt.proto.wire import stands_alone
 from onnxopt.verification import VerifyOptions
+from onnxopt.verification.compare import differ, evidence, is_dull
 from onnxopt.verification.inputs.cases import OWN, sizes
-from onnxopt.verification.inputs.datasets import fitted
-from onnxopt.verification.inputs.feeding import Search, feed
+from onnxopt.verification.inputs.feeding import Search, feed, fitted
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Opened, Request
-from onnxopt.verification.model.glance import glance
+from onnxopt.verification.model.skeleton import glance
 from onnxopt.verification.model.views import views
-from onnxopt.verification.numbers.compare import differ, evidence, is_dull
-from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.records import JudgedCase
-from onnxopt.verification.references import Reference
+from onnxopt.verification.rounding import is_float, overflows
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
-from onnxopt.verification.runtime import PLAIN, find_runtime
+from onnxopt.verification.runtime import PLAIN, Reference, find_runtime
 from onnxopt.worker import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
@@ -183,7 +181,7 @@ class Original:
         except Refused as e:
             return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
         if not self.kept and _numbers(case.feeds.values()) >= _PICTURE:
-            from onnxopt.verification.inputs.footprint import products
+            from onnxopt.verification.inputs.planning import products
 
             self.work = products(self.paths[0], case.feeds)
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
@@ -290,7 +288,7 @@ class Original:
         return self._run_filled if recipe.size and plan.windows else self._run_original
 
     def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
-        from onnxopt.verification.inputs.footprint import least
+        from onnxopt.verification.inputs.planning import least
 
         needed = least(self.paths[0], feeds)
         if 0 < unused() < needed:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
-from onnxopt.verification.inputs.dead_channels import are_few, have_few_rows
+from onnxopt.verification.inputs.windows import are_few, have_few_rows
 from onnxopt.verification.job import LOOK, UNSHOWN
-from onnxopt.verification.proof import Proof, together
 from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
-from onnxopt.verification.verdict import could_jump, differences, largest, settle
+from onnxopt.verification.verdict import Proof, could_jump, differences, largest, settle, together
 from onnxopt.worker.serving import Died, Refused
 
 if TYPE_CHECKING:

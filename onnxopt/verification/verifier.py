@@ -30,7 +30,7 @@ from onnxopt.verification.job import (
     Submission,
 )
 from onnxopt.verification.records import Verification
-from onnxopt.verification.references import DECLARED
+from onnxopt.verification.runtime import DECLARED
 from onnxopt.worker import Limits
 from onnxopt.worker.service import Service, Spare
 from onnxopt.worker.serving import Died
@@ -114,10 +114,10 @@ class Verifier:
         array: reads initializers with data outside the proto. override: initializers that are inputs may get other
         values. Raises UsageError for unknown inputs and dims in the options.
         """
+        from onnxopt.verification.comparison import fix_dims
         from onnxopt.verification.inputs.cases import OWN, missing
-        from onnxopt.verification.inputs.datasets import Data, read_array
+        from onnxopt.verification.inputs.feeding import Data, read_array
         from onnxopt.verification.inputs.planning import make_plan
-        from onnxopt.verification.interface import fix_dims
         from onnxopt.verification.model.views import views
 
         if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view
@@ -162,7 +162,7 @@ class Verifier:
         if not path.is_file():
             raise unreadable(result, IsADirectoryError() if path.is_dir() else FileNotFoundError())
         if self._preparation is None:
-            from onnxopt.verification.interface import read
+            from onnxopt.verification.comparison import read
 
             skeleton = read(self.original)
             self.describe(skeleton.proto, skeleton.values)
@@ -299,7 +299,7 @@ def verify(original: str | Path, result: str | Path, options: VerifyOptions | No
         from onnxopt.verification.comparison import compare_files
 
         return compare_files(original, result, options)
-    from onnxopt.verification.interface import read  # imports numpy
+    from onnxopt.verification.comparison import read  # imports numpy
 
     skeleton, _ = read(original), read(result)
     with Verifier(original, options, foreign=True) as verifier:

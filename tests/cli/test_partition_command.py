@@ -15,7 +15,7 @@ from onnx import parser
 from onnxopt.cli.partition import partition
 from onnxopt.errors import UsageError, VerificationError, WriteError
 from onnxopt.graph import check_model, read_model
-from onnxopt.verification import composition
+from onnxopt.verification import comparison
 from tests.runtime import outputs
 
 MODEL = """
@@ -127,7 +127,7 @@ composition.main()"""
 def test_a_mismatch_is_an_error_and_nothing_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "_START", WRONG)
+    monkeypatch.setattr(comparison, "_START", WRONG)
     for option, target in (("--out-dir", "parts"), ("--fuse", "fused.onnx")):
         r = run(source, "--ops", "Mul", option, tmp_path / target)
         assert isinstance(r.exception, VerificationError)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorAnnotation
 
 import onnxopt
-from onnxopt.verification.model.renamed import rename
+from onnxopt.verification.model.views import rename
 from tests.cli.conftest import Run
 
 TEXT = """

@@ -17,7 +17,7 @@ from onnxopt.pipeline.journal import Entry
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back
 from onnxopt.verification import Verification, Verifier, VerifyOptions
-from onnxopt.verification.programs.typed import tensor_types
+from onnxopt.verification.programs.transforms import tensor_types
 from onnxopt.verification.records import Place
 from tests.samples import ROOT
 from tests.verification.test_narrow_results import products

@@ -14,8 +14,7 @@ import onnxopt
 from onnxopt.verification import UNVERIFIED, Verifier
 from onnxopt.verification.inputs import feeding
 from onnxopt.verification.inputs.cases import OWN, sizes
-from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.inputs.feeding import Search, feed
+from onnxopt.verification.inputs.feeding import Data, Search, feed
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.worker.serving import Refused
 

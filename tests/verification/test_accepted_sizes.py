@@ -11,12 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
+from onnxopt.verification.compare import is_dull
 from onnxopt.verification.inputs.cases import OWN, Recipe
-from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.inputs.feeding import feed
+from onnxopt.verification.inputs.feeding import Data, feed
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker, says_lengths
-from onnxopt.verification.numbers.compare import is_dull
 from tests.runtime import plain_session
 from tests.samples import build_text, parsed
 

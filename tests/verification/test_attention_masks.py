@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from onnxopt.verification import Verification
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.perturbation import last_bit
-from onnxopt.verification.numbers.rounding import Difference, difference, noisier
+from onnxopt.verification.rounding import Difference, Draws, difference, last_bit, noisier
 from tests.verification.pairs import verdict, with_constants
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from onnxopt.verification import DIFFERENT, EQUAL, Verification, Verifier, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, RECIPES
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.verification.pairs import verdict, with_constants

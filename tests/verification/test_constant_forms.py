@@ -12,7 +12,7 @@ from onnxopt.proto.messages import tensor_to_array
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.sizes import baked
-from onnxopt.verification.model.constants import constants
+from onnxopt.verification.model.nodes import constants
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 STRICT = "Greater", "GreaterOrEqual"

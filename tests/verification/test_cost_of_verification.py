@@ -11,15 +11,12 @@ from onnx import numpy_helper, parser
 
 from onnxopt.verification import Verifier, run
 from onnxopt.verification.inputs.cases import OWN, SINGLE, sizes
-from onnxopt.verification.inputs.footprint import products
-from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.inputs.planning import make_plan, products
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.perturbation import last_bit
-from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.value_numbers import elements
 from onnxopt.verification.programs.program import Program
+from onnxopt.verification.rounding import Draws, last_bit
 from onnxopt.verification.run import OnnxRuntime
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, parser
 
-from onnxopt.verification.inputs.dead_channels import have_few_rows, muted
+from onnxopt.verification.inputs.windows import have_few_rows, muted
 from tests.verification.pairs import own_check, with_constants
 
 W = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from onnx import parser
 
-from onnxopt.verification.model.leave_out import leave_out_unread
-from onnxopt.verification.model.order import inside
+from onnxopt.verification.model.nodes import inside
+from onnxopt.verification.model.views import leave_out_unread
 from tests.verification.pairs import verdict
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]> g (float[2, 7] x, bool b) => (float[2, 7] y) '

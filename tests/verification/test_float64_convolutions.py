@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxopt.verification.pieces.convolutions import as_products
+from onnxopt.verification.pieces.doubled import as_products
 from tests.runtime import outputs
 
 X: dict[int, list[int]] = {1: [2, 6, 11], 2: [2, 6, 11, 9], 3: [1, 6, 7, 6, 5]}

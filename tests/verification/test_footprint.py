@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.inputs.footprint import least
+from onnxopt.verification.inputs.planning import least
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 KIB = 1 << 10

@@ -13,10 +13,10 @@ from onnx import parser
 
 from onnxopt.verification import VerifyOptions, original
 from onnxopt.verification.inputs.cases import RECIPES
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Request
-from onnxopt.verification.model.glance import Glance, glance
+from onnxopt.verification.model.skeleton import Glance, glance
 from onnxopt.verification.original import Original
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g '

@@ -13,10 +13,9 @@ from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.values import InputMaker
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.typed import tensor_types
+from onnxopt.verification.programs.transforms import tensor_types
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g (float[N, 4] x) => (float[2] y)'
 WIDE = f"""{HEAD}

@@ -11,7 +11,7 @@ from onnx import parser
 
 from onnxopt.verification import Verifier, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Death, Opening, Preparation, Submission
 

@@ -11,15 +11,14 @@ import pytest
 from onnx import ModelProto, helper, parser
 
 from onnxopt.verification import EQUAL, VerifyOptions
-from onnxopt.verification.coverage.changes import is_decided_otherwise
+from onnxopt.verification.coverage.decisions import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program
 from tests.steps import lines_executed
 

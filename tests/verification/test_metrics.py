@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.numbers.metrics import cosine, measure, ulp_distance
+from onnxopt.verification.compare import cosine, measure, ulp_distance
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -14,8 +14,8 @@ from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.numbers.narrow import forgiven, is_too_small, narrowed
-from onnxopt.verification.programs.typed import tensor_types
+from onnxopt.verification.compare import forgiven, is_too_small, narrowed
+from onnxopt.verification.programs.transforms import tensor_types
 from tests.runtime import plain_session
 from tests.samples import parsed
 

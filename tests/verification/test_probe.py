@@ -11,8 +11,7 @@ from onnx import parser
 
 from onnxopt.verification import PROVEN
 from onnxopt.verification.coverage.cones import Cone
-from onnxopt.verification.coverage.probe import Verdict, probe
-from onnxopt.verification.coverage.samplers import Beyond, near
+from onnxopt.verification.coverage.probe import Beyond, Verdict, near, probe
 from onnxopt.verification.look import open_runner
 from onnxopt.verification.pieces.walk import Walk
 from tests.verification.pairs import own_check

@@ -13,8 +13,7 @@ from onnxopt.verification import AGREES, DIFFERENT, verify
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.programs.steps import is_stepped, shake_dequantized
+from onnxopt.verification.programs.runner import Runner, is_stepped, shake_dequantized
 from onnxopt.verification.programs.stream import Stream
 from tests.samples import parsed
 from tests.verification.pairs import with_constants

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxopt.verification import rounding
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.numbers import draws
-from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.rounding import Draws
 from onnxopt.worker.process import child
 from tests.samples import ROOT
 
@@ -46,12 +46,12 @@ def test_each_seed_has_numbers_of_its_own() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_and_types(shape: list[int]) -> None:
-    draws = Draws(0)
+    rounding = Draws(0)
     found = {
-        np.float32: draws.normal(shape),
-        np.float64: draws.uniform(shape),
-        np.int64: draws.integers(0, 9, shape),
-        np.bool_: draws.flags(shape),
+        np.float32: rounding.normal(shape),
+        np.float64: rounding.uniform(shape),
+        np.int64: rounding.integers(0, 9, shape),
+        np.bool_: rounding.flags(shape),
     }
     for kind, values in found.items():
         assert isinstance(values, np.ndarray)
@@ -77,7 +77,7 @@ def test_uniform_and_integers() -> None:
 
 def test_many_numbers_are_made_in_parts() -> None:
     """Which are those that are made at once."""
-    count = 3 * draws._CHUNK // 2
+    count = 3 * rounding._CHUNK // 2
     for kind in ("normal", "uniform"):
         found = getattr(Draws(5), kind)([count])
         assert len(np.unique(found)) > 0.9 * count
@@ -103,7 +103,7 @@ def test_a_judge_imports_neither_generators_of_numpy_nor_its_masks_nor_inference
 import pickle, sys
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.inputs.cases import OWN
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.job import Request
 from onnxopt.verification import VerifyOptions
 judge = Judge()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.verification.pieces.doubts import doubts
-from onnxopt.verification.pieces.outcome import First
+from onnxopt.verification.pieces.outcome import First, doubts
 
 DIFFERS = {"ok": False}
 MOVES = {"ok": True, "moves": True}

@@ -11,10 +11,8 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import Verification, VerifyOptions, verify
-from onnxopt.verification.numbers.compare import compare
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.perturbation import are_integers, is_exact, last_bit
-from onnxopt.verification.numbers.rounding import Difference, difference
+from onnxopt.verification.compare import compare
+from onnxopt.verification.rounding import Difference, Draws, are_integers, difference, is_exact, last_bit
 from tests.verification.pairs import verdict, with_constants
 
 X8, X64 = "(float[N,8] x) => (float[N,8] y)", "(float[N,64] x) => (bool[N,64] y)"

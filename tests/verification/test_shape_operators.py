@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, parser
 
-from onnxopt.verification.model.decisions import conditions
-from onnxopt.verification.model.dependence import changing
+from onnxopt.verification.model.decisions import changing, conditions
 from onnxopt.verification.model.operators import OPENING, OPERATORS
 from tests import node_cases
 from tests.runtime import plain_session

@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.inputs.limits import Limits, affordable, other_sizes
 from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.planning import Limits, affordable, other_sizes
 from tests.verification.pairs import own_check, verdict
 
 SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "

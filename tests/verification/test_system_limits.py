@@ -11,7 +11,7 @@ from onnx import parser
 
 from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions, judge
 from onnxopt.verification.inputs.cases import OWN
-from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import Request
 from onnxopt.verification.run import OnnxRuntime

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.coverage.counterparts import Counterpart, counterparts
-from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.coverage.conditions import Counterpart, counterparts
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of
+from onnxopt.verification.rounding import Draws
 from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:

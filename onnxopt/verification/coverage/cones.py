@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.model.breakpoints import breakpoints
-from onnxopt.verification.model.constants import constants, numbers
+from onnxopt.verification.model.nodes import bodies_of, constants, inside, numbers
 from onnxopt.verification.model.operators import having
-from onnxopt.verification.model.order import bodies_of, inside
-from onnxopt.verification.model.ranges import ANY, Range
+from onnxopt.verification.model.ranges import ANY, Range, breakpoints
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.compare import is_dull
 from onnxopt.verification.coverage.conditions import runs
 from onnxopt.verification.coverage.cones import (
     MAX_NODES,
@@ -25,29 +26,32 @@ from onnxopt.verification.coverage.cones import (
     only_in_one,
 )
 from onnxopt.verification.coverage.decisions import decided_otherwise
-from onnxopt.verification.coverage.probe import Verdict, differs, explains, grossly, probe
-from onnxopt.verification.coverage.samplers import (
+from onnxopt.verification.coverage.probe import (
     ALL_FACTORS,
     POSITIVE_FACTORS,
     WIDE_FACTORS,
     Beyond,
+    Verdict,
     changing_values,
+    differs,
     elsewhere,
     equals,
+    explains,
     filled,
+    grossly,
     near,
+    probe,
 )
-from onnxopt.verification.inputs.dead_channels import are_few, least_rows
+from onnxopt.verification.inputs.windows import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
-from onnxopt.verification.numbers.compare import is_dull
-from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.noise import is_discrete
+from onnxopt.verification.rounding import Draws
 
 if TYPE_CHECKING:
-    from onnxopt.verification.numbers.rounding import Difference
-    from onnxopt.verification.pieces.sameness import Sameness
+    from onnxopt.verification.pieces.pairs import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
+    from onnxopt.verification.rounding import Difference
 
 _MAX_VALUES: Final = 32  # probed, of each kind
 _MAX_STEPS: Final = 16  # likewise, for kinds with more samples

@@ -1,25 +1,235 @@
-"""Probe: run the cone of influence of a value in A and B on different numbers, and compare.
-
-The numbers may never occur, so a difference is a coverage gap, not a fault.
-"""
+"""Probe: run the cone of influence of a value in A and B on different numbers, and compare."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.numbers.compare import is_blank
-from onnxopt.verification.numbers.rounding import Difference, overflows
+import numpy as np
+
+from onnxopt.proto.element_types import element_kind, of
+from onnxopt.verification.compare import is_blank
+from onnxopt.verification.coverage.cones import EPSILON
+from onnxopt.verification.inputs.values import covering
+from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.precise import is_rounding
+from onnxopt.verification.programs.runner import is_stepped
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.rounding import Difference, Draws, are_integers, overflows
 from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnxopt.verification.coverage.cones import Cone
     from onnxopt.verification.pieces.replay import Replay
     from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
+
+
+# Samplers: deterministic alternatives to a case's entries of a cone.
+#
+# Non-negative entries stay non-negative. Entries stay within the range of their operators, except blank values,
+# replaced by any numbers.
+
+POSITIVE_FACTORS: Final = (8.0, 64.0, 4096.0)
+WIDE_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4) for sign in (1.0, -1.0))
+ALL_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
+MAX_TURNING: Final = 4  # samples for a cone with loops, as each may take hundreds of iterations
+_ELEMENTS_IF_EMPTY: Final = 3
+_MAX_NUMBERS: Final = 1 << 16  # in all samples of a cone; larger tensors are rolled, not permuted
+_MAX_EQUAL: Final = 12  # pairs of an integer and its comparand
+_NEXT: Final = (0, -1, 1, -2, 2)
+_NEAR_SHARE: Final = 0.5  # relative: numbers change by up to half of this
+_LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # quantized integers, hardly sizes or indices
+_MASKS: Final = 3  # sets of booleans
+
+
+# -- far from a case's numbers ---------------------------------------------------------------------------
+
+
+class Beyond:
+    """Multiples of a case's floats, and numbers between breakpoints.
+
+    The numbers are mixed, all on one side, and as small as an epsilon. A breakpoint present in only one of two programs
+    shows as a difference. flips: negate booleans too, if both programs read all.
+    """
+
+    def __init__(self, points: list[float], factors: Sequence[float] = (), *, flips: bool = False) -> None:
+        self._points, self._factors, self._flips = points, factors, flips
+
+    def __call__(self, cone: Cone, known: Known) -> Iterator[Known]:
+        free = {n: v for n, v in sorted(known.items()) if _may_be_far(cone, n, v)}
+        floats = self._floats(free, Draws(cone.walk.seed, cone.original)) if free else ()
+        every: list[Known] = [{n: cone.possible(n, v) for n, v in found.items()} for found in floats]
+        every += self._flipped(cone, known) if self._flips else []
+        yield from every[:: -(-len(every) // MAX_TURNING)] if every and cone.takes_turns else every
+
+    def _flipped(self, cone: Cone, known: Known) -> list[Known]:
+        found = {n: np.asarray(~v) for n, v in known.items() if element_kind(v) == "b"}
+        return [found] if found and found.keys() <= cone.both else []
+
+    def _floats(self, known: Known, rng: Draws) -> Iterator[Known]:
+        with np.errstate(all="ignore"):
+            for factor in self._factors:
+                yield {n: np.asarray(v * v.dtype.type(_signed(factor, v))) for n, v in known.items()}
+            for bound, sign in zip(self._points[-1:] + self._points[:1], (1, -1)):
+                yield {n: _on_one_side(v, bound, sign) for n, v in known.items()}
+        # Negligible beside larger numbers, so in separate samples.
+        for epsilon in (p for p in self._points if 0 < p < EPSILON):
+            yield from _as_small(known, epsilon)
+        for point in self._points:
+            yield {n: self._mixed(v, point, rng) for n, v in known.items()}
+
+    def _mixed(self, value: Any, point: float, rng: Draws) -> Any:
+        """Return all points in one tensor; for a single element, each in turn."""
+        points = [p for p in ((point,) if value.size == 1 else self._points) if _may_be(value, p)]
+        return covering(points, value.shape, rng).astype(value.dtype) if points else value
+
+
+def _as_small(known: Known, epsilon: float) -> Iterator[Known]:
+    """Yield numbers equal to epsilon, and numbers with a variance of epsilon."""
+    yield {n: np.full_like(v, epsilon) for n, v in known.items()}
+    yield {n: np.asarray(v * v.dtype.type(math.sqrt(epsilon))) for n, v in known.items()}
+
+
+def _signed(factor: float, value: Any) -> float:
+    return abs(factor) if value.min() >= 0 else factor
+
+
+def _on_one_side(value: Any, bound: float, sign: int) -> Any:
+    found = np.asarray(bound + sign * np.abs(value), value.dtype)
+    return found if found.min() >= 0 or value.min() < 0 else value
+
+
+def equals(cone: Cone, known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[Known]:
+    """Yield integers equal or close to possible comparands: entries and breakpoints.
+
+    free: names of arbitrary integers.
+    """
+    for name, other in itertools.islice(dict.fromkeys(_compared(known, free, points)), _MAX_EQUAL):
+        value, limits = known[name], cone.range(name)
+        for number in (other + step for step in _NEXT):
+            if _may_be(value, number) and limits.takes(number, number):
+                yield {name: np.full_like(value, number)}
+
+
+def _compared(known: Known, free: Collection[str], points: Sequence[float]) -> Iterator[tuple[str, int]]:
+    """Yield (name, possible comparand)."""
+    integers = {n: v for n, v in sorted(known.items()) if element_kind(v) == "i" and v.size}
+    some = [n for n in integers if n in free]
+    yield from ((x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y)
+    yield from ((x, int(point)) for x in some for point in points if point == int(point))
+
+
+def filled(known: Known, rng: Draws, factor: float, *, positive: bool) -> Known:
+    """Return random numbers in place of blank values, and larger numbers against cutoffs."""
+    return {name: _filled(known[name], rng, factor, positive=positive) for name in sorted(known)}
+
+
+def _filled(value: Any, rng: Draws, factor: float, *, positive: bool) -> Any:
+    shape = [size or _ELEMENTS_IF_EMPTY for size in value.shape]
+    kind = element_kind(value)
+    if kind == "f":
+        numbers = rng.normal(shape) if is_blank(value) or np.isnan(value).any() else value
+        return np.asarray((np.abs(numbers) if positive else numbers) * factor, value.dtype)
+    if value.size:
+        return value
+    return rng.integers(0, 2, shape).astype(value.dtype) if kind in "iub" else np.empty(shape, value.dtype)
+
+
+# -- close to a case's numbers ---------------------------------------------------------------------------
+
+
+def near(cone: Cone, known: Known, most: int) -> Iterator[Known]:
+    """Yield floats changed by up to a quarter, quantized levels between those present, and permuted steps."""
+    names = [n for n, v in sorted(known.items()) if _is_movable(v)]
+    for rng in _streams(cone, known, most) if names else ():
+        yield {n: cone.possible(n, _near(cone, n, known[n], rng)) for n in names}
+
+
+def _near(cone: Cone, name: str, value: Any, rng: Draws) -> Any:
+    if element_kind(value) == "f" and not are_integers(value) and not is_stepped(cone.walk.a, name):
+        with np.errstate(over="ignore"):  # of stand-ins for infinity; those samples are left out
+            return np.asarray(value * (1 + _NEAR_SHARE * (rng.uniform(value.shape) - 0.5)), value.dtype)
+    found = _permuted(value, rng)
+    if value.dtype.name in _LEVELS and value.size:
+        between = rng.integers(int(value.min()), int(value.max()) + 1, value.shape).astype(value.dtype)
+        return np.where(rng.flags(value.shape), between, found)
+    return found
+
+
+def elsewhere(cone: Cone, known: Known, most: int) -> Iterator[Known]:
+    """Yield permutations of floats and quantized levels, with a different largest or negative number."""
+    names = [n for n, v in sorted(known.items()) if _is_movable(v) and v.size > 1]
+    for rng in _streams(cone, known, most) if names else ():
+        yield {n: _permuted(known[n], rng) for n in names}
+
+
+def _is_movable(value: Any) -> bool:
+    return element_kind(value) == "f" or value.dtype.name in _LEVELS
+
+
+def _permuted(value: Any, rng: Draws) -> Any:
+    flat = value.reshape(-1)
+    if flat.size > _MAX_NUMBERS:
+        return np.roll(flat, int(rng.integers(1, flat.size, (1,))[0])).reshape(value.shape)
+    return flat[rng.orders(1, flat.size)[0]].reshape(value.shape)
+
+
+def _streams(cone: Cone, known: Known, most: int) -> Iterator[Draws]:
+    """Yield random streams, one per sample: at most `most`, fewer for more elements."""
+    count = max(min(most, _MAX_NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
+    return (Draws(cone.walk.seed, cone.original, k) for k in range(count))
+
+
+# -- different decisions --------------------------------------------------------------------------------
+
+
+def flips(known: Known, decision: str, fixed: Any, rng: Draws) -> Iterator[Known]:
+    """Yield the decision's booleans negated where `fixed`: all, then random subsets."""
+    for k in range(_MASKS if fixed.any() else 0):
+        turned = fixed if not k else fixed & rng.flags(known[decision].shape)
+        yield {decision: np.asarray(known[decision] ^ turned)}
+
+
+def rows(known: Known, decision: str, indices: Any) -> Iterator[Known]:
+    """Yield every index in turn, as many per sample as the decision has elements."""
+    value = known[decision]
+    for start in range(0, len(indices) if value.size else 0, value.size or 1):
+        yield {decision: np.resize(indices[start : start + value.size], value.shape).astype(value.dtype)}
+
+
+# -- possible values ------------------------------------------------------------------------------------
+
+
+def _may_be(value: Any, number: float) -> bool:
+    """Return whether the type holds a number, and negative numbers occur if it is negative."""
+    limits = of(value.dtype)
+    return limits.low <= number <= limits.high and (number >= 0 or bool(value.min() < 0))
+
+
+def _may_be_far(cone: Cone, name: str, value: Any) -> bool:
+    """Return whether a value is unbounded floats, not quantized."""
+    limits = cone.range(name)
+    is_free = limits.integer or not limits.is_bounded
+    return element_kind(value) == "f" and value.size > 0 and is_free and not is_stepped(cone.walk.a, name)
+
+
+def changing_values(program: Program, given: Collection[str] | None = None) -> set[str]:
+    """Return the values that depend on more than sizes of the inputs, or of `given`."""
+    found = set(program.given if given is None else given)
+    for node, reads in zip(program.nodes, program.reads):
+        if node.op_type not in MEASURING and not found.isdisjoint(reads):
+            found.update(node.output)
+    return found
+
+
+# Probe: run the cone of influence of a value in A and B on different numbers, and compare.
+#
+# The numbers may never occur, so a difference is a coverage gap, not a fault.
 
 _GROSS: Final = 1e-2  # relative; smaller differences may be rounding of much larger numbers
 _GROSS_SHARE: Final = 0.1  # of elements of discrete values

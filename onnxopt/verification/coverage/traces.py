@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.coverage.changes import changed
-from onnxopt.verification.coverage.conditions import BRANCHES, asked
-from onnxopt.verification.coverage.counterparts import opened
+from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
+from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.model.decisions import can_change
-from onnxopt.verification.model.leave_out import forget_defaults
-from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.model.views import forget_defaults
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.runner import Runner
 

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.coverage.bodies import walk_bodies
-from onnxopt.verification.coverage.changes import changed
-from onnxopt.verification.coverage.conditions import BRANCHES, is_decided, known_here, runs
-from onnxopt.verification.coverage.counterparts import held
+from onnxopt.verification.coverage.conditions import BRANCHES, held, is_decided, known_here, runs
+from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
 from onnxopt.verification.coverage.traces import cannot_be_taken
-from onnxopt.verification.model.functions import may_hide
+from onnxopt.verification.model.nodes import first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
-from onnxopt.verification.model.order import first_of, inside
-from onnxopt.verification.pieces.enclosing import depth, label_of
+from onnxopt.verification.pieces.outcome import depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import bodies
 from onnxopt.verification.records import AND

@@ -1,19 +1,256 @@
-"""Search for inputs accepted by a model, as a file does not declare accepted sizes and integers."""
+"""Inputs that a model accepts: given data, and a search, as a file does not declare accepted sizes and integers.
+
+Data of `onnxopt verify --inputs`: .npy files named after inputs, .npz files, and onnx test data.
+"""
 
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from onnxopt.errors import UsageError
+from onnxopt.proto.element_types import BY_NAME, element_kind
+from onnxopt.startup.record import record
 from onnxopt.verification.inputs.cases import Recipe, Trial
-from onnxopt.verification.inputs.datasets import Data, bound_dims
-from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, Case, InputMaker, Unsupported, says_lengths
-from onnxopt.verification.inputs.wide import WIDE
+from onnxopt.verification.inputs.plan import InputSpec, Plan
+from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, WIDE, Case, InputMaker, Unsupported, says_lengths
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.worker.serving import Refused
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TypeProto, ValueInfoProto
+
+
+# Real data for `onnxopt verify --inputs`: .npy files named after inputs, .npz files, and onnx test data.
+#
+# onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in order of the graph's inputs, and `output_0.pb`, …:
+# TensorProto, SequenceProto or OptionalProto, depending on the declared type.
+
+_FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or NAME=FILE.npy"
+_NUMBERED: Final = re.compile(r"(input|output)_(\d+)\.pb")
+
+
+@record
+class Data:
+    """Values of inputs by name, and expected outputs if available."""
+
+    inputs: dict[str, Any]
+    expected: dict[str, Any] = field(default_factory=dict)
+
+
+@record(frozen=True)
+class DataSet:
+    """A case from files, read when run. `read` raises UsageError for data unsuitable for the model."""
+
+    name: str
+    read: Callable[[], Data]
+
+
+def find_data_sets(places: Sequence[str], model: ModelProto, plan: Plan) -> list[DataSet]:
+    """Return the data sets in folders and .npz files. Raises UsageError for a place without data."""
+    found: list[DataSet] = []
+    for place in places:
+        found += _in_place(Path(place), model, plan)
+    return found
+
+
+def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[DataSet]:
+    if path.is_file() and path.suffix == ".npz":
+        return [DataSet(path.name, partial(_from_npz, path, plan))]
+    if not path.is_dir():
+        what = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
+        raise UsageError(f"--inputs {path}: {what}", _FORMS)
+    name = path.resolve().name
+    if any(path.glob("input_*.pb")) or any(path.glob("output_*.pb")):
+        return [DataSet(name, partial(_onnx, path, model, plan))]
+    sets = sorted(path.glob("test_data_set_*"), key=_number)
+    if sets:
+        return [found for folder in sets for found in _in_place(folder, model, plan)]
+    if any(path.rglob("*.npy")):
+        return [DataSet(name, partial(_from_npy, path, plan))]
+    raise UsageError(f"--inputs {path}: there are no .npy and no input_*.pb files in it", _FORMS)
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = re.search(r"\d+$", path.name)
+    return int(digits.group()) if digits else -1, path.name
+
+
+# -- numpy files -----------------------------------------------------------------------------------------
+
+
+def read_array(name: str, file: Path, plan: Plan) -> Any:
+    """Return the value of input `name` from an .npy file. Raises UsageError."""
+    value = _load(file)
+    if not isinstance(value, np.ndarray):
+        value.close()
+        raise UsageError(f"{file} holds several arrays, the input `{name}` takes one", "write it with numpy.save")
+    return fitting(name, value, plan, file)
+
+
+def _load(file: Path) -> Any:
+    _require_plain(file)
+    try:
+        return np.load(file, allow_pickle=False)
+    except MemoryError:
+        raise
+    except Exception as e:  # a damaged archive raises errors of zipfile and zlib
+        raise _unreadable(file, e) from None
+
+
+def _require_plain(file: Path) -> None:
+    """Raise UsageError for a pipe, which might block forever."""
+    if file.exists() and not file.is_file():
+        raise UsageError(f"{file} is no plain file", _FORMS)
+
+
+def _unreadable(file: Path, error: Exception) -> UsageError:
+    why = f"cannot be read: {error}"
+    if "pickle" in str(error):  # numpy's message suggests running the file's code
+        is_array = str(error).startswith("Object arrays")
+        why = "holds Python objects, which are not read" if is_array else "is no .npy file, and no .npz file"
+    return UsageError(f"{file} {why}", "write it with numpy.save or numpy.savez")
+
+
+def _from_npy(folder: Path, plan: Plan) -> Data:
+    return Data(_npy(folder, plan))
+
+
+def _from_npz(file: Path, plan: Plan) -> Data:
+    return Data(_npz(file, plan))
+
+
+def _npy(folder: Path, plan: Plan) -> dict[str, Any]:
+    files = {str(f.relative_to(folder).with_suffix("")): f for f in sorted(folder.rglob("*.npy"))}
+    return {name: read_array(name, file, plan) for name, file in files.items()}
+
+
+def _npz(file: Path, plan: Plan) -> dict[str, Any]:
+    with _load(file) as archive:
+        try:
+            return {name: fitting(name, archive[name], plan, file) for name in archive.files}
+        except (MemoryError, UsageError):
+            raise
+        except Exception as e:
+            raise _unreadable(file, e) from None
+
+
+def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
+    """Return `value` if suitable for input `name`. Raises UsageError with a description of the input."""
+    if name not in plan.names:
+        known = f"the inputs are {', '.join(plan.names)}" if plan.names else "it has none"
+        raise UsageError(f"{file}: the model has no input `{name}`", known)
+    spec = next((i for i in plan.inputs if i.name == name), None)
+    if spec is None or spec.why or value is None:
+        return value
+    if spec.sequence != isinstance(value, list):
+        hint = "a sequence is in an input_0.pb, anything else in an .npy file too"
+        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
+    for element in value if isinstance(value, list) else [value]:
+        _check(spec, element, file)
+    return value.astype(object) if spec.kind == "string" and not isinstance(value, list) else value
+
+
+def _check(spec: InputSpec, value: Any, file: Path) -> None:
+    kind = "string" if element_kind(value) == "S" else value.dtype.name
+    if kind != spec.kind:
+        hint = f"convert it with .astype({spec.kind!r})" if spec.kind != "string" else "give it strings"
+        raise UsageError(f"{file}: input `{spec.name}` takes {spec.kind}, not {kind}", hint)
+    if spec.int32 and (beyond := value[np.clip(value, *BY_NAME["int32"].integers) != value]).size:
+        hint = "the result takes int32: give numbers of 32 bits, or let inputs and outputs keep their types"
+        raise UsageError(f"{file}: input `{spec.name}` holds {beyond[0]}, which needs 64 bits", hint)
+    fits = len(value.shape) == len(spec.shape) and all(
+        isinstance(d, str) or d == size for d, size in zip(spec.shape, value.shape)
+    )
+    if not fits and not _unknown_rank(spec):
+        shape = ", ".join(map(str, spec.shape))
+        raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}", "reshape it")
+
+
+def _unknown_rank(spec: InputSpec) -> bool:
+    return spec.shape == (f"{spec.name}[0]", f"{spec.name}[1]")
+
+
+def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:
+    """Return the sizes of dynamic dims fixed by given values."""
+    sizes: dict[str, int] = {}
+    for spec in plan.inputs:
+        value = inputs.get(spec.name)
+        if isinstance(value, np.ndarray) and len(value.shape) == len(spec.shape):
+            sizes.update((d, size) for d, size in zip(spec.shape, value.shape) if isinstance(d, str))
+    return sizes
+
+
+def fitted(plan: Plan, inputs: dict[str, Any]) -> Plan:
+    """Return the plan with these inputs given, and their sizes fixed."""
+    shapes = {name: getattr(value, "shape", ()) for name, value in inputs.items()}
+    return plan.give(shapes, bound_dims(plan, inputs)) if inputs else plan
+
+
+# -- onnx test data --------------------------------------------------------------------------------------
+
+
+def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
+    initializers = {t.name for t in model.graph.initializer}
+    required = [i for i in model.graph.input if i.name not in initializers]
+    inputs = _files(folder, "input")
+    given = list(model.graph.input) if len(inputs) > len(required) else required
+    feeds = {}
+    for name, (file, value) in _values(inputs, given).items():
+        feeds[name] = fitting(name, value, plan, file)
+    expected = _values(_files(folder, "output"), list(model.graph.output))
+    return Data(feeds, {name: value for name, (_, value) in expected.items()})
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    """Return `input_0.pb`, `input_1.pb`, … in order. Raises UsageError for a gap."""
+    numbers = {int(m[2]): f for f in folder.iterdir() if (m := _NUMBERED.fullmatch(f.name)) and m[1] == kind}
+    for i in range(len(numbers)):
+        if i not in numbers:
+            raise UsageError(f"{folder}: {kind}_{i}.pb is missing", "they are numbered in the order of the graph's")
+    return [numbers[i] for i in range(len(numbers))]
+
+
+def _values(files: list[Path], infos: list[ValueInfoProto]) -> dict[str, tuple[Path, Any]]:
+    if len(files) > len(infos):
+        raise UsageError(f"{files[len(infos)]}: the model has only {len(infos)} of these", "is it of another model?")
+    return {info.name: (file, _read(file, info.type)) for file, info in zip(files, infos)}
+
+
+def _read(file: Path, kind: TypeProto) -> Any:
+    """Return the value of a .pb file of the declared type."""
+    from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
+
+    which = kind.WhichOneof("value")
+    readers: dict[str | None, tuple[Any, Callable[[Any], Any]]] = {
+        "tensor_type": (TensorProto, numpy_helper.to_array),
+        "sequence_type": (SequenceProto, numpy_helper.to_list),
+        "optional_type": (OptionalProto, numpy_helper.to_optional),
+    }
+    if which not in readers:
+        raise UsageError(
+            f"{file}: onnx has no files for a {(which or 'unknown').removesuffix('_type')}", "leave it out"
+        )
+    message, convert = readers[which]
+    _require_plain(file)
+    proto = message()
+    try:
+        proto.ParseFromString(file.read_bytes())
+        return convert(proto)
+    except Exception as e:
+        what = " ".join(str(e).split()) or type(e).__name__
+        raise UsageError(f"{file} is not a {message.__name__}: {what}", f"the graph says {which}") from None
+
+
+# Search for inputs accepted by a model, as a file does not declare accepted sizes and integers.
 
 _SECONDS: Final = 10.0
 _MAX_BYTES: Final = 1 << 30

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.proto.element_types import TYPES
 from onnxopt.startup.record import record
 from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Uses
+from onnxopt.verification.model.nodes import operator_names
 from onnxopt.verification.model.operators import CUTTING
-from onnxopt.verification.model.order import operator_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto

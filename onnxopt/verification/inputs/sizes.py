@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from onnxopt.verification.model.constants import constants, few
 from onnxopt.verification.model.dataflow import Forward
+from onnxopt.verification.model.nodes import constants, few
 from onnxopt.verification.model.operators import STANDARD, WEIGHTS, having
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.proto.element_types import TYPES
 from onnxopt.startup.record import record
-from onnxopt.verification.model.breakpoints import breakpoints, keys, words
-from onnxopt.verification.model.constants import numbers as numbers_of
 from onnxopt.verification.model.dataflow import Forward
+from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import (
     AFFINE,
     AXIS,
@@ -31,6 +30,7 @@ from onnxopt.verification.model.operators import (
     having,
     operator,
 )
+from onnxopt.verification.model.ranges import breakpoints, keys, words
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, TensorProto

@@ -12,10 +12,8 @@ import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from onnxopt.verification.model.constants import constants, held
-from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.model.nodes import bodies_of, constants, domain_of, held, ordered
 from onnxopt.verification.model.operators import having
-from onnxopt.verification.model.order import bodies_of, ordered
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, TensorProto

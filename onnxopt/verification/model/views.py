@@ -1,17 +1,219 @@
-"""Views of two files with intended differences: renamed interface, removed quantizers."""
+"""Views of a model file: without quantizers, with a renamed interface, without parts of no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.model.functions import inline
-from onnxopt.verification.model.leave_out import prune
+from onnxopt.verification.model.nodes import (
+    bodies_of,
+    constants,
+    domain_of,
+    few,
+    in_order,
+    inline,
+    inside,
+    operator_names,
+    reads_of,
+)
+from onnxopt.verification.model.operators import STANDARD, WITH_BODIES
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto
+
+
+# Removal of parts without effect before analysis.
+#
+# Removed: inputs of branches, constant false training modes of Dropout, dead nodes, declared shapes, and overridable
+# defaults.
+
+_MODE: Final = 2  # operand of Dropout: training mode
+
+
+def leave_out_inputs(model: ModelProto) -> None:
+    """Remove the inputs of If branches in place.
+
+    The standard allows none, and nothing is passed; readers get the outer value of the same name.
+    """
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node in inside(nodes):
+            if node.op_type == "If" and node.domain in STANDARD:
+                for branch in bodies_of(node):
+                    del branch.input[:]
+
+
+def leave_out_false_modes(model: ModelProto) -> None:
+    """Remove constant false `training_mode` operands of Dropout (the default) in place, also in bodies and functions.
+
+    Overridable initializers are no constants.
+    """
+    is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
+    given = set() if is_listed else {i.name for i in model.graph.input}
+    _in_nodes(model.graph.node, {t.name for t in model.graph.initializer if _is_false(t)} - given)
+    for function in model.functions:
+        _in_nodes(function.node, set())
+
+
+def _in_body(body: GraphProto, outer: set[str]) -> None:
+    """Process a body. `outer`: names of false constants outside the body."""
+    _in_nodes(body.node, outer - {i.name for i in body.input} | {t.name for t in body.initializer if _is_false(t)})
+
+
+def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
+    known = outer.difference(*(node.output for node in nodes))
+    known |= {name for name, tensor in constants(nodes) if _is_false(tensor)}
+    for node in nodes:
+        if node.op_type == "Identity" and known.intersection(node.input):
+            known.update(node.output)
+        elif node.op_type == "Dropout" and node.domain in STANDARD and known.intersection(node.input[_MODE:]):
+            del node.input[_MODE:]
+        for body in bodies_of(node):
+            _in_body(body, known)
+
+
+def _is_false(tensor: TensorProto) -> bool:
+    return few(tensor, 1, (tensor.BOOL,)) == [False]
+
+
+def leave_out_unread(model: ModelProto) -> None:
+    """Remove dead nodes of the standard domain in place, if the graph or function has bodies.
+
+    Operators of custom domains may have side effects, and stay with their operands.
+    """
+    if not WITH_BODIES.isdisjoint(operator_names(model.graph.node)):
+        prune(model.graph.node, (o.name for o in model.graph.output))
+    for function in model.functions:
+        if not WITH_BODIES.isdisjoint(operator_names(function.node)):
+            prune(function.node, function.output)
+
+
+def prune(nodes: Any, outputs: Iterable[str]) -> None:
+    """Remove nodes of the standard domain without effect on `outputs`, in place, also in bodies."""
+    for node in nodes:
+        for body in bodies_of(node):
+            prune(body.node, (o.name for o in body.output))
+    reads = [list(reads_of(node)) for node in nodes]
+    needed, dead = set(outputs), []
+    for i in reversed(in_order(nodes, reads)):
+        if needed.isdisjoint(nodes[i].output) and all(not domain_of(n.domain) for n in inside([nodes[i]])):
+            dead.append(i)
+        else:
+            needed.update(reads[i])
+    for i in sorted(dead, reverse=True):
+        del nodes[i]
+
+
+def forget_defaults(proto: ModelProto) -> None:
+    """Remove overridable initializers, which onnx's inference takes for constants."""
+    if proto.ir_version < 4:  # before, every initializer had to be listed as an input
+        return
+    graph = proto.graph
+    given = {i.name for i in graph.input}
+    names = [t.name for t in graph.initializer], [t.values.name for t in graph.sparse_initializer]
+    for tensors, its in zip((graph.initializer, graph.sparse_initializer), names):
+        for k in reversed([k for k, name in enumerate(its) if name in given]):
+            del tensors[k]
+
+
+def forget_claims(graph: GraphProto) -> None:
+    """Remove declared shapes of results, which may be wrong, in place, also in bodies."""
+    del graph.value_info[:]
+    for output in graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for body in bodies_of(node):
+            forget_claims(body)
+
+
+# A graph with inputs, outputs and dims renamed as in a second file.
+
+
+def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Rename values and dims of the main graph as in `names`, in place, also where bodies read them.
+
+    A value that already has a new name gets a fresh name.
+    """
+    values = _apart(names, {*_defined(graph), *_read_inside(graph)})
+    dims = _apart(names, {d.dim_param for g in _graphs(graph) for d in _dims(g)})
+    for scope in _graphs(graph):
+        for dim in _dims(scope):
+            if dim.dim_param in dims:
+                dim.dim_param = dims[dim.dim_param]
+    _rename(graph, values)
+
+
+def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
+    """Return `names` limited to names in `there`, with fresh names for displaced values."""
+    found = {name: new for name, new in names.items() if name in there}
+    for new in [*found.values()]:
+        if new in there and new not in found:
+            other = f"{new}_"
+            while other in there or other in found.values():
+                other += "_"
+            found[new] = other
+    return found
+
+
+def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        info.name = names.get(info.name, info.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for node in graph.node:
+        for field in (node.input, node.output):
+            if any(name in names for name in field):
+                field[:] = [names.get(name, name) for name in field]
+        for body in _bodies(node):
+            _rename(body, _inside(names, body))
+
+
+def _inside(names: Mapping[str, str], body: GraphProto) -> Mapping[str, str]:
+    """Return the renaming in a body.
+
+    A value defined in the body keeps its name, unless the name would hide a renamed value read in the body.
+    """
+    own = _defined(body)
+    if own.isdisjoint(names) and own.isdisjoint(names.values()):
+        return names
+    read = _read_inside(body)
+    return _apart({name: new for name, new in names.items() if name not in own and name in read}, own | read)
+
+
+def _defined(graph: GraphProto) -> set[str]:
+    found = {i.name for i in (*graph.input, *graph.initializer)}
+    found.update(s.values.name for s in graph.sparse_initializer)
+    found.update(name for node in graph.node for name in node.output)
+    return found
+
+
+def _read_inside(graph: GraphProto) -> set[str]:
+    found = {name for g in _graphs(graph) for node in g.node for name in node.input}
+    return found | {o.name for g in _graphs(graph) for o in g.output}
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and all bodies at any depth."""
+    stack = [graph]
+    while stack:
+        scope = stack.pop()
+        yield scope
+        stack += [body for node in scope.node for body in _bodies(node)]
+
+
+def _bodies(node: NodeProto) -> list[GraphProto]:
+    return [body for _, body in body_graphs(node)]
+
+
+def _dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
+    infos = (*graph.input, *graph.output, *graph.value_info)
+    return (d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param)
+
+
+# Views of two files with intended differences: renamed interface, removed quantizers.
+
 View = Callable[["ModelProto"], None]
 
 
@@ -25,8 +227,6 @@ def views(options: VerifyOptions) -> tuple[View | None, View | None]:
         if options.dtype:  # what is rounded inside a function is rounded where the function is called
             inline(model)
         if options.rename:
-            from onnxopt.verification.model.renamed import rename
-
             rename(model.graph, options.original_names)
 
     return without if options.strip_qdq else None, as_compared if options.rename or options.dtype else None

@@ -1,30 +1,164 @@
-"""Noise of a piece: changes of its results by last bits of inputs and weights.
-
-Discrete values, integer-valued floats and dequantized numbers jump at breakpoints, and the number of jumps says nothing
-about their targets. Each element that differs in B must therefore equal some sample of A. While elements remain
-unexplained, further samples are taken, with perturbations up to the largest noise allowed for floats.
-"""
+"""Differences of a piece through a view and by channel, and its noise: the effect of last bits of its entries."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.perturbation import last_bit
-from onnxopt.verification.numbers.rounding import NOISE, Difference, difference, is_float, noisier
-from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.pieces.views import View
 from onnxopt.verification.programs.runner import Opened, Runner
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.rounding import NOISE, Difference, Draws, allowed, difference, is_float, last_bit, noisier
 from onnxopt.verification.run import Failed
+
+# Values with a different shape or axis order in B: A's value through a Reshape or Transpose.
+
+_MOST_ORDERS: Final = 24
+
+
+@dataclass(frozen=True)
+class View:
+    """Layout of a value in B: A's value transposed, then reshaped."""
+
+    axes: tuple[int, ...] | None  # axis order; None: unchanged
+    shapes: tuple[tuple[int, ...], ...]  # by case
+
+    def __call__(self, value: Any, case: int) -> Any:
+        turned = value if self.axes is None else value.transpose(self.axes)
+        return np.ascontiguousarray(turned).reshape(self.shapes[case])
+
+    def of_case(self, case: int, count: int) -> View:
+        """Return a view with the shape of one case, for `count` cases."""
+        return View(self.axes, (self.shapes[case],) * count)
+
+
+def views(a: list[Any], b: list[Any]) -> Iterator[View]:
+    """Yield the views of A's values `a` with the shapes of B's values `b`, by case."""
+    if not all(isinstance(x, np.ndarray) and isinstance(y, np.ndarray) for x, y in zip(a, b)):
+        return
+    if any(x.dtype != y.dtype or x.size != y.size for x, y in zip(a, b)) or not a:
+        return
+    shapes = tuple(y.shape for y in b)
+    if any(x.shape != y.shape for x, y in zip(a, b)):
+        yield View(None, shapes)
+    first, rank = a[0], a[0].ndim
+    if rank < 2 or any(x.ndim != rank for x in a):
+        return
+    if math.factorial(rank) > _MOST_ORDERS * 30:
+        return
+    exact = [axes for axes in itertools.permutations(range(rank)) if axes != tuple(range(rank))]
+    turned = [axes for axes in exact if all(tuple(x.shape[i] for i in axes) == y.shape for x, y in zip(a, b))]
+    for axes in turned[:_MOST_ORDERS]:
+        yield View(axes, shapes)
+    if first.shape == b[0].shape:
+        return
+    for axes in (axes for axes in exact if axes not in turned and rank <= 4):
+        yield View(axes, shapes)
+
+
+# Rows and channels of a value, each compared relative to its own range.
+#
+# In float16, a few roundings of the whole range exceed a channel a few hundred times smaller. A value therefore also
+# differs if a channel differs far beyond the rounding of its own elements, unless noise of last bits changes the same
+# channel as much. For float32, channels are compared if an output is uneven: beside a channel a million times larger.
+
+_CRUDE: Final = 0.05  # relative to the channel; more than the rounding of a narrow type that can represent its elements
+_FINE: Final = 1e-3  # for float32
+_ROUNDINGS: Final = 4.0  # times the tolerance of the whole, for types that cannot
+_PART: Final = 16  # elements; with fewer, a few samples of noise are no bound
+_NARROW: Final = 2.0 * allowed(2.0**-23, 16.0)  # relative tolerance of float32
+
+
+class Channels:
+    """Rows and channels of B's value that differ from A's by much of their own range, unexplained by noise so far."""
+
+    def __init__(
+        self, a: Any, b: Any, share: float, view: Callable[[Any], Any] | None = None, *, fine: bool = False
+    ) -> None:
+        """Compare two values.
+
+        share: tolerance relative to the whole range; view: maps A's layout to B's; fine: examine float32 too, not only
+        narrow types.
+        """
+        self._view = view or (lambda value: value)
+        a = self._view(a)
+        crude = _CRUDE if share > _NARROW else _FINE
+        counts = (fine or share > _NARROW) and _are_tensors(a, b)
+        self._left = {axis: far for axis, far in _far(a, b, share, crude) if far.any()} if counts else {}
+
+    @property
+    def any(self) -> bool:
+        """Whether any row or channel differs, unexplained by noise."""
+        return bool(self._left)
+
+    def see(self, before: Any, after: Any) -> None:
+        """Remove channels that noise changes as much. `before`, `after`: A's value without and with noise."""
+        if not self._left:
+            return
+        apart = _apart(self._view(before), self._view(after))
+        for axis, far in list(self._left.items()):
+            moved = NOISE * _largest(apart, axis)
+            self._left[axis] = np.where(moved >= far, 0.0, far)
+            if not self._left[axis].any():
+                del self._left[axis]
+
+
+def _are_tensors(a: Any, b: Any) -> bool:
+    """Return whether both are float tensors of equal shape with enough elements."""
+    return (
+        isinstance(a, np.ndarray)
+        and isinstance(b, np.ndarray)
+        and element_kind(a) == element_kind(b) == "f"
+        and a.shape == b.shape
+        and a.size >= _PART
+    )
+
+
+def _far(a: Any, b: Any, share: float, crude: float) -> Iterator[tuple[int, Any]]:
+    """Yield (axis, difference of each row, 0 if small).
+
+    Rows smaller than a rounding of the largest element are ignored.
+    """
+    apart, sizes = _apart(a, b), _finite(np.abs(_wide(a)))
+    if not apart.any():
+        return
+    crude, least = max(crude, _ROUNDINGS * share), share * float(sizes.max()) / _ROUNDINGS
+    for axis in range(a.ndim):
+        if a.size < _PART * a.shape[axis]:
+            continue
+        off, own = _largest(apart, axis), _largest(sizes, axis)
+        yield axis, np.where(off > crude * np.maximum(own, least), off, 0.0)
+
+
+def _apart(a: Any, b: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return _finite(np.abs(_wide(a) - _wide(b)))
+
+
+def _wide(value: Any) -> Any:
+    return value.astype(np.float32) if value.dtype.itemsize < 4 else value
+
+
+def _finite(sizes: Any) -> Any:
+    return np.nan_to_num(sizes, nan=0.0, posinf=0.0)
+
+
+def _largest(sizes: Any, axis: int) -> Any:
+    return sizes.max(tuple(k for k in range(sizes.ndim) if k != axis))
+
+
+# Noise of a piece: changes of its results by last bits of inputs and weights.
+#
+# Discrete values, integer-valued floats and dequantized numbers jump at breakpoints, and the number of jumps says
+# nothing about their targets. Each element that differs in B must therefore equal some sample of A. While elements
+# remain unexplained, further samples are taken, with perturbations up to the largest noise allowed for floats.
 
 _SEEDS: Final = 4  # samples; weights change in every second only, as each change needs a new session
 _MORE: Final = 16  # samples while searching jumps; the search continues as long as more are explained

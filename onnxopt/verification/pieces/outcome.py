@@ -1,11 +1,28 @@
-"""Results of a walk: by candidate, by fault, and in total."""
+"""Results of a walk: by candidate, by fault, and in total; position of a walked body; a fault in words."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.numbers.rounding import Difference
-from onnxopt.verification.pieces.views import View
+import numpy as np
+
+from onnxopt.verification.compare import as_held
+from onnxopt.verification.pieces.noise import View
+from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.transforms import name_in_file
+from onnxopt.verification.records import OutputRecord, Place, Side
+from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from onnxopt.verification.pieces.walk import Walk
+
+
+# Results of a walk: by candidate, by fault, and in total.
 
 
 @dataclass
@@ -47,3 +64,216 @@ class Outcome:
     worst_value: str = ""
     faults: list[Fault] = field(default_factory=list)
     unsettled: list[str] = field(default_factory=list)  # outputs that are no cutpoints
+
+
+# Prediction of candidates that are no cutpoints, from runs with all candidates assumed to be cutpoints.
+
+
+def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str], set[str]]:
+    """Return (rejected, retry) among `pending` in B's order.
+
+    rejected: candidates that disagree, or only move a rejected value. retry: candidates that disagree, but read a
+    rejected value, and may compensate. A candidate that only moves a retried value, or disagrees behind it, waits for
+    the next run. Everything further behind is treated as if the retried value agreed.
+    """
+    doubted, excused, open_ = set[str](), set[str](), set[str]()
+    for value in pending:
+        seen = first.get(value)
+        if seen is None or (seen.ok and not seen.moves):
+            continue
+        if not open_.isdisjoint(seen.entries):
+            if seen.ok:
+                open_.add(value)
+        elif not doubted.isdisjoint(seen.entries):
+            if seen.ok:
+                doubted.add(value)
+            else:
+                excused.add(value)
+                open_.add(value)
+        elif not seen.ok:
+            doubted.add(value)
+    return doubted, excused
+
+
+# Outputs of A without cutpoint: made by no node of B, or by no node of A.
+
+
+def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
+    """Return the outputs that differ, or are computed differently, including constant outputs."""
+    original, pairs, b = replay.original, replay.pairs, replay.program
+    a = original.runner.program
+    left = []
+    for x, y in pairs.outputs:
+        mine = pairs.of.get(y, y)
+        if (y in cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
+            continue  # or no runnable node makes the output
+        if y in cuts and all(x in known and mine in known for known in original.values):
+            found = worst([difference(known[x], known[mine]) for known in original.values])
+        elif y not in b.maker and y in b.constants and all(x in known for known in original.values):
+            constant = b.constant(y)
+            found = worst(
+                [difference(as_held(known[x], constant, replay.dtype), constant) for known in original.values]
+            )
+        elif x not in a.maker and x in a.constants and y in b.constants:
+            found = difference(a.constant(x), b.constant(y))
+        else:
+            found = Difference(note="it is made otherwise")
+        if not found.within(allowed(EPSILON["float32"], 1)):
+            left.append(x)
+    return left
+
+
+# Selection and recording of faults, and of values a narrower type cannot hold.
+#
+# A float16 value of 1e5 is infinite, and 1e-7 has a single bit, regardless of preceding values. All such values are
+# reported in the same walk, including those that agree only because a too large value was fed as the largest number.
+
+_MAX_FAULTS: Final = 8  # faults, besides values the narrower type cannot hold
+
+
+class Faults:
+    """The faults of a walk."""
+
+    def __init__(self, replay: Replay, found: list[Fault]) -> None:
+        self.found = found
+        self.beyond: set[str] = set()  # values that the narrower type cannot hold
+        self._replay = replay
+        self._a, self._b = replay.original.runner.program, replay.program
+
+    def chosen(self, blocked: Sequence[str], latest: Mapping[str, list[Difference]]) -> Sequence[str]:
+        """Return the values to report next: all that the narrower type cannot hold, else the first of `blocked`.
+
+        Empty once enough faults are found.
+        """
+        replay = self._replay
+        beyond = [v for v in blocked if worst(latest[v]).note and replay.beyond(v) is not None]
+        beyond = beyond or [v for v in blocked if replay.too_small(v) is not None]
+        is_full = sum(not fault.beyond for fault in self.found) >= _MAX_FAULTS
+        return beyond or ([] if is_full else blocked[:1])
+
+    def add(self, value: str, fed: set[str], fed_of_a: set[str], latest: list[Difference]) -> Fault:
+        """Record a fault at `value` and return it.
+
+        fed: cutpoints of B; fed_of_a: their names in A; latest: differences by case.
+        """
+        original, nodes = self._replay.pairs.of[value], self._b.cone([value], fed)
+        over, small = self._replay.beyond(value), self._replay.too_small(value)
+        case = small if over is None else over
+        is_beyond = case is not None
+        found = worst(latest) if case is None else Difference(note=TOO_SMALL if over is None else OVERFLOWS)
+        case = latest.index(found) if case is None else case
+        its, shape = self._a.cone([original], fed_of_a), np.shape(self._replay.mine(value)[case])
+        fault = Fault(value, found, case, self._b.entries(nodes, fed), its, nodes, shape, is_beyond)
+        self.found.append(fault)
+        if is_beyond:
+            self.beyond.add(value)
+        return fault
+
+    def follow(self, value: str, fed: set[str]) -> bool:
+        """Return whether a value agrees only because a too large operand was fed as the largest number."""
+        if not self.beyond or self._replay.beyond(value) is None:
+            return False
+        return not self.beyond.isdisjoint(self._b.entries(self._b.cone([value], fed), fed))
+
+
+# Position of a walked body: the enclosing walk, and the nodes with the body.
+
+
+@dataclass(frozen=True)
+class Enclosing:
+    """The position of a body of A and its counterpart in B."""
+
+    outer: Walk  # walk of the enclosing graph
+    nodes: tuple[NodeProto, NodeProto]  # nodes with the body, of A and B
+    name: str  # of A's body
+    theirs: str  # name of B's body
+    cases: Sequence[int]  # indices into the cases of `outer`
+    is_sure: bool = True  # the correspondence holds for all inputs, not only by conditions equal in all cases
+    in_place: frozenset[int] = frozenset()  # B's nodes compared with the body, if B has no body
+
+    def scope(self, scope: str) -> str:
+        """Return the path of B's body below the path `scope`."""
+        return scope if self.in_place else f"{scope} / {label_of(self.nodes[1])} / {self.theirs}"
+
+
+def label_of(node: NodeProto) -> str:
+    """Return a node's label in a path."""
+    return f'{node.op_type} "{node.name}"' if node.name else str(node.op_type)
+
+
+def depth(walk: Walk) -> int:
+    """Return the number of bodies around a walk."""
+    found = 0
+    while walk.enclosing is not None:
+        found, walk = found + 1, walk.enclosing.outer
+    return found
+
+
+def case_names(walk: Walk, names: Sequence[str]) -> list[str]:
+    """Return the names of a walk's cases. `names`: of the main graph's cases."""
+    if walk.enclosing is None:
+        return list(names)
+    outer = case_names(walk.enclosing.outer, names)
+    return [outer[k] for k in walk.enclosing.cases]
+
+
+# Description of a fault: the nodes of both models, and the difference.
+
+_TINY: Final = 1e-12  # relative noise below is zero
+_MAX_NODES: Final = 50  # nodes listed in a place
+
+
+def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
+    """Return the place of a fault. `cases`: names of all cases; `scope`: path of the walked graph."""
+    found, case = fault.found, fault.case
+    noise = walk.noise([fault.value]).get(fault.value) if not fault.beyond else None
+    if noise:  # a breakpoint reached in one case excuses nothing in another
+        differences = walk.latest[fault.value]
+        case = max(
+            range(len(noise)), key=lambda k: (noise[k].uneven, differences[k].relative / max(noise[k].relative, _TINY))
+        )
+        found = differences[case]
+    if found.discrete:
+        how = f"{found.largest:.1%} of its elements differ"
+    elif found.uneven:
+        how = f"{found.words}, and by much of that of a row or channel"
+    else:
+        how = found.words
+    value, nodes = fault.value, (fault.a, fault.b)
+    # A value added here for a random operand: report the node that draws.
+    if operand := walk.b.skeleton.operands.get(value):
+        value = operand.result
+        nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
+    record = OutputRecord(
+        value,
+        walk.replay.kind(fault.value),
+        list(fault.shape),
+        found.largest,
+        found.relative,
+        False,
+        found.note or how,
+    )
+    place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
+    place.a, place.b = (
+        [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_MAX_NODES:]
+        for p, there in zip((walk.a, walk.b), nodes)
+    )
+    # For elements that jump to unseen values, or a few distant elements, noise of the whole is irrelevant.
+    whole = noise[case] if noise else None
+    place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
+    return place
+
+
+def _side(program: Program, i: int) -> Side:
+    node, operands = program.nodes[i], program.skeleton.operands
+    op = f"{node.domain}.{node.op_type}".removeprefix(".")
+    reads = [operands[name].read if name in operands else name for name in node.input]
+    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (reads, node.output))
+    return Side(node.name, op, inputs, outputs)
+
+
+def _is_added(program: Program, node: NodeProto) -> bool:
+    """Return whether a node was added here, and is absent from the file."""
+    if node.op_type == "Cast":
+        return name_in_file(node.input[0]) == name_in_file(node.output[0])
+    return node.op_type == "Identity" and node.output[0] in program.skeleton.operands

@@ -1,24 +1,27 @@
-"""Correspondence between values and nodes of B and A."""
+"""Correspondence between values and nodes of B and A, and values equal without a run."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.dependence import draws, draws_of
-from onnxopt.verification.model.functions import domain_of, operator_of
+from onnxopt.verification.compare import int32_values
+from onnxopt.verification.model.decisions import draws, draws_of
+from onnxopt.verification.model.nodes import domain_of, inside, operator_of
 from onnxopt.verification.model.operators import having
-from onnxopt.verification.model.order import inside
-from onnxopt.verification.numbers.narrow import int32_values
-from onnxopt.verification.pieces.value_numbers import same_bytes, since
-from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.rounded import name_in_file
+from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of, same_bytes, since
+from onnxopt.verification.programs.program import Program, bodies
+from onnxopt.verification.programs.transforms import name_in_file
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+
+# Correspondence between values and nodes of B and A.
 
 _WHOLE: Final = having("whole") | {"Concat"}
 
@@ -148,3 +151,147 @@ def _bytes(program: Program, name: str) -> Any:
     if where is not None:
         return np.frombuffer(where.bytes(), np.uint8)
     return np.ascontiguousarray(program.constant(name)).reshape(-1).view(np.uint8)
+
+
+# Equality of values of two models by value numbering, without a run.
+
+Held = tuple[Mapping[str, Any], Mapping[str, Any]]
+_NOTHING: Final[Held] = ({}, {})
+
+
+class Sameness:
+    """Value numbers in two programs. Fed values have A's number in both."""
+
+    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING) -> None:
+        """Number values on demand.
+
+        fed: agreeing values of B; views: fed values with a different layout; held: known results of constant nodes of
+        (A, B), treated as constants.
+        """
+        self._table: dict[Hashable, int] = {}
+        self._pairs = pairs
+        self._held = held
+        self._fed = frozenset(fed).union(held[1])
+        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed).union(held[0])
+        self._views = views
+        self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator: value numbers of operands
+        self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator and operands: nodes of B
+        imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
+        several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
+        self.a, self.b = (ValueNumbering(p, self._table, several) for p in (pairs.a, pairs.b))
+
+    @classmethod
+    def of_files(cls, pairs: Pairs) -> Sameness:
+        """Return the sameness before any run, with equal names assumed to be equal values."""
+        return cls(pairs, {*pairs.of, *pairs.b.given})
+
+    def is_made_alike(self, value: str) -> bool:
+        """Return whether a value of B is computed from fed values as in A."""
+        return self.are_made_alike(self._pairs.of[value], value)
+
+    def are_made_alike(self, mine: str, theirs: str) -> bool:
+        """Return whether a value of A and a value of B are computed alike from fed values."""
+        known_of_a, known_of_b = self._begin()
+        self.a.number(self._pairs.a.cone([mine], self._fed_of_a), known_of_a)
+        self.b.number(self._pairs.b.cone([theirs], self._fed), known_of_b)
+        return known_of_a[mine] == known_of_b[theirs]
+
+    def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return (nodes of A without equal node in B, nodes of B without equal node in A).
+
+        Values in bodies and functions of A count for the second.
+        """
+        a, b = self._pairs.a, self._pairs.b
+        known_of_a, known_of_b = self._begin()
+        named_of_a = _makers(a, (self._pairs.of.get(o, "") for j in theirs for o in b.nodes[j].output))
+        named = _makers(b, (self._pairs.by_original.get(o, "") for i in mine for o in a.nodes[i].output))
+        alike = (j for kind in {a.nodes[i].op_type for i in mine} for j in b.places.get(kind, ()))
+        of_a = self.a.made({*mine, *named_of_a}, known_of_a, self._fed_of_a)
+        last = len(self._table)
+        of_b = self.b.made({*theirs, *named, *alike}, known_of_b, self._fed)
+        every = set[int]().union(*of_b.values())
+        return [i for i in mine if not of_a[i] <= every], [j for j in theirs if max(of_b[j], default=0) >= last]
+
+    def numbers(self, nodes: Sequence[int]) -> dict[str, int]:
+        """Return the value numbers of results of A's nodes."""
+        self.a.made(nodes, self._begin()[0], self._fed_of_a)
+        return {o: number for i in nodes for o, number in self.a.found.get(i, {}).items()}
+
+    def reading_alike(self, i: int) -> list[int]:
+        """Return B's nodes with the operator and the operands of A's node `i`."""
+        a, b = self._pairs.a, self._pairs.b
+        operator = a.nodes[i].op_type
+        mine, theirs = self._read(operator)
+        if operator not in self._readers:
+            found = self._readers[operator] = dict[tuple[int, ...], list[int]]()
+            for j in b.places.get(operator, ()):
+                found.setdefault(_operands(b.nodes[j], theirs), []).append(j)
+        return self._readers[operator].get(_operands(a.nodes[i], mine), [])
+
+    def reads_alike(self, i: int, j: int, k: int) -> bool:
+        """Return whether operand `k` is equal in A's node `i` and B's node `j`, of equal operators."""
+        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        return [mine[name] for name in x.input[k : k + 1]] == [theirs[name] for name in y.input[k : k + 1]]
+
+    def alike(self, i: int, j: int) -> dict[str, bool]:
+        """Return {attribute: whether the bodies of A's node `i` and B's node `j` are equal}.
+
+        Empty if operators or operands differ.
+        """
+        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        if x.op_type != y.op_type or _operands(x, mine) != _operands(y, theirs):
+            return {}
+        other = bodies(y)
+        return {
+            name: name in other and self.a.body(graph, mine) == self.b.body(other[name], theirs)
+            for name, graph in bodies(x).items()
+        }
+
+    def _nodes(self, i: int, j: int) -> tuple[NodeProto, NodeProto]:
+        return self._pairs.a.nodes[i], self._pairs.b.nodes[j]
+
+    def _read(self, operator: str) -> tuple[Numbers, Numbers]:
+        """Return the value numbers of operands of an operator's nodes, in A and B."""
+        if operator not in self._reads:
+            self._reads[operator] = mine, theirs = self._begin()
+            self.a.read(operator, mine, self._fed_of_a)
+            self.b.read(operator, theirs, self._fed)
+        return self._reads[operator]
+
+    def _begin(self) -> tuple[Numbers, Numbers]:
+        pairs = self._pairs
+
+        def of_a(name: str) -> Hashable:
+            if name in self._held[0]:
+                return self.a.elements(self._held[0][name])
+            return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
+
+        def of_b(name: str) -> Hashable:
+            if name in self._held[1]:
+                return self.b.elements(self._held[1][name])
+            if pairs.b.is_constant(name):
+                return self.b.constant(name)
+            if name not in self._fed or name in self._views:
+                return "other", name
+            return "value", pairs.of.get(name, name)
+
+        return _Begun(of_a, self._table), _Begun(of_b, self._table)
+
+
+class _Begun(dict[str, int]):
+    """Value numbers of values made by no node, computed on demand."""
+
+    def __init__(self, of: Callable[[str], Hashable], table: dict[Hashable, int]) -> None:
+        self._of, self._table = of, table
+
+    def __missing__(self, name: str) -> int:
+        found = self[name] = number_of(self._table, self._of(name))
+        return found
+
+
+def _operands(node: NodeProto, known: Numbers) -> tuple[int, ...]:
+    return tuple(known[name] for name in node.input if name)
+
+
+def _makers(program: Program, names: Iterable[str]) -> set[int]:
+    return {program.maker[name] for name in names if name in program.maker}

@@ -24,25 +24,25 @@ import numpy as np
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.operators import WINDOWS, having
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.perturbation import are_integers, is_exact
-from onnxopt.verification.numbers.rounding import (
-    EPSILON,
-    NOISE,
-    Difference,
-    difference,
-    is_float,
-    masked,
-    worst,
-)
-from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
-from onnxopt.verification.pieces.noise import are_equal, is_discrete
+from onnxopt.verification.pieces.noise import Channels, are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program, type_of
 from onnxopt.verification.programs.runner import Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
+from onnxopt.verification.rounding import (
+    EPSILON,
+    NOISE,
+    Difference,
+    Draws,
+    are_integers,
+    difference,
+    is_exact,
+    is_float,
+    masked,
+    worst,
+)
 from onnxopt.verification.run import Failed
 
 _SAMPLES: Final = 4

@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.numbers.narrow import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
-from onnxopt.verification.numbers.perturbation import are_integers
-from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
-from onnxopt.verification.pieces.channels import Channels
-from onnxopt.verification.pieces.noise import Held, is_discrete
+from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
+from onnxopt.verification.model.nodes import bodies_of
+from onnxopt.verification.pieces.noise import Channels, Held, View, is_discrete, views
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.pieces.views import View, views
-from onnxopt.verification.pieces.zero_trip_loops import are_as_empty
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Opened, Runner
-from onnxopt.verification.programs.steps import is_stepped
+from onnxopt.verification.programs.runner import Opened, Runner, is_stepped
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, are_integers, difference
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import missing
 from onnxopt.worker.serving import Refused
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+
+# Stacked outputs of zero-trip Loops: empty, with a shape known only to inference.
+#
+# A runtime uses the shape inferred for the body's result when loading, which differs between a piece and a model.
+# onnxruntime gives [0] for an unknown rank, and 0 for an unknown dim; the standard says nothing.
+
+_ANY_COUNT: Final = (0,)
+
+
+def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
+    """Return whether two values are equal outputs of zero-trip loops: empty, of equal type, and of compatible shapes.
+
+    makers: (program, name) of each value.
+    """
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.size or b.size or a.dtype != b.dtype:
+        return False
+    x, y = a.shape, b.shape
+    known = len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y))
+    return x[:1] == y[:1] == _ANY_COUNT and (known or _ANY_COUNT in (x, y)) and any(_is_stacked(*m) for m in makers)
+
+
+def _is_stacked(program: Program, value: str) -> bool:
+    i = program.maker.get(value)
+    return i is not None and _loops(program.nodes[i])
+
+
+def _loops(node: NodeProto) -> bool:
+    return node.op_type == "Loop" or any(_loops(n) for body in bodies_of(node) for n in body.node[:])
+
+
+# Execution of B on A's values: from cutpoints to observed values, compared with A's.
 
 OVERFLOWS: Final = "overflows the narrower type"
 TOO_SMALL: Final = "is too small for the narrower type"

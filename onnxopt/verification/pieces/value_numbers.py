@@ -17,8 +17,8 @@ import numpy as np
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-from onnxopt.verification.model.dependence import draws
-from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.model.decisions import draws
+from onnxopt.verification.model.nodes import domain_of
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.programs.program import Program, bodies
 

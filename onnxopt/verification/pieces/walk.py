@@ -14,26 +14,21 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.numbers.compare import is_blank
-from onnxopt.verification.numbers.rounding import NOISE, Difference, worst
-from onnxopt.verification.pieces.doubts import doubts
-from onnxopt.verification.pieces.faults import Faults
-from onnxopt.verification.pieces.needs import Needs
-from onnxopt.verification.pieces.noise import noise_of
-from onnxopt.verification.pieces.outcome import First, Outcome
-from onnxopt.verification.pieces.outputs import unsettled
+from onnxopt.verification.compare import is_blank
+from onnxopt.verification.pieces.noise import View, noise_of
+from onnxopt.verification.pieces.outcome import Faults, First, Outcome, doubts, unsettled
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.paths import Path, paths
+from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.views import View
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
+from onnxopt.verification.rounding import NOISE, Difference, worst
 from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
-    from onnxopt.verification.pieces.enclosing import Enclosing
-    from onnxopt.verification.pieces.sameness import Sameness
+    from onnxopt.verification.pieces.outcome import Enclosing
+    from onnxopt.verification.pieces.pairs import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind disagreeing values, before a fault is reported
 _PIECE: Final = 2000  # nodes of a piece, counted at most
@@ -355,7 +350,7 @@ class Walk:
     @functools.cached_property
     def sameness(self) -> Sameness:
         """Equality by value numbering, given the agreeing values."""
-        from onnxopt.verification.pieces.sameness import Sameness
+        from onnxopt.verification.pieces.pairs import Sameness
 
         return Sameness(self.pairs, self.agreed, self.replay.views)
 

@@ -15,11 +15,9 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.model.functions import Functions, Name, domain_of, operator_of
-from onnxopt.verification.model.order import inside, reads_of
-from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.rounding import is_float
+from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
 from onnxopt.verification.programs.stream import Streamed
+from onnxopt.verification.rounding import Draws, is_float
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
-from onnxopt.verification.model.decisions import is_decision
-from onnxopt.verification.model.dependence import is_random
-from onnxopt.verification.model.functions import calls_or_holds, may_hide
-from onnxopt.verification.model.order import bodies_of, captured, in_order, reads_of
+from onnxopt.verification.model.decisions import is_decision, is_random
+from onnxopt.verification.model.nodes import bodies_of, calls_or_holds, captured, in_order, may_hide, reads_of
 from onnxopt.verification.model.ranges import Range, ranges
 from onnxopt.verification.model.skeleton import Skeleton
 

@@ -1,0 +1,320 @@
+"""Nodes of a model: topological order, values read, Constant nodes, and calls of functions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from onnxopt.proto.element_types import FLOATS, INTEGERS
+from onnxopt.proto.functions import copy_given_out, refuse_explosion
+from onnxopt.verification.model.operators import WITH_BODIES
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+
+# Values of Constant nodes, in every attribute form.
+
+_ELEMENTS: Final = 64  # in a constant
+_NUMERIC: Final = FLOATS | INTEGERS
+
+
+def constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
+    """Yield (name, tensor) of the Constant nodes."""
+    for node in nodes:
+        if node.op_type == "Constant" and node.output and (found := held(node)) is not None:
+            yield node.output[0], found
+
+
+def held(node: NodeProto) -> TensorProto | None:
+    """Return a Constant's value as a tensor; None for sparse values."""
+    from onnx import TensorProto
+
+    for a in node.attribute:
+        if a.name == "value":
+            return a.t
+        if a.name == "value_float":
+            return TensorProto(data_type=TensorProto.FLOAT, float_data=[a.f])
+        if a.name == "value_int":
+            return TensorProto(data_type=TensorProto.INT64, int64_data=[a.i])
+        if a.name == "value_string":
+            return TensorProto(data_type=TensorProto.STRING, string_data=[a.s])
+        if a.name == "value_floats":
+            return TensorProto(data_type=TensorProto.FLOAT, dims=[len(a.floats)], float_data=a.floats)
+        if a.name == "value_ints":
+            return TensorProto(data_type=TensorProto.INT64, dims=[len(a.ints)], int64_data=a.ints)
+        if a.name == "value_strings":
+            return TensorProto(data_type=TensorProto.STRING, dims=[len(a.strings)], string_data=a.strings)
+    return None
+
+
+def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
+    """Return the elements of a small tensor: of a type in `types`, with 1 to `most` elements.
+
+    [] for any further tensor, and for unreadable data.
+    """
+    from onnxopt.proto.messages import tensor_to_array
+
+    if not 0 < math.prod(tensor.dims) <= most or tensor.data_type not in types:
+        return []
+    try:
+        return list(tensor_to_array(tensor).reshape(-1).tolist())
+    except ValueError:
+        return []
+
+
+def numbers(tensor: TensorProto) -> list[float]:
+    """Return the distinct elements of a small numeric tensor; [] for any further tensor."""
+    return list(dict.fromkeys(map(float, few(tensor, _ELEMENTS, _NUMERIC))))
+
+
+def single(tensor: TensorProto) -> int | None:
+    """Return the element of an integer or boolean tensor with a single element, else None."""
+    return next(map(int, few(tensor, 1, (tensor.INT32, tensor.INT64, tensor.BOOL))), None)
+
+
+# Topological order of nodes, and values read by nodes and bodies. Runtimes accept any order.
+
+
+class _Node:
+    """A node with fields read from the message once, for repeated access."""
+
+    __slots__ = ("attribute", "bodies", "domain", "input", "op_type", "output", "overload")
+
+    def __init__(self, node: NodeProto) -> None:
+        self.op_type, self.domain, self.overload = node.op_type, node.domain, node.overload
+        self.input, self.output, self.attribute = node.input[:], node.output[:], node.attribute[:]
+        self.bodies = [read(body) for body in bodies_of(node)]
+
+
+class _Graph:
+    """A graph of such nodes, in topological order."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self.name, self.value_info = graph.name, graph.value_info
+        self.input, self.output = graph.input[:], graph.output[:]
+        self.initializer, self.sparse_initializer = graph.initializer[:], graph.sparse_initializer[:]
+        self.node = ordered([cast("NodeProto", _Node(n)) for n in graph.node])
+
+
+class _Ordered(list["NodeProto"]):
+    pass
+
+
+def read(graph: GraphProto) -> GraphProto:
+    """Return a read-only copy of a graph with all fields read once, for several analyses."""
+    return cast("GraphProto", _Graph(graph))
+
+
+def ordered(nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
+    """Return the nodes in topological order, unchanged if already sorted."""
+    if isinstance(nodes, _Ordered):
+        return nodes
+    later = {o for node in nodes for o in node.output[:] if o}
+    for node in nodes:
+        if not later.isdisjoint(node.input[:]):
+            return _Ordered(nodes[i] for i in in_order(nodes, [list(reads_of(n)) for n in nodes]))
+        later.difference_update(node.output[:])
+    return _Ordered(nodes)
+
+
+def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
+    """Return indices in topological order, unchanged if already sorted. `reads`: values read, by node."""
+    maker = {o: i for i, n in enumerate(nodes) for o in n.output[:] if o}
+    done: dict[int, None] = {}
+    for root in range(len(nodes)):
+        stack = [root]
+        while stack:
+            i = stack[-1]
+            before = [maker[r] for r in reads[i] if r in maker and maker[r] not in done and maker[r] != i]
+            if i in done or not before or len(stack) > len(nodes):
+                done[stack.pop()] = None
+            else:
+                stack += before
+    return list(done)
+
+
+def reads_of(node: NodeProto) -> Iterator[str]:
+    """Yield the values read by a node, including values captured by its bodies."""
+    for name in node.input[:]:
+        if name:
+            yield name
+    for a in node.attribute[:]:
+        for body in (a.g,) if a.HasField("g") else a.graphs:
+            yield from captured(body)
+
+
+def captured(body: GraphProto) -> Iterator[str]:
+    """Yield the values read by a body from outside."""
+    made = {i.name for i in body.input} | {t.name for t in body.initializer}
+    made |= {t.values.name for t in body.sparse_initializer}
+    for node in body.node[:]:
+        yield from (name for name in reads_of(node) if name not in made)
+        made.update(node.output)
+    yield from (o.name for o in body.output if o.name not in made)
+
+
+def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
+    """Return the bodies of a node.
+
+    Attributes of standard operators without bodies are not searched.
+    """
+    if node.op_type not in WITH_BODIES and not node.domain:
+        return ()
+    if isinstance(node, _Node):
+        return node.bodies
+    return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]
+
+
+def first_of(node: NodeProto) -> str:
+    """Return the first named output of a node, or ""."""
+    return next((o for o in node.output[:] if o), "")
+
+
+def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes, including nodes in bodies at any depth."""
+    for node in nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from inside(body.node)
+
+
+def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
+    """Return the operator types of nodes, including nodes in bodies."""
+    return frozenset(node.op_type for node in inside(nodes))
+
+
+# Functions of a model: which nodes call which, and what the functions contain.
+
+Name = tuple[str, str]  # domain and name
+
+
+class Functions:
+    """The functions of a model."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._all: list[FunctionProto] = list(model.functions)
+        self._places: dict[Name, list[int]] = {}
+        for i, f in enumerate(self._all):
+            self._places.setdefault((domain_of(f.domain), _named(f.name, f.overload)), []).append(i)
+        self._calls: dict[int, set[int]] = {}  # {index: functions called}, computed on demand
+        self._texts: dict[int, bytes] = {}
+
+    @property
+    def names(self) -> KeysView[Name]:
+        """The (domain, name) of the functions."""
+        return self._places.keys()
+
+    def of(self, node: NodeProto) -> FunctionProto | None:
+        """Return the function called by a node, else None."""
+        places = self._places.get(operator_of(node)) if self._places else None
+        return self._all[places[0]] if places else None
+
+    def needed(self, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
+        """Return the functions called by nodes, directly or indirectly, in the model's order."""
+        return [self._all[i] for i in self._needed(nodes)]
+
+    def texts(self, nodes: Iterable[NodeProto]) -> set[bytes]:
+        """Return the serialized functions called by nodes, directly or indirectly."""
+        return {self._text(i) for i in self._needed(nodes)}
+
+    def _text(self, i: int) -> bytes:
+        if i not in self._texts:
+            self._texts[i] = self._all[i].SerializeToString(deterministic=True)
+        return self._texts[i]
+
+    def _needed(self, nodes: Iterable[NodeProto]) -> list[int]:
+        if not self._places:
+            return []
+        stack = list(self._called(nodes))
+        found = set(stack)
+        while stack:
+            i = stack.pop()
+            if i not in self._calls:
+                self._calls[i] = self._called(self._all[i].node)
+            new = self._calls[i] - found
+            found |= new
+            stack += new
+        return sorted(found)
+
+    def _called(self, nodes: Iterable[NodeProto]) -> set[int]:
+        return {i for node in inside(nodes) for i in self._places.get(operator_of(node), ())}
+
+    def holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
+        """Return the functions with a node that satisfies `is_one`, directly or in called functions."""
+        callers: dict[Name, list[Name]] = {}
+        stack: list[Name] = []
+        for name, places in self._places.items():
+            for node in inside(n for i in places for n in self._all[i].node):
+                callers.setdefault(operator_of(node), []).append(name)
+                if is_one(node):
+                    stack.append(name)
+        found = set(stack)
+        while stack:
+            new = set(callers.get(stack.pop(), ())) - found
+            found |= new
+            stack += new
+        return found
+
+
+def operator_of(node: NodeProto) -> Name:
+    """Return (domain, name) of the operator or function of a node."""
+    return domain_of(node.domain), _named(node.op_type, node.overload)
+
+
+def _named(name: str, overload: str) -> str:
+    """Return a function's name with overload, the runtimes' key."""
+    return f"{name}:{overload}" if overload else name
+
+
+def domain_of(name: str) -> str:
+    """Return a domain's canonical name. The standard domain has two, used interchangeably."""
+    return "" if name == "ai.onnx" else name
+
+
+def is_part(node: NodeProto) -> bool:
+    """Return whether a node has a body that may not run."""
+    return node.op_type in ("If", "Loop")
+
+
+def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
+    """Return whether a node, or a node in its bodies, satisfies `is_one` or calls one of `functions`."""
+    return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
+
+
+def calls_or_holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
+    """Return whether a node calls one of `functions`, or a node in its bodies satisfies `is_one`."""
+    if functions and operator_of(node) in functions:
+        return True
+    return any(holds(n, is_one, functions) for body in bodies_of(node) for n in body.node)
+
+
+def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
+    """Return whether a node has a part that may not run, or calls a function in `functions`."""
+    return holds(node, is_part, functions)
+
+
+def inline(model: ModelProto) -> None:
+    """Inline all calls of functions in place, if onnx's inliner preserves the model's meaning.
+
+    The inliner drops default values of attributes, and keeps functions of a different opset.
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    if not functions:
+        return
+    for node in inside((*model.graph.node, *(n for f in model.functions for n in f.node))):
+        called = functions.get((node.domain, node.op_type, node.overload))
+        if called is None:
+            continue
+        given = {a.name for a in node.attribute}
+        if not given.issuperset(called.attribute):
+            return
+        node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+    with contextlib.suppress(Exception):  # the calls stay
+        from onnx.inliner import inline_local_functions
+
+        refuse_explosion(model, "")
+        copy_given_out(model)
+        model.CopyFrom(inline_local_functions(model, False))

@@ -1,0 +1,288 @@
+"""Transformations of models before a run: element types, explicit roundings to narrower floats, equal random draws."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.runtime import onnxruntime
+from onnxopt.verification.compare import CODES
+from onnxopt.verification.model.decisions import draws
+from onnxopt.verification.model.nodes import bodies_of, domain_of, first_of, inside, ordered
+from onnxopt.verification.model.operators import having
+from onnxopt.verification.model.skeleton import Operand
+from onnxopt.verification.programs.program import add_cast, inferred_infos
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+    from onnxopt.verification.model.skeleton import Skeleton
+
+
+# Element types of tensors: inferred by onnx, or derived from schemas known only to onnxruntime.
+
+
+def tensor_types(model: ModelProto) -> dict[str, str]:
+    """Return the types of tensors by name, as written by onnxruntime, as far as known.
+
+    If a name also occurs in a body, the outer type is returned.
+    """
+    from onnx import TensorProto
+
+    kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
+    known = {}
+    for info in inferred_infos(model):
+        code = info.type.tensor_type.elem_type
+        if code and code in kinds:
+            known[info.name] = kinds[code]
+    versions = {domain_of(o.domain): o.version for o in model.opset_import}
+    functions = {(domain_of(f.domain), f.name) for f in model.functions}
+    _add(model.graph, known, {key: v for key, v in _schemas().items() if key not in functions}, versions, kinds)
+    return known
+
+
+def _add(
+    graph: GraphProto,
+    known: dict[str, str],
+    schemas: Mapping[tuple[str, str], list[Any]],
+    versions: Mapping[str, int],
+    kinds: Mapping[int, str],
+) -> None:
+    """Add to `known` the types of results, derived from operand types by operator schemas."""
+    stored = {t.name: kinds[t.data_type] for t in graph.initializer if t.data_type in kinds}
+    for node in ordered(graph.node):
+        for body in bodies_of(node):
+            _add(body, known, schemas, versions, kinds)
+        domain = domain_of(node.domain)
+        if all(name in known for name in node.output if name):
+            continue
+        fitting = [s for s in schemas.get((domain, node.op_type), ()) if s.since_version <= versions.get(domain, 0)]
+        if not fitting:
+            continue
+        schema = max(fitting, key=lambda s: s.since_version)
+        bound: dict[str, str] = {}
+        for name, operand in zip(node.input, schema.inputs):
+            if kind := known.get(name) or stored.get(name, ""):
+                bound.setdefault(operand.typeStr, kind)
+        for name, result in zip(node.output, schema.outputs):
+            kind = bound.get(result.typeStr, result.typeStr)
+            if name and kind.startswith("tensor("):
+                known.setdefault(name, kind)
+
+
+@cache
+def _schemas() -> dict[tuple[str, str], list[Any]]:
+    """Return the schemas in onnxruntime's operator list by (domain, operator); {} for a build without list."""
+    state = onnxruntime().capi.onnxruntime_pybind11_state
+    found: dict[tuple[str, str], list[Any]] = {}
+    for schema in getattr(state, "get_all_operator_schema", list)():
+        found.setdefault((domain_of(schema.domain), schema.name), []).append(schema)
+    return found
+
+
+# Models with explicit roundings to narrower floats: each operator computes in float32, and a Cast rounds its result.
+#
+# Hardware for narrow types rounds likewise. onnxruntime's CPU provider has few kernels for narrow types: float16 is
+# computed in float32 without rounding between operators, losing overflow, and bfloat16 hardly runs. A float32 product
+# replaced by a float16 product is then equal bit for bit, but not on further devices. Models with narrow floats are
+# therefore compared again with roundings. A difference is reported, but is no fault, since this runtime shows none.
+
+_RAW: Final = "\N{RIGHTWARDS ARROW}raw"  # suffix of an operator's result before rounding
+_WIDE_SUFFIX: Final = "\N{RIGHTWARDS ARROW}wide"
+_FLOAT: Final = 1
+_AS_IT_IS: Final = having("retypes", "control") | {"Constant"}
+
+
+def round_results(model: ModelProto, held: Collection[str], code: int) -> None:
+    """Add roundings to a model, in place.
+
+    held: values of the narrower type; code: the type's number in onnx. Calls of functions with values of the type
+    inside stay unchanged, as such functions take no wider values.
+    """
+    _round(model.graph, set(held), code, "", _holding(model, code))
+
+
+def has_narrow(model: ModelProto) -> bool:
+    """Return whether a model contains narrow floats."""
+    return any(code in CODES.values() for code in _types(model))
+
+
+def with_roundings(skeleton: Skeleton) -> Skeleton:
+    """Return the skeleton, changed in place: results in narrow floats are rounded."""
+    kinds: dict[str, str] = {}
+    with contextlib.suppress(Exception):  # inference is no source of verdicts
+        kinds.update(tensor_types(skeleton.proto))
+    for name, code in CODES.items():
+        if held := {value for value, kind in kinds.items() if kind == f"tensor({name})"}:
+            round_results(skeleton.proto, held, code)
+    return skeleton
+
+
+def _types(model: ModelProto) -> Iterator[int]:
+    graph = model.graph
+    yield from (i.type.tensor_type.elem_type for i in graph.input)
+    yield from (t.data_type for t in graph.initializer)
+    for node in inside((*graph.node, *(n for f in model.functions for n in f.node))):
+        if node.op_type == "Cast":
+            yield from (a.i for a in node.attribute if a.name == "to")
+
+
+def rounds(node: NodeProto) -> bool:
+    """Return whether a node is an added rounding."""
+    return bool(node.op_type == "Cast" and node.input[0].endswith(_RAW))
+
+
+def name_in_file(name: str) -> str:
+    """Return the name of a value in the file, without added suffixes."""
+    for suffix in (_RAW, _WIDE_SUFFIX):
+        name = name.partition(suffix)[0]
+    return name
+
+
+def _holding(model: ModelProto, code: int) -> set[tuple[str, str]]:
+    """Return (domain, name) of functions that make values of the type, directly or by calls."""
+    found = set[tuple[str, str]]()
+    left = {(f.domain, f.name): f for f in model.functions}
+    while new := [
+        key for key, f in left.items() if any(_makes(n, code) or (n.domain, n.op_type) in found for n in inside(f.node))
+    ]:
+        found.update(new)
+        left = {key: f for key, f in left.items() if key not in found}
+    return found
+
+
+def _makes(node: NodeProto, code: int) -> bool:
+    return any(a.name in ("to", "dtype", "value") and code in (a.i, a.t.data_type) for a in node.attribute)
+
+
+def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Collection[tuple[str, str]]) -> None:
+    known = outer.union(t.name for t in graph.initializer if t.data_type == code)
+    nodes = list(graph.node)
+    del graph.node[:]
+    wide: dict[str, str] = {}  # {value: widened value}
+    for node in nodes:
+        for body in bodies_of(node):
+            _round(body, known, code, f"{depth}\N{PRIME}", calls)
+        if node.op_type in _AS_IT_IS or (node.domain, node.op_type) in calls:
+            graph.node.append(node)
+            continue
+        for name in sorted(known.intersection(node.input).difference(wide)):
+            wide[name] = f"{name}{_WIDE_SUFFIX}{depth}"
+            add_cast(graph, name, wide[name], _FLOAT)
+        node.input[:] = [wide.get(name, name) for name in node.input]
+        _add_rounded(graph, node, [name for name in node.output if name in known], code)
+
+
+def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], code: int) -> None:
+    """Add a node, and roundings of its `narrow` results."""
+    node.output[:] = [name + _RAW if name in narrow else name for name in node.output]
+    if narrow:
+        _widen(node, code)
+    graph.node.append(node)
+    for name in narrow:
+        add_cast(graph, name + _RAW, name, code)
+
+
+def _widen(node: NodeProto, code: int) -> None:
+    """Set an attribute with the result type to float32."""
+    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
+
+    for a in node.attribute:
+        if a.name == "dtype" and a.i == code:
+            a.i = _FLOAT
+        elif a.name == "value" and a.t.data_type == code:
+            a.t.CopyFrom(array_to_tensor(tensor_to_array(a.t).astype("float32"), a.t.name))
+
+
+# Equal random draws in two models, as no two runs draw the same.
+#
+# An equal node with equal operands is replaced by A's draw in B. Since the result may rename operands (a removed
+# Identity, a folded shape), each operand of such a node gets a name derived from the node's first result, and is
+# compared like any value. Further results (the mask of a Dropout) are renamed likewise.
+#
+# A node that draws in a body, or in a function inlined in the other model, has no result to replace. It gets a fixed
+# seed.
+
+_READ: Final = "\N{RIGHTWARDS ARROW}read"
+_DRAWN: Final = "\N{RIGHTWARDS ARROW}drawn"
+_SEED: Final = 47
+
+
+def draw_alike(a: Skeleton, b: Skeleton) -> None:
+    """Change both models in place."""
+    mine, theirs = ({n.output[0]: n for n in s.proto.graph.node if n.output and draws(n)} for s in (a, b))
+    alike = [name for name in mine.keys() & theirs.keys() if name and mine[name].op_type == theirs[name].op_type]
+    both = {name: max(len(mine[name].output), len(theirs[name].output)) for name in alike}
+    for skeleton in (a, b):
+        model = skeleton.proto
+        skeleton.operands = _name_alike(model.graph, both)
+        _seed(model.graph.node, both)
+        for function in model.functions:
+            _seed(function.node, ())
+
+
+def _name_alike(graph: GraphProto, results: Mapping[str, int]) -> dict[str, Operand]:
+    """Add an Identity before each operand, and after each further result, of nodes that make `results` (name: count).
+
+    Returns the operands by new name.
+    """
+    found: dict[str, Operand] = {}
+    taken = {name for node in graph.node for name in node.output if _READ in name or _DRAWN in name}
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        result = next(iter(node.output), "")
+        if result not in results:
+            nodes.append(node)
+            continue
+        operands = _named_operands(node, taken)
+        found.update((name, Operand(read, result)) for name, read in operands)
+        nodes += [_identity(read, name) for name, read in operands]
+        nodes.append(node)
+        nodes += _named_results(node, results[result], taken)
+    if found:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return found
+
+
+def _named_operands(node: NodeProto, taken: Collection[str]) -> list[tuple[str, str]]:
+    """Return (new name, value read) of a node's operands, and change the node to read the new names."""
+    named = [(f"{node.output[0]}{_READ}{i}", read) for i, read in enumerate(node.input)]
+    new = [(name, read) for name, read in named if read and name not in taken]
+    node.input[:] = [name if (name, read) in new else read for name, read in named]
+    return new
+
+
+def _named_results(node: NodeProto, count: int, taken: Collection[str]) -> Iterator[NodeProto]:
+    """Yield Identities for the further results of a node, and rename the node's results."""
+    for k in range(1, count):
+        name, own = f"{node.output[0]}{_DRAWN}{k}", node.output[k] if k < len(node.output) else ""
+        if name not in taken:
+            node.output[k : k + 1] = [name]
+            yield from [_identity(name, own)] if own else ()
+
+
+def _identity(read: str, name: str) -> NodeProto:
+    from onnx import NodeProto
+
+    return NodeProto(op_type="Identity", input=[read], output=[name])
+
+
+def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
+    """Add a seed to nodes that draw without a seed, except those named in `but`, and to all in bodies."""
+    for node in nodes:
+        for body in bodies_of(node):
+            _seed(body.node, ())
+        if draws(node) and first_of(node) not in but:
+            _add_seed(node)
+
+
+def _add_seed(node: NodeProto) -> None:
+    if any(a.name == "seed" for a in node.attribute):
+        return
+    if node.op_type == "Dropout":  # an integer; a float for all remaining operators
+        node.attribute.add(name="seed", type=2, i=_SEED)
+    else:
+        node.attribute.add(name="seed", type=1, f=_SEED)
