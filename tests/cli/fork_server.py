@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -69,11 +70,20 @@ class ForkServer:
         return not any(name.startswith(STARTS) for name in names)
 
     def run(
-        self, args: Sequence[str], cwd: Path, env: Mapping[str, str], *, together: bool = False
+        self,
+        args: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        *,
+        together: bool = False,
+        limits: Mapping[int, int] = {},
+        seconds: int = SECONDS,
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured text. `together`: what goes to stderr is in stdout, in its place."""
+        """As `subprocess.run` with captured text. `together`: what goes to stderr is in stdout, in its place. `limits`:
+        the number of a resource (`resource.RLIMIT_DATA`) and its limit. SIGALRM ends a run after `seconds`."""
         (out, their_out), (err, their_err) = os.pipe(), os.pipe()
-        self._start(args, cwd, env, their_out, their_out if together else their_err)
+        limited = {"limits": [*limits.items()], "seconds": seconds}
+        self._start(args, cwd, env, their_out, their_out if together else their_err, **limited)
         os.close(their_out)
         os.close(their_err)
         said = _read_to_the_end(out, err)
@@ -87,9 +97,9 @@ class ForkServer:
         data = shown_on(leading)
         return self._wait(), _text(data)
 
-    def _start(self, args: Sequence[str], cwd: Path, env: Mapping[str, str], *streams: int) -> None:
+    def _start(self, args: Sequence[str], cwd: Path, env: Mapping[str, str], *streams: int, **more: object) -> None:
         command = [str(self._script), *args]
-        ask(self._socket, {"argv": command, "cwd": str(cwd), "env": dict(env)}, streams)
+        ask(self._socket, {"argv": command, "cwd": str(cwd), "env": dict(env)} | more, streams)
 
     def _wait(self) -> int:
         return int.from_bytes(self._socket.recv(4), "little", signed=True)
@@ -192,9 +202,13 @@ def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> N
             os.dup2(stream, to)
             os.close(stream)
         os.chdir(str(request["cwd"]))
-        signal.alarm(SECONDS)
         env, argv = request["env"], request["argv"]
+        limits, seconds = request.get("limits", []), request.get("seconds", SECONDS)
         assert isinstance(env, dict) and isinstance(argv, list)
+        assert isinstance(limits, list) and isinstance(seconds, int)
+        signal.alarm(seconds)
+        for kind, limit in limits:
+            resource.setrlimit(kind, (limit, limit))
         os.environ.clear()
         os.environ.update(env)
         sys.argv[:] = argv

@@ -19,7 +19,8 @@ import psutil
 import pytest
 from onnx import parser
 
-from tests.cli.conftest import SCRIPT, is_gone
+from tests.cli.conftest import SCRIPT, Run, is_gone
+from tests.cli.fork_server import ForkServer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
 
@@ -70,22 +71,19 @@ def save(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+def run(tmp_path: Path, fork_server: ForkServer | None) -> Run:
+    """The command, in the folder of the test, within a limit of memory and of time."""
 
     def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [SCRIPT, *map(str, args)]
-        found = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, preexec_fn=limited, check=False
-        )
+        assert fork_server is not None
+        words, limits = [*map(str, args)], {resource.RLIMIT_DATA: MEMORY}
+        found = fork_server.run(words, tmp_path, os.environ, limits=limits, seconds=SECONDS)
         assert "Traceback" not in found.stderr
         return found
 
     return call
 
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Save = Callable[[str], Path]
 
 
@@ -243,7 +241,11 @@ def test_a_weight_beyond_what_models_are_planned_with(run: Run, tmp_path: Path) 
 
 # -- the end of it ---------------------------------------------------------------------------------------
 
-BUSY = "<int64[2] s = {9000, 9000}> { c = ConstantOfShape (s) d = MatMul (c, c) k = ReduceSum (d) y = Add (x, k) }"
+BUSY = (
+    "<int64[2] s = {6000, 6000}> { c0 = ConstantOfShape (s) "
+    + " ".join(f"c{i + 1} = MatMul (c{i}, c{i})" for i in range(4))
+    + " k = ReduceSum (c4) y = Add (x, k) }"
+)
 LONG = (
     f"{HEAD} g (float[2, 4] x) => (float[] y) <int64[2] s = {{4000, 4000}}> "
     "{ z = ReduceSum <keepdims = 0> (x) e = Expand (z, s) c0 = Identity (e) "

@@ -133,7 +133,7 @@ def test_many_models(start: Callable[..., Running], stop: signal.Signals) -> Non
     """As a terminal does: the whole group; impatiently, twice."""
     running = start("a.onnx", "b.onnx", "--out-dir", "build", "--jobs", "2")
     running.until_asleep("a", "b")
-    time.sleep(1)  # workers tell twenty times a second what they are at
+    time.sleep(0.5)  # workers tell twenty times a second what they are at
     os.killpg(running.process.pid, stop)
     os.killpg(running.process.pid, stop)
     code, (error, hint) = running.ended()

@@ -29,7 +29,7 @@ from tests.hostile.promise import CONTROL, partial
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits and signals of Linux")
 
-MOMENTS = int(os.environ.get("ONNXOPT_MOMENTS", "5"))  # of each signal
+MOMENTS = int(os.environ.get("ONNXOPT_MOMENTS", "4"))  # of each signal
 SECONDS = 60
 SIZE = 300  # of weights, 360 KB each
 OURS = ("in.onnx", "in.data", "Makefile")
@@ -110,9 +110,10 @@ def unmount(folder: Path) -> None:
 
 
 def moments(seed: int, longest: float) -> Iterator[float]:
+    """A moment of each part of the whole time, in any order."""
     rng = random.Random(seed)
-    for _ in range(MOMENTS):
-        yield rng.uniform(0, longest)
+    for part in rng.sample(range(MOMENTS), MOMENTS):
+        yield (part + rng.random()) / MOMENTS * longest
 
 
 @pytest.fixture(scope="module")

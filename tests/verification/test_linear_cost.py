@@ -22,8 +22,8 @@ from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program
 from tests.steps import lines_executed
 
-SMALL, LARGE = 20, 100  # a quadratic algorithm takes 25 times as many steps
-MOST = 7.0
+SMALL, LARGE = 10, 100  # a quadratic algorithm takes 100 times as many steps
+MOST = 14.0
 
 
 def chain(domains: list[str], functions: list[onnx.FunctionProto]) -> ModelProto:
@@ -140,7 +140,7 @@ def judged(original: Path, result: Path) -> None:
 def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
     steps = []
     paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
-    for count in (SMALL, SMALL, LARGE):  # the first imports what is needed
+    for count in (1, SMALL, LARGE):  # the first imports what is needed
         for model, path in zip(FAMILIES[family](count), paths):
             onnx.save(model, path)
         steps.append(lines_executed(lambda: judged(*paths)))
@@ -149,7 +149,7 @@ def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
 
 def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
     steps = []
-    for count in (SMALL, SMALL, LARGE):
+    for count in (1, SMALL, LARGE):
         onnx.save(decisions(count), tmp_path / "m.onnx")
         program = Program(Skeleton(tmp_path / "m.onnx"))
         pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import run_script
+from tests.cli.fork_server import ForkServer
 from tests.samples import sample
 
 
@@ -21,13 +22,23 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-def onnxopt(folder: Path, *args: str) -> None:
-    done = subprocess.run([SCRIPT, *args], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+Onnxopt = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def onnxopt(fork_server: ForkServer | None) -> Onnxopt:
+    """The command in a folder: what it writes to stdout. It succeeds."""
+
+    def call(folder: Path, *args: str) -> str:
+        done = fork_server.run(args, folder, os.environ) if fork_server else run_script(folder, args, os.environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return call
 
 
 @pytest.fixture(scope="package")
-def residual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def residual(tmp_path_factory: pytest.TempPathFactory, onnxopt: Onnxopt) -> Path:
     """A model, what was made of it, the report of that, and the page."""
     folder = tmp_path_factory.mktemp("residual")
     onnx.save(sample("residual_block"), folder / "m.onnx")

@@ -11,11 +11,13 @@ from onnx import TensorProto, helper
 from playwright.sync_api import Browser, expect
 
 from tests.browser import visit
-from tests.cli.report.conftest import onnxopt
+from tests.cli.report.conftest import Onnxopt
+
+LATE = 3000.0  # milliseconds
 
 
 @pytest.fixture(scope="module")
-def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def layers(tmp_path_factory: pytest.TempPathFactory, onnxopt: Onnxopt) -> Path:
     """5,000 nodes: 250 layers of 20, an Identity in each; what was made of them, and the page."""
     folder = tmp_path_factory.mktemp("layers")
     ops = ["Relu", "Identity", "Exp", "Abs", "Tanh"] * 4
@@ -80,15 +82,16 @@ def test_blocks_open_and_close_in_both_graphs(browser: Browser, layers: Path) ->
 
 
 def test_a_large_model_opens_at_once(browser: Browser, layers: Path) -> None:
-    times = []
-    for _ in range(3):
+    """A machine that does other things has three tries."""
+    times: list[float] = []
+    while len(times) < 3 and min(times, default=LATE) >= LATE:
         with visit(browser, layers / "page.html") as seen:
             times.append(seen.ready)
             expect(seen.page.locator(".card", has_text="Nodes").locator("dd")).to_contain_text("from 5,000")
-    assert min(times) < 3000
+    assert min(times) < LATE, times
 
 
-def test_of_a_very_large_model_the_page_shows_blocks(browser: Browser, tmp_path: Path) -> None:
+def test_of_a_very_large_model_the_page_shows_blocks(browser: Browser, tmp_path: Path, onnxopt: Onnxopt) -> None:
     ops = ["Relu", "Identity", "Neg", "Abs", "Tanh"]
     graph = onnx.GraphProto(name="long")
     for i in range(21_000):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import onnx
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import visit
-from tests.cli.conftest import SCRIPT, Run
+from tests.cli.conftest import Run
+from tests.cli.report.conftest import Onnxopt
 from tests.samples import sample
 
 
-def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residual: Path) -> None:
-    stats = [json.loads(_stats(residual / name)) for name in ("m.onnx", "out.onnx")]
+def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residual: Path, onnxopt: Onnxopt) -> None:
+    stats = [json.loads(onnxopt(residual, "stats", name, "--format", "json")) for name in ("m.onnx", "out.onnx")]
     with visit(browser, residual / "page.html") as seen:
         page = seen.page
         assert page.title() == "m.onnx → out.onnx: onnxopt"
@@ -36,26 +35,21 @@ def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residua
         assert seen.errors == []
 
 
-@pytest.mark.parametrize("width", [400, 800, 1280])
-def test_sections_are_listed_as_they_stand_and_what_is_told_fits(browser: Browser, residual: Path, width: int) -> None:
-    with visit(browser, residual / "page.html", width=width) as seen:
-        listed = seen.page.locator("nav a").evaluate_all("links => links.map(a => a.hash)")
-        stand = seen.page.locator(", ".join(listed)).evaluate_all("parts => parts.map(p => '#' + p.id)")
-        assert listed == stand and len(listed) > 5
-        told = seen.page.locator("#timeline .lane > :last-child")
-        heights = told.evaluate_all("cells => cells.map(c => c.getClientRects().length && c.clientHeight)")
-        assert max(heights) < 30, heights  # one line
-        search = seen.page.locator("input[type=search]")
-        assert search.evaluate(
-            "i => { const c = document.createElement('canvas').getContext('2d'); c.font = getComputedStyle(i).font;"
-            " return c.measureText(i.placeholder).width + 26 < i.clientWidth }"
-        )
-
-
-def _stats(path: Path) -> str:
-    return subprocess.run(
-        [SCRIPT, "stats", path, "--format", "json"], capture_output=True, text=True, check=True
-    ).stdout
+def test_sections_are_listed_as_they_stand_and_what_is_told_fits(browser: Browser, residual: Path) -> None:
+    with visit(browser, residual / "page.html") as seen:
+        for width in (400, 800, 1280):
+            seen.page.set_viewport_size({"width": width, "height": 1000})
+            listed = seen.page.locator("nav a").evaluate_all("links => links.map(a => a.hash)")
+            stand = seen.page.locator(", ".join(listed)).evaluate_all("parts => parts.map(p => '#' + p.id)")
+            assert listed == stand and len(listed) > 5
+            told = seen.page.locator("#timeline .lane > :last-child")
+            heights = told.evaluate_all("cells => cells.map(c => c.getClientRects().length && c.clientHeight)")
+            assert max(heights) < 30, (width, heights)  # one line
+            search = seen.page.locator("input[type=search]")
+            assert search.evaluate(
+                "i => { const c = document.createElement('canvas').getContext('2d'); c.font = getComputedStyle(i).font;"
+                " return c.measureText(i.placeholder).width + 26 < i.clientWidth }"
+            ), width
 
 
 def test_a_click_shows_the_node_and_its_counterpart(browser: Browser, residual: Path) -> None:
@@ -120,25 +114,29 @@ def test_bodies_and_functions_are_blocks(browser: Browser, run: Run, samples: Pa
             assert seen.errors == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everything_can_be_read_and_fits_a_phone(browser: Browser, residual: Path, scheme: str) -> None:
-    with visit(browser, residual / "page.html", width=390, height=800, scheme=scheme) as seen:
+def test_everything_can_be_read_and_fits_a_phone(browser: Browser, residual: Path) -> None:
+    with visit(browser, residual / "page.html", width=390, height=800) as seen:
         assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
+        unnamed = (
+            "[...document.querySelectorAll('button, input, svg[tabindex]')].filter((e) => !(e.innerText ?? '').trim()"
+        )
+        unnamed += " && !e.getAttribute('aria-label') && !e.closest('label')).length"
+        assert seen.page.evaluate(unnamed) == 0
         pairs = [("text", "bg"), ("text", "panel"), ("muted", "bg"), ("muted", "panel"), ("muted", "sunk")]
         pairs += [
             ("accent", "panel"),
             *((f, f"{f}-soft") for f in ("changed", "merged", "gone", "new", "good", "warn", "place")),
             ("place", "panel"),
         ]
-        for front, back in pairs:
-            colours = [_colour(seen.page, name) for name in (front, back)]
-            light, dark = sorted(map(_luminance, colours), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (scheme, front, back)
-        unnamed = (
-            "[...document.querySelectorAll('button, input, svg[tabindex]')].filter((e) => !(e.innerText ?? '').trim()"
-        )
-        unnamed += " && !e.getAttribute('aria-label') && !e.closest('label')).length"
-        assert seen.page.evaluate(unnamed) == 0
+        backgrounds = []
+        for scheme in ("light", "dark"):
+            seen.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            backgrounds.append(_luminance(_colour(seen.page, "bg")))
+            for front, back in pairs:
+                colours = [_colour(seen.page, name) for name in (front, back)]
+                light, dark = sorted(map(_luminance, colours), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (scheme, front, back)
+        assert backgrounds[0] > 0.5 > backgrounds[1]
 
 
 def _colour(page: Page, name: str) -> list[int]:
