@@ -23,7 +23,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators import CONTROL_FLOW
+from onnxopt.operators import CONTROL_FLOW, of_form
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, is_external, tensor_bytes
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # -- purity: a result that depends on the inputs only may be folded or shared ----------------------------------
 
 # Quantization marks structure for runtimes; containers are no tensors; the rest is handled elsewhere.
-_KEPT: Final = CONTROL_FLOW | {"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"}
+_KEPT: Final = CONTROL_FLOW | (of_form("code") - {"QuantizeLinear"}) | {"Dropout"}
 
 
 def is_computable(node: Node, opset: int) -> bool:

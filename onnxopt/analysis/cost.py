@@ -8,11 +8,11 @@ Integers count like floats. An unknown size counts as 1 and makes the node inexa
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
 from onnxopt.analysis import types
 from onnxopt.graph.graph import Graph
@@ -33,6 +33,10 @@ _PER_ELEMENT: Final = {
     **dict.fromkeys(["RMSNormalization", "SimplifiedLayerNormalization"], 4),
     "RotaryEmbedding": 3,
 }
+
+
+_Rule: TypeAlias = "Callable[[Node, _Size], int]"
+_PRODUCTS: Final[dict[str, tuple[_Rule, int]]] = {}  # by operator: MACs, index of the bias
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,14 @@ class _Size:
         known = [d if isinstance(d, int) else 1 for d in dims or ()]
         return known + [1] * (rank - len(known))
 
+    def bytes(self, value: Value) -> int:
+        """Return the bytes; 0 for unknown rank or type."""
+        dims, kind = self.shape(value), types.dtype(value)
+        if types.shape(value) is None or not kind:
+            self.exact = False
+            return 0
+        return tensor_bytes(kind, dims)
+
     def elements(self, value: Value | None) -> int:
         return prod(self.shape(value))
 
@@ -112,30 +124,45 @@ def _first(node: Node) -> Value | None:
 
 
 def _macs(node: Node, size: _Size) -> int:
-    rule = _MACS.get(node.op)
+    rule, _ = _PRODUCTS.get(node.op, (None, 0))
     return rule(node, size) if rule is not None else 0
 
 
+def _products(**biases: int) -> Callable[[_Rule], _Rule]:
+    """Register the MACs of operators; for each the index of its bias, or 0."""
+
+    def add(rule: _Rule) -> _Rule:
+        _PRODUCTS.update({op: (rule, index) for op, index in biases.items()})
+        return rule
+
+    return add
+
+
+@_products(Conv=2, ConvInteger=0, DeformConv=3, QLinearConv=8)
 def _conv(node: Node, size: _Size) -> int:
     """Return MACs of a convolution: each result element sums C/g × kernel products (Conv-1: W [M, C/g, …])."""
     w = size.shape(node.input(3 if node.op == "QLinearConv" else 1), 3)
     return size.elements(_first(node)) * prod(w[1:])
 
 
+@_products(ConvTranspose=2)
 def _conv_transpose(node: Node, size: _Size) -> int:
     """Return MACs: each input element is added to M/g × kernel sums (ConvTranspose-1: W [C, M/g, …])."""
     return size.elements(node.inputs[0]) * prod(size.shape(node.input(1), 3)[1:])
 
 
+@_products(Gemm=2)
 def _gemm(node: Node, size: _Size) -> int:
     a = size.shape(node.inputs[0], 2)
     return size.elements(_first(node)) * a[0 if node.attr("transA") else 1]
 
 
+@_products(MatMul=0, MatMulInteger=0, QLinearMatMul=0)
 def _matmul(node: Node, size: _Size) -> int:
     return size.elements(_first(node)) * size.shape(node.inputs[0], 1)[-1]
 
 
+@_products(Einsum=0)
 def _einsum(node: Node, size: _Size) -> int:
     """Return a product for each combination of all letters; 0 for a single operand."""
     text = str(node.attr("equation")).replace(" ", "")
@@ -150,6 +177,7 @@ def _einsum(node: Node, size: _Size) -> int:
     return prod(sizes.values()) * (len(terms) - 1)
 
 
+@_products(GRU=0, LSTM=0, RNN=0)
 def _recurrent(node: Node, size: _Size) -> int:
     """Return gates × hidden × (input + hidden) for each step and sequence (LSTM-1: W [directions, gates H, I])."""
     steps, batch = size.shape(node.inputs[0], 3)[:2]
@@ -158,6 +186,7 @@ def _recurrent(node: Node, size: _Size) -> int:
     return steps * batch * directions * rows * (inputs + hidden)
 
 
+@_products(Attention=0)
 def _attention(node: Node, size: _Size) -> int:
     """Return MACs of the scores and of their product with the values (Attention-23: [batch, heads, length, size] or
     3-D)."""
@@ -170,21 +199,9 @@ def _attention(node: Node, size: _Size) -> int:
     return q[0] * q[1] * length * (q[2] + v[2] * max(shared, 1))
 
 
-_MACS: Final[dict[str, Callable[[Node, _Size], int]]] = {
-    **dict.fromkeys(["Conv", "ConvInteger", "DeformConv", "QLinearConv"], _conv),
-    "ConvTranspose": _conv_transpose,
-    "Gemm": _gemm,
-    **dict.fromkeys(["MatMul", "MatMulInteger", "QLinearMatMul"], _matmul),
-    "Einsum": _einsum,
-    **dict.fromkeys(["GRU", "LSTM", "RNN"], _recurrent),
-    "Attention": _attention,
-}
-_BIAS: Final = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "QLinearConv": 8, "DeformConv": 3}
-
-
 def _bias(node: Node, size: _Size) -> int:
-    index = _BIAS.get(node.op)
-    return size.elements(_first(node)) if index is not None and node.input(index) is not None else 0
+    _, index = _PRODUCTS[node.op]
+    return size.elements(_first(node)) if index and node.input(index) is not None else 0
 
 
 def _flops(node: Node, size: _Size) -> int:
@@ -225,30 +242,24 @@ def peak_memory(model: Model) -> Peak:
 
 def _peak(graph: Graph) -> Peak:
     place = {node: i for i, node in enumerate(graph)}
-    ends: dict[int, list[Value]] = defaultdict(list)
-    exact = True
-    live = 0
-    for given in graph.inputs:
-        size, known = _bytes(given)
-        live, exact = live + size, exact and known
-    best = Peak(live, None, exact)
+    freed: Counter[int] = Counter()  # bytes, by position of the last reader
+    size = _Size()
+    live = sum(map(size.bytes, graph.inputs))
+    best = Peak(live, None, size.exact)
     for i, node in enumerate(graph):
-        made = 0
         for v in node.outputs:
-            if v is None or v.constant:
-                continue
-            size, known = _bytes(v)
-            made, exact = made + size, exact and known
-            if not v.is_output:
-                ends[max((_at(u, graph, place) for u in v.users), default=i)].append(v)
+            if v is not None and not v.constant:
+                made = size.bytes(v)
+                live += made
+                if not v.is_output:
+                    freed[max((_at(u, graph, place) for u in v.users), default=i)] += made
         inner = [_peak(body) for body in node.bodies.values()]
-        exact = exact and all(p.exact for p in inner)
-        live += made
+        size.exact = size.exact and all(p.exact for p in inner)
         total = live + max((p.bytes for p in inner), default=0)
         if total > best.bytes or best.node is None:
-            best = Peak(total, node, exact)
-        live -= sum(_bytes(dead)[0] for dead in ends.pop(i, ()))
-    return Peak(best.bytes, best.node, exact)
+            best = Peak(total, node, size.exact)
+        live -= freed[i]
+    return Peak(best.bytes, best.node, size.exact)
 
 
 def _at(user: Node, graph: Graph, place: dict[Node, int]) -> int:
@@ -257,11 +268,3 @@ def _at(user: Node, graph: Graph, place: dict[Node, int]) -> int:
         assert user.graph is not None and user.graph.owner is not None and user.graph is not graph
         user = user.graph.owner
     return place[user]
-
-
-def _bytes(value: Value) -> tuple[int, bool]:
-    dims, kind = types.shape(value), types.dtype(value)
-    if dims is None or not kind:
-        return 0, False
-    sizes = [d if isinstance(d, int) else 1 for d in dims]
-    return tensor_bytes(kind, sizes), all(isinstance(d, int) for d in dims)

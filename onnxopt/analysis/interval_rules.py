@@ -105,33 +105,54 @@ def _sum(terms: list[tuple[Monomial, int]]) -> Size:
 Interval: TypeAlias = "tuple[int, int]"
 Found: TypeAlias = "Interval | None"
 Rule: TypeAlias = "Callable[[Intervals, Node], Found | Sequence[Found]]"
+RULES: Final[dict[str, Rule]] = {}
 
 
-def _first(s: Intervals, n: Node) -> list[Found]:
-    """Intervals of results that consist of elements of the first operand."""
-    return [s.of(n.input(0))] * len(n.outputs)
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return add
 
 
-def _pair(function: Callable[[Interval, Interval], Found]) -> Rule:
-    def apply(s: Intervals, n: Node) -> Found:
-        a, b = s.of(n.input(0)), s.of(n.input(1))
-        return function(a, b) if a is not None and b is not None else None
+def _pair(*ops: str) -> Callable[[Callable[[Interval, Interval], Found]], None]:
+    """Register a function of the intervals of two operands."""
 
-    return apply
+    def add(function: Callable[[Interval, Interval], Found]) -> None:
+        def apply(s: Intervals, n: Node) -> Found:
+            a, b = s.of(n.input(0)), s.of(n.input(1))
+            return function(a, b) if a is not None and b is not None else None
+
+        RULES.update(dict.fromkeys(ops, apply))
+
+    return add
 
 
-def _one(function: Callable[[Interval], Found]) -> Rule:
-    def apply(s: Intervals, n: Node) -> Found:
-        x = s.of(n.input(0))
-        return None if x is None else function(x)
+def _one(*ops: str) -> Callable[[Callable[[Interval], Found]], None]:
+    """Register a function of the interval of the first operand."""
 
-    return apply
+    def add(function: Callable[[Interval], Found]) -> None:
+        def apply(s: Intervals, n: Node) -> Found:
+            x = s.of(n.input(0))
+            return None if x is None else function(x)
+
+        RULES.update(dict.fromkeys(ops, apply))
+
+    return add
 
 
 def _ends(ends: Sequence[int]) -> Interval:
     return min(ends), max(ends)
 
 
+@_rule(*of_form("same", "order", "permute", "pick"), "Cast", "CastLike")
+def _first(s: Intervals, n: Node) -> list[Found]:
+    """Intervals of results that consist of elements of the first operand."""
+    return [s.of(n.input(0))] * len(n.outputs)
+
+
+@_pair("Div")
 def _divided(a: Interval, b: Interval) -> Interval:
     """Interval of a truncated quotient: at most the dividend in magnitude. Division by zero has no result."""
     if b[0] > 0 or b[1] < 0:
@@ -140,6 +161,7 @@ def _divided(a: Interval, b: Interval) -> Interval:
     return -most, most
 
 
+@_rule("Mod")
 def _rest(s: Intervals, n: Node) -> Found:
     """Interval of a Mod, with the sign of the divisor, or of the dividend with `fmod`."""
     a, b = s.of(n.input(0)), s.of(n.input(1))
@@ -150,17 +172,20 @@ def _rest(s: Intervals, n: Node) -> Found:
     return -most if signed[0] < 0 else 0, most if signed[1] > 0 else 0
 
 
+@_one("Abs")
 def _magnitude(x: Interval) -> Interval:
     ends = abs(x[0]), abs(x[1])
     return 0 if x[0] <= 0 <= x[1] else min(ends), max(ends)
 
 
+@_pair("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 def _bits(a: Interval, b: Interval) -> Interval:
     """Interval of a bitwise and, or, xor, with as many bits as the longer operand."""
     bits = max(int(x).bit_length() for x in (*a, *b))
     return (0 if min(a[0], b[0]) >= 0 else -(1 << bits)), (1 << bits) - 1
 
 
+@_rule("Clip")
 def _clipped(s: Intervals, n: Node) -> Found:
     found = s.of(n.input(0))
     for i, pick in ((1, max), (2, min)):
@@ -171,34 +196,35 @@ def _clipped(s: Intervals, n: Node) -> Found:
     return found
 
 
-def _extremes(pick: Callable[..., int]) -> Rule:
-    def apply(s: Intervals, n: Node) -> Found:
-        found = [s.of(v) for v in n.inputs]
-        known = [f for f in found if f is not None]
-        return (pick(f[0] for f in known), pick(f[1] for f in known)) if known and None not in found else None
-
-    return apply
+@_rule("Max", "Min")
+def _extremes(s: Intervals, n: Node) -> Found:
+    found, pick = [s.of(v) for v in n.inputs], max if n.op == "Max" else min
+    known = [f for f in found if f is not None]
+    return (pick(f[0] for f in known), pick(f[1] for f in known)) if known and None not in found else None
 
 
+@_rule("ReduceSum")
 def _summed(s: Intervals, n: Node) -> Found:
-    """Interval of a sum of at most `count` elements along the axes; an empty sum is 0."""
-    x, dims = s.of(n.input(0)), s.sizes.shape(n.input(0))
-    if x is None:
-        return None
-    count = s.count(n, reduced(s.sizes, n, len(dims)) if dims is not None and n.op != "CumSum" else None)
-    return None if count is None else (min(x[0] * count, 0), max(x[1] * count, 0))
+    """Interval of a sum along the axes."""
+    dims = s.sizes.shape(n.input(0))
+    return _of_sum(s.of(n.input(0)), s.count(n, reduced(s.sizes, n, len(dims)) if dims is not None else None))
 
 
+@_rule("CumSum")
 def _running(s: Intervals, n: Node) -> Found:
     """Interval of a CumSum, of at most the elements along the axis, or of the tensor if the axis is unknown."""
-    x, count = s.of(n.input(0)), s.count(n)
-    axes = s.sizes.content(n.input(1))
-    dims = s.dims(n.input(0))
-    if axes is not None and axes.size == 1 and isinstance(axes.item(), int) and dims:
-        count = dims[axis_of(axes.item(), len(dims))]
+    axes, dims = s.sizes.content(n.input(1)), s.dims(n.input(0))
+    known = axes is not None and axes.size == 1 and isinstance(axes.item(), int)
+    count = dims[axis_of(axes.item(), len(dims))] if axes is not None and known and dims else s.count(n)
+    return _of_sum(s.of(n.input(0)), count)
+
+
+def _of_sum(x: Found, count: int | None) -> Found:
+    """Return the interval of a sum of at most `count` elements; an empty sum is 0."""
     return None if x is None or count is None else (min(x[0] * count, 0), max(x[1] * count, 0))
 
 
+@_rule("ReduceMax", "ReduceMin")
 def _extreme_of_axes(s: Intervals, n: Node) -> Found:
     """Interval of a maximum or minimum, if no reduced dim can be 0: an empty one is a limit of the type."""
     dims = s.sizes.shape(n.input(0))
@@ -208,41 +234,40 @@ def _extreme_of_axes(s: Intervals, n: Node) -> Found:
     return s.of(n.input(0))
 
 
+@_rule("ArgMax", "ArgMin")
 def _place(s: Intervals, n: Node) -> Found:
     dims = s.dims(n.input(0))
     axis = axis_of(n.attr("axis", 0), len(dims or ()))
     return (0, max((dims[axis] if dims and 0 <= axis < len(dims) else MOST) - 1, 0))
 
 
+@_rule("TopK")
 def _top(s: Intervals, n: Node) -> list[Found]:
     dims = s.dims(n.input(0))
     return [s.of(n.input(0)), (0, max((dims[n.attr("axis", -1)] if dims else MOST) - 1, 0))]
 
 
+@_rule("NonZero")
 def _coordinates(s: Intervals, n: Node) -> Found:
     return 0, max(max(s.dims(n.input(0)) or [MOST]) - 1, 0)
 
 
+@_rule("NonMaxSuppression")
 def _boxes(s: Intervals, n: Node) -> Found:
     return 0, max(max([*(s.dims(n.input(0)) or [MOST]), *(s.dims(n.input(1)) or [MOST])]) - 1, 0)
 
 
+@_rule("MaxPool")
 def _pooled(s: Intervals, n: Node) -> list[Found]:
     return [s.of(n.input(0)), (0, MOST - 1)]
 
 
+@_rule("Unique")
 def _unique(s: Intervals, n: Node) -> list[Found]:
     return [s.of(n.input(0)), (0, MOST - 1), (0, MOST - 1), (0, MOST)]
 
 
-def _chosen(s: Intervals, n: Node) -> Found:
-    return s.hull(n.inputs[1:3])
-
-
-def _joined(s: Intervals, n: Node) -> Found:
-    return s.hull(n.inputs)
-
-
+@_rule("Pad")
 def _padded(s: Intervals, n: Node) -> Found:
     x, value = s.of(n.input(0)), s.of(n.input(3)) if n.input(3) is not None else (0, 0)
     if n.attr("mode", "constant") != "constant":
@@ -250,76 +275,32 @@ def _padded(s: Intervals, n: Node) -> Found:
     return None if x is None or value is None else _ends([*x, *value])
 
 
-def _or_zero(x: Interval) -> Interval:
-    return min(x[0], 0), max(x[1], 0)
-
-
+@_rule("ScatterElements", "ScatterND")
 def _updated(s: Intervals, n: Node) -> Found:
     return s.hull((n.input(0), n.input(2))) if n.attr("reduction", "none") in ("none", "max", "min") else None
 
 
-def _one_hot(s: Intervals, n: Node) -> Found:
-    return s.of(n.input(2))
-
-
-def _ranged(s: Intervals, n: Node) -> Found:
-    return s.hull(n.inputs[:2])
-
-
-def _cast(s: Intervals, n: Node) -> Found:
-    return s.of(n.input(0))
-
-
+@_rule("ConstantOfShape")
 def _filled(s: Intervals, n: Node) -> Found:
     value = n.attr("value")
     return (int(value.min()), int(value.max())) if value is not None and element_kind(value) in "iu" else None
 
 
+@_rule("If")
 def _branches(s: Intervals, n: Node) -> list[Found]:
     return [s.hull([b.outputs[i] for b in n.bodies.values()]) for i in range(len(n.outputs))]
 
 
-RULES: Final[dict[str, Rule]] = {
-    **dict.fromkeys(of_form("same", "order", "permute", "pick"), _first),
-    "Abs": _one(_magnitude),
-    "Add": _pair(lambda a, b: (a[0] + b[0], a[1] + b[1])),
-    "ArgMax": _place,
-    "ArgMin": _place,
-    "BitwiseAnd": _pair(_bits),
-    "BitwiseNot": _one(lambda x: (-x[1] - 1, -x[0] - 1)),
-    "BitwiseOr": _pair(_bits),
-    "BitwiseXor": _pair(_bits),
-    "Cast": _cast,
-    "CastLike": _cast,
-    "Clip": _clipped,
-    "Concat": _joined,
-    "ConstantOfShape": _filled,
-    "CumSum": _running,
-    "Div": _pair(_divided),
-    "If": _branches,
-    "Max": _extremes(max),
-    "MaxPool": _pooled,
-    "Min": _extremes(min),
-    "Mod": _rest,
-    "Mul": _pair(lambda a, b: _ends([x * y for x in a for y in b])),
-    "Neg": _one(lambda x: (-x[1], -x[0])),
-    "NonMaxSuppression": _boxes,
-    "NonZero": _coordinates,
-    "OneHot": _one_hot,
-    "Pad": _padded,
-    "Range": _ranged,
-    "ReduceMax": _extreme_of_axes,
-    "ReduceMin": _extreme_of_axes,
-    "ReduceSum": _summed,
-    "Relu": _one(lambda x: (max(x[0], 0), max(x[1], 0))),
-    "ScatterElements": _updated,
-    "ScatterND": _updated,
-    "Sign": lambda s, n: (-1, 1),
-    "Size": lambda s, n: (0, MOST),
-    "Shape": lambda s, n: (0, MOST),
-    "Sub": _pair(lambda a, b: (a[0] - b[1], a[1] - b[0])),
-    "TopK": _top,
-    "Trilu": _one(_or_zero),
-    "Unique": _unique,
-    "Where": _chosen,
-}
+_pair("Add")(lambda a, b: (a[0] + b[0], a[1] + b[1]))
+_pair("Sub")(lambda a, b: (a[0] - b[1], a[1] - b[0]))
+_pair("Mul")(lambda a, b: _ends([x * y for x in a for y in b]))
+_one("BitwiseNot")(lambda x: (-x[1] - 1, -x[0] - 1))
+_one("Neg")(lambda x: (-x[1], -x[0]))
+_one("Relu")(lambda x: (max(x[0], 0), max(x[1], 0)))
+_one("Trilu")(lambda x: (min(x[0], 0), max(x[1], 0)))
+_rule("Concat")(lambda s, n: s.hull(n.inputs))
+_rule("OneHot")(lambda s, n: s.of(n.input(2)))
+_rule("Range")(lambda s, n: s.hull(n.inputs[:2]))
+_rule("Sign")(lambda s, n: (-1, 1))
+_rule("Size", "Shape")(lambda s, n: (0, MOST))
+_rule("Where")(lambda s, n: s.hull(n.inputs[1:3]))

@@ -73,6 +73,11 @@ def is_finite(array: Array) -> bool:
     return holds(np.isfinite(array))
 
 
+def is_affine(node: Node) -> bool:
+    """Whether a node is a Conv, ConvTranspose or Gemm."""
+    return node.op in ("Conv", "ConvTranspose", "Gemm")
+
+
 def output_channels(node: Node, w: Array) -> int:
     """Return the number of output channels (Conv [M, C/g, …], ConvTranspose [C, M/g, …], Gemm B [K, N] or [N, K])."""
     if node.op == "ConvTranspose":

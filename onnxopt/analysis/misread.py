@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
@@ -42,6 +42,19 @@ _INT32_MAX: Final = 2**31 - 1
 _POOLS_SINCE: Final = 22
 
 Typed: TypeAlias = "TypeProto | TensorProto"
+Shapes: TypeAlias = "Sequence[list[str] | None]"  # dims as text
+_MISREAD: Final[dict[str, Callable[[Node, int], bool]]] = {}  # tests of a node and opset
+# Tests of the assumptions under which onnx infers an operator correctly, on its operands; for Attention on its results.
+_ASSUMED: Final[dict[str, Callable[[NodeProto, Shapes], bool]]] = {}
+F = TypeVar("F")
+
+
+def _register(tests: dict[str, F], *ops: str) -> Callable[[F], F]:
+    def add(test: F) -> F:
+        tests.update(dict.fromkeys(ops, test))
+        return test
+
+    return add
 
 
 @contextmanager
@@ -50,7 +63,7 @@ def hidden(model: Model) -> Iterator[list[Node]]:
     found = [
         n
         for scope in model.scopes()
-        for op in _KINDS
+        for op in _MISREAD
         if op in scope.by_op
         for n in scope.by_op[op]
         if is_misread(n, scope.opset())
@@ -67,10 +80,11 @@ def hidden(model: Model) -> Iterator[list[Node]]:
 
 def is_misread(node: Node, opset: int) -> bool:
     """Whether onnx may infer a wrong type for the node."""
-    kind = _KINDS.get(node.op)
+    kind = _MISREAD.get(node.op)
     return kind is not None and (node.has_references or kind(node, opset))
 
 
+@_register(_MISREAD, "Slice")
 def _runs_to_the_start(cut: Node, opset: int) -> bool:
     ends, steps = cut.input(2), cut.input(4)
     if steps is None or ends is None or not (steps.constant and ends.constant):  # computed operands give no size
@@ -78,6 +92,7 @@ def _runs_to_the_start(cut: Node, opset: int) -> bool:
     return bool((steps.array < 0).any() and (ends.array >= _INT32_MAX).any())
 
 
+@_register(_MISREAD, "Squeeze")
 def _squeezes_oddly(node: Node, opset: int) -> bool:
     written, axes = node.attr("axes", [0]), node.input(1)
     if not written or (axes is not None and axes.constant and axes.constant_type()[1] == (0,)):
@@ -85,6 +100,7 @@ def _squeezes_oddly(node: Node, opset: int) -> bool:
     return opset < _SQUEEZE and written != sorted(written)
 
 
+@_register(_MISREAD, *POOLS)
 def _may_leave_out(pool: Node, opset: int) -> bool:
     """Whether for some input the last window starts behind the end.
 
@@ -110,55 +126,48 @@ def pads_undilated(pool: Node) -> bool:
     return mode.startswith("SAME") and max(pool.attr("dilations") or [1]) > 1
 
 
+@_register(_MISREAD, "Range")
 def _counts_floats(counted: Node, opset: int) -> bool:
     return any(v is not None and v.constant and v.constant_type()[0] in FLOATS for v in counted.inputs)
 
 
+@_register(_MISREAD, "Resize")
 def _keeps_aspect(resize: Node, opset: int) -> bool:
     stretches = resize.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
     return not stretches and min(resize.attr("axes") or [0]) < 0
 
 
+@_register(_MISREAD, "ConvTranspose")
 def _is_long_otherwise(conv: Node, opset: int) -> bool:
     alike = conv.attr("auto_pad", "NOTSET").startswith("SAME")
     return bool(conv.attr("output_shape")) or (alike and any(conv.attr("output_padding") or ()))
 
 
+@_register(_MISREAD, "DFT")
 def _has_computed_length(dft: Node, opset: int) -> bool:
     length = dft.input(1)
     return opset >= _DFT and length is not None and not length.constant
 
 
+@_register(_MISREAD, "STFT")
 def _leaves_sides_open(stft: Node, opset: int) -> bool:
     return "onesided" not in stft.attributes
 
 
+@_register(_MISREAD, "Attention")
 def _gives_scores(attention: Node, opset: int) -> bool:
     return len(attention.outputs) > 3 and attention.outputs[3] is not None
 
 
+@_register(_MISREAD, "Einsum", "NonZero", "PRelu")
 def _is_in_function(node: Node, opset: int) -> bool:
-    """Whether the operands' types are unknown, inside a function."""
+    """Whether the operands' types are unknown, inside a function; elsewhere they are checked."""
     return node.graph is not None and node.graph.root.is_function
-
-
-_KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
-    "Slice": _runs_to_the_start,
-    "Squeeze": _squeezes_oddly,
-    "Range": _counts_floats,
-    "Resize": _keeps_aspect,
-    "ConvTranspose": _is_long_otherwise,
-    **dict.fromkeys(POOLS, _may_leave_out),
-    "STFT": _leaves_sides_open,
-    "DFT": _has_computed_length,
-    "Attention": _gives_scores,
-    **dict.fromkeys(("Einsum", "NonZero", "PRelu"), _is_in_function),  # elsewhere their operands are checked
-}
 
 
 def depends(model: Model) -> bool:
     """Whether the model has an operator that onnx infers correctly for some operands only."""
-    return any(scope.by_op.get(op) for scope in model.scopes() for op in _OPERANDS)
+    return any(scope.by_op.get(op) for scope in model.scopes() for op in _ASSUMED)
 
 
 def forget(model: Model, graph: GraphProto) -> None:
@@ -207,7 +216,7 @@ def hide(graph: GraphProto, made: Container[str]) -> None:
 
 
 def _are_as_taken(node: NodeProto, kinds: Mapping[str, Typed]) -> bool:
-    test = None if node.domain else _OPERANDS.get(node.op_type)
+    test = None if node.domain else _ASSUMED.get(node.op_type)
     if test is None:
         return True
     names = node.output if test is _is_of_something else node.input
@@ -221,7 +230,8 @@ def _sizes(kind: Typed) -> list[str] | None:
     return [str(dim) for dim in kind.tensor_type.shape.dim] if kind.tensor_type.HasField("shape") else None
 
 
-def _are_one(einsum: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+@_register(_ASSUMED, "Einsum")
+def _are_one(einsum: NodeProto, shapes: Shapes) -> bool:
     """Whether each letter of an equation has the same size in all operands of known rank; dots may vary in rank."""
     equation = next((a.s.decode(errors="replace") for a in einsum.attribute if a.name == "equation"), "")
     sizes: dict[str, set[str]] = {}
@@ -235,23 +245,24 @@ def _are_one(einsum: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
     )
 
 
-def _slope_fits(prelu: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+@_register(_ASSUMED, "PRelu")
+def _slope_fits(prelu: NodeProto, shapes: Shapes) -> bool:
     x, slope = shapes
     if x is None or slope is None or len(slope) > len(x):
         return False
     return all(a == b or b == _ONE for a, b in zip(x[len(x) - len(slope) :], slope))
 
 
-def _has_axes(nonzero: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+@_register(_ASSUMED, "NonZero")
+def _has_axes(nonzero: NodeProto, shapes: Shapes) -> bool:
     return shapes[0] != []
 
 
-def _is_of_something(attention: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+@_register(_ASSUMED, "Attention")
+def _is_of_something(attention: NodeProto, shapes: Shapes) -> bool:
     return not any(_ZERO in dims for dims in shapes if dims is not None)
 
 
-# Assumptions under which onnx infers an operator correctly, tested on its operands; for Attention on its results.
-_OPERANDS: Final = {"Attention": _is_of_something, "Einsum": _are_one, "PRelu": _slope_fits, "NonZero": _has_axes}
 _ZERO: Final = str(TensorShapeProto.Dimension(dim_value=0))
 _ONE: Final = str(TensorShapeProto.Dimension(dim_value=1))
 

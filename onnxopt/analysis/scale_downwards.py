@@ -82,7 +82,7 @@ def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
 
 def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
     """Return edits of weights of `reader` that absorb the number."""
-    if reader.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    if reader.op == "MatMul" or linear.is_affine(reader):
         beside = 1 - place if reader.op in ("Gemm", "MatMul") else 1
         w = own_weights(reader, beside) if place < 2 and place != beside else None
         if w is None or is_quantized(reader):

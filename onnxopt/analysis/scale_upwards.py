@@ -98,12 +98,14 @@ class Reach(NamedTuple):
 def are_products(node: Node, w: Value) -> bool:
     """Whether `w` is read only by several products like `node`, as a factor and not as a bias."""
     place = node.places(w)
-    if len(w.users) < 2 or w.is_output or node.op not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
+    if (
+        len(w.users) < 2
+        or w.is_output
+        or place not in ([0], [1])
+        or not (node.op == "MatMul" or linear.is_affine(node))
+    ):
         return False
-    return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users) and place in (
-        [0],
-        [1],
-    )
+    return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users)
 
 
 # -- upwards: to the weights that made x ----------------------------------------------------------------------
@@ -111,37 +113,41 @@ def are_products(node: Node, w: Value) -> bool:
 
 def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits that multiply `value` by `factor`, a number or broadcastable array; None if impossible."""
-    if value is None:
+    node = value.producer if value is not None else None
+    if value is None or node is None or not reach.nodes or value.is_output:
         return None
-    node = value.producer
-    if node is None or not reach.nodes or value.is_output or node.graph is not reader.graph or node.has_references:
+    factor, shape = narrowed(factor), types.shape(value)
+    if node.graph is not reader.graph or node.has_references:
         return None
-    factor = narrowed(factor)
-    shape = types.shape(value)
     if factor.ndim and (shape is None or not fits(factor, shape)):
         return None  # the factor widens the value: no weight per element
     if (readers := readers_of(value)) > 1:
-        if reach.met is None or readers > READERS:
+        met = reach.met
+        if met is not None and value in met:
+            met[value] = Meeting(met[value].factor, met[value].readers + 1)
+            return [] if np.array_equal(met[value].factor, factor) else None
+        if met is None or readers > READERS or len(met) == _MEETINGS:
             return None
-        known = reach.met.get(value)
-        if known is not None:
-            reach.met[value] = Meeting(factor, known.readers + 1)
-            return [] if np.array_equal(known.factor, factor) else None
-        if len(reach.met) == _MEETINGS:
-            return None
-        reach.met[value] = Meeting(factor)
-    inputs, reach = node.inputs, reach._replace(nodes=reach.nodes - 1)
-    if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
-        return _into_product(node, factor, reach)
-    if node.op == "Concat" and not factor.ndim and (split := _taken_apart(node)) is not None:
+        met[value] = Meeting(factor)
+    return _into_maker(node, value, factor, reach._replace(nodes=reach.nodes - 1))
+
+
+def _into_maker(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
+    """Return edits of the producer's weights or operands that multiply its result `value`."""
+    op, inputs = node.op, node.inputs
+    if op == "MatMul":
+        return _into_matmul(node, factor, reach)
+    if linear.is_affine(node):
+        return _into_affine(node, factor, reach)
+    if op == "Concat" and not factor.ndim and (split := _taken_apart(node)) is not None:
         return upwards(split.inputs[0], split, factor, reach)
-    if node.op in ("Add", "Sub") or (node.op == "Concat" and not factor.ndim):
+    if op in ("Add", "Sub") or (op == "Concat" and not factor.ndim):
         return _all(into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
-    if node.op == "Mul":
+    if op == "Mul":
         return into(node, 0, factor) or into(node, 1, factor) or _either(node, factor, reach, 0, 1)
-    if node.op in ("LayerNormalization", "BatchNormalization"):
+    if op in ("LayerNormalization", "BatchNormalization"):
         return _into_normalization(node, factor)
-    if node.op == "Split":
+    if op == "Split":
         return _through_split(node, value, factor, reach)
     before = _before(node, factor) if value.index == 0 and len(node.outputs) == 1 else None
     return upwards(inputs[0], node, before, reach) if before is not None else None
@@ -227,37 +233,33 @@ def is_quantized(node: Node) -> bool:
     return any(v is not None and v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.inputs)
 
 
-def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
-    """Return edits for c (x W + b) = x (c W) + c b; of two computed operands one is scaled."""
-    if is_quantized(node):
+def _into_matmul(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
+    """Return edits for c (x W) = x (c W); of two computed operands one is scaled."""
+    if is_quantized(node) or factor.ndim > 1:
         return None
+    if (w := own_weights(node, 1, reach.shared)) is not None:
+        fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
+        return [Edit(node, 1, lambda w: scaled(w, factor))] if fits else None
+    if not factor.ndim and own_weights(node, 0, reach.shared) is not None:
+        return [Edit(node, 0, lambda w: scaled(w, factor))]
+    if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
+        return None
+    return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
+
+
+def _into_affine(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
+    """Return edits for c (x W + b) = x (c W) + c b."""
     w = own_weights(node, 1, reach.shared)
-    if node.op == "MatMul":
-        if factor.ndim > 1:
-            return None
-        if w is not None:
-            fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
-            return [Edit(node, 1, lambda w: scaled(w, factor))] if fits else None
-        left = own_weights(node, 0, reach.shared)
-        if left is not None and not factor.ndim:
-            return [Edit(node, 0, lambda w: scaled(w, factor))]
-        if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
-            return None
-        return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
-    # Channels are the last axis for a Gemm, and the second for a convolution.
-    if w is None or (factor.ndim and factor.size != factor.shape[0 if node.op != "Gemm" else -1]):
+    if w is None or is_quantized(node):
         return None
-    if factor.ndim and factor.ndim != (1 if node.op == "Gemm" else w.array.ndim - 1):
-        return None
-    factor = factor.reshape(-1) if factor.ndim else factor
     channels = linear.output_channels(node, w.array)
-    if factor.ndim and factor.size != channels:
-        return None
-    edits = [Edit(node, 1, lambda w: linear.scale_outputs(node, w, np.broadcast_to(factor, (channels,))))]
-    if node.input(2) is None:
-        return edits
-    bias = into(node, 2, factor)
-    return edits + bias if bias is not None else None
+    if factor.ndim:  # channels are the last axis for a Gemm, and the second for a convolution
+        rank, axis = (1, -1) if node.op == "Gemm" else (w.array.ndim - 1, 0)
+        if factor.ndim != rank or not factor.size == factor.shape[axis] == channels:
+            return None
+    bias = into(node, 2, factor.reshape(-1) if factor.ndim else factor) if node.input(2) is not None else []
+    each = np.broadcast_to(factor.reshape(-1), (channels,))
+    return None if bias is None else [Edit(node, 1, lambda w: linear.scale_outputs(node, w, each)), *bias]
 
 
 def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
@@ -290,21 +292,19 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
         asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
         if len(asked) < len(_parts(node)):
             return []
-    axis = int(node.attr("axis")) % len(shape)
-    factors = []
-    for v in node.outputs:
-        part = types.shape(v) if v is not None else None
-        length = part[axis] if part else None
-        if v is None or not isinstance(length, int):
-            return None
-        wide = asked.get(v, np.ones(()))
-        wide = wide.reshape((1,) * (len(shape) - wide.ndim) + wide.shape)
-        factors.append(np.broadcast_to(wide, _put(wide.shape, axis, length)))
-    widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in factors))
-    if not 0 < prod(widest) * sum(f.shape[axis] for f in factors) <= LARGE:
+    axis, one = int(node.attr("axis")) % len(shape), np.ones(())
+    lengths = [(types.shape(v) or {axis: None})[axis] if v is not None else None for v in node.outputs]
+    known = [n for n in lengths if isinstance(n, int)]
+    wide = [_of_rank(len(shape), one if v is None else asked.get(v, one)) for v in node.outputs]
+    widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in wide))
+    if len(known) < len(lengths) or not 0 < prod(widest) * sum(known) <= LARGE:
         return None
-    joined = [np.broadcast_to(f, _put(widest, axis, f.shape[axis])) for f in factors]
+    joined = [np.broadcast_to(f, _put(widest, axis, n)) for f, n in zip(wide, known)]
     return upwards(whole, node, np.concatenate(joined, axis), reach)
+
+
+def _of_rank(rank: int, factor: Array) -> Array:
+    return factor.reshape((1,) * (rank - factor.ndim) + factor.shape)
 
 
 def _taken_apart(concat: Node) -> Node | None:
@@ -314,21 +314,20 @@ def _taken_apart(concat: Node) -> Node | None:
     """
     parts: dict[Value, None] = {}
     for v in concat.inputs:
-        if (
-            v is not None
-            and v.producer is not None
-            and v.producer.op == "Neg"
-            and readers_of(v) == 1
-            and not v.is_output
-        ):
-            v = v.producer.inputs[0]
-        if v is None or v.is_output or readers_of(v) > 1 or v in parts:
+        node = v.producer if v is not None else None
+        if node is not None and node.op == "Neg" and _is_only_read(node.output):
+            v = node.inputs[0]
+        if v is None or not _is_only_read(v) or v in parts:
             return None
         parts[v] = None
     split = next(iter(parts)).producer if parts else None
     if split is None or split.op != "Split" or split.graph is not concat.graph or split.has_references:
         return None
     return split if parts.keys() == set(_parts(split)) else None
+
+
+def _is_only_read(value: Value) -> bool:
+    return not value.is_output and readers_of(value) <= 1
 
 
 def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def _of_whole(split: Node, part: Value, term: Array) -> Array | None:
 def _into(node: Node, made: Value, term: Array) -> Bias | str:
     if node.op == "Add":
         return _into_sum(node, made, term)
-    if node.op not in ("Conv", "ConvTranspose", "Gemm"):
+    if not linear.is_affine(node):
         return _NOWHERE
     if is_quantized(node):
         return "it is quantized"

@@ -14,7 +14,7 @@ from onnxopt.analysis.constants import one_element
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts, listed_by
 from onnxopt.graph.dims import is_invented
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Dim, Value
+from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
@@ -23,6 +23,7 @@ from onnxopt.proto.messages import Array
 
 _MAX_COUNTED_NODES: Final = 12
 _MAX_ELEMENTS: Final = 1 << 16  # elements of a constant
+_SAME_ELEMENTS: Final = (*SAME_ORDER, "Cast", "Identity")
 _INDEX_TYPES: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
 
 
@@ -40,8 +41,8 @@ def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None
         return None
     if value.constant:
         return counts_in(value.array) if 0 < value.array.size <= _MAX_ELEMENTS else None
-    node, shape = value.producer, types.shape(value)
-    if node is None or node.has_references or not shape:
+    node, shape = _maker(value), types.shape(value)
+    if node is None or not shape:
         return None
     if node.op == "Range":
         begin, end, step = node.inputs
@@ -49,12 +50,21 @@ def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None
         return Count(-1, end, start) if start is not None and number(step) == 1 else None
     if node.op == "Slice":
         return _sliced(node, len(shape), reach)
-    if node.op not in (*SAME_ORDER, "Cast", "Expand", "Identity"):
+    if node.op not in (*_SAME_ELEMENTS, "Expand"):
         return None
-    found = counts(node.inputs[0], reach - 1)
-    given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
-    if found is None or not given or given[found.axis] is None:
-        return None
+    source = node.inputs[0]
+    found, given = counts(source, reach - 1), types.shape(source) if source is not None else None
+    return _moved(found, node, given, shape) if found is not None and given and given[found.axis] is not None else None
+
+
+def _maker(value: Value | None) -> Node | None:
+    """Return the producer of a value, without references to a function's attributes; else None."""
+    node = value.producer if value is not None else None
+    return node if node is not None and not node.has_references else None
+
+
+def _moved(found: Count, node: Node, given: Shape, shape: Shape) -> Count | None:
+    """Return the Count of a result of this shape, from that of an operand of shape `given`."""
     if node.op not in SAME_ORDER:  # leading axes may be added, others widened
         return found if shape[found.axis] == given[found.axis] else None
     if node.op == "Unsqueeze" and (places := _places(node, len(shape))) is not None:
@@ -99,10 +109,9 @@ def number(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> int | None:
     if value.constant:
         one = one_element(value.glance())
         return None if one is None else int(one)
-    node = value.producer
-    if node is None or node.has_references or node.op not in (*SAME_ORDER, "Cast", "Expand", "Identity", "Transpose"):
-        return None
-    return number(node.inputs[0], reach - 1)
+    node = _maker(value)
+    moves = node is not None and node.op in (*_SAME_ELEMENTS, "Expand", "Transpose")
+    return number(node.inputs[0], reach - 1) if node is not None and moves else None
 
 
 def _places(node: Node, rank: int) -> set[int] | None:
@@ -116,43 +125,46 @@ def dim_of(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Dim:
     if value is None or not reach:
         return None
     if value.constant:
-        return int(value.array.reshape(-1)[0]) if value.array.size == 1 and element_kind(value.array) == "i" else None
-    node = value.producer
-    if node is None or node.has_references:
-        return None
-    if node.op in (*SAME_ORDER, "Cast", "Identity") and types.dtype(value) in _INDEX_TYPES:
+        return _integer(value) if element_kind(value.array) == "i" else None
+    node = _maker(value)
+    if node is not None and node.op in _SAME_ELEMENTS and types.dtype(value) in _INDEX_TYPES:
         return dim_of(node.inputs[0], reach - 1)
-    source = node.inputs[0]
-    if node.op == "Gather" and source is not None and source.producer is not None and source.producer.op == "Shape":
-        index = node.inputs[1]
-        dims = _listed(source.producer)
-        if dims is None or index is None or not index.constant or index.array.size != 1:
-            return None
-        i = int(index.array.reshape(-1)[0])
-        return dims[i] if -len(dims) <= i < len(dims) else None
-    dims = _listed(node) if node.op == "Shape" else None
-    return dims[0] if dims is not None and len(dims) == 1 else None
+    if node is not None and node.op == "Gather":
+        dims, place = _listed(node.inputs[0]), _integer(node.inputs[1])
+        return dims[place] if place is not None and -len(dims) <= place < len(dims) else None
+    dims = _listed(value)
+    return dims[0] if len(dims) == 1 else None
 
 
-def _listed(node: Node) -> tuple[Dim, ...] | None:
-    dims = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
-    return None if dims is None else dims[listed_by(node)]
+def _integer(value: Value | None) -> int | None:
+    """Return the number in a constant of one element, or None."""
+    one = value is not None and value.constant and value.array.size == 1
+    return int(value.array.item()) if value is not None and one else None
+
+
+def _listed(value: Value | None) -> tuple[Dim, ...]:
+    """Return the dims listed by a Shape; none if unknown, or for another operator."""
+    node = _maker(value)
+    x = node.inputs[0] if node is not None and node.op == "Shape" else None
+    dims = types.shape(x) if x is not None else None
+    return () if node is None or dims is None else dims[listed_by(node)]
 
 
 def is_size(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> bool:
     """Whether `value`, a single integer, is surely not negative: a size, or a sum of sizes."""
-    node = value.producer if value is not None else None
-    if node is not None and reach and not node.has_references:
-        if node.op == "Add":
-            return all(is_size(v, reach - 1) for v in node.inputs)
-        if node.op in (*SAME_ORDER, "Identity"):
-            return is_size(node.inputs[0], reach - 1)
-        if node.op == "Gather":
-            source = node.inputs[0].producer if node.inputs[0] is not None else None
-            return source is not None and source.op == "Shape"
     if value is not None and value.constant:
         return bool((value.array >= 0).all())
-    return node is not None and node.op in ("Shape", "Size")
+    node = value.producer if value is not None else None
+    if node is None or node.op in ("Shape", "Size"):
+        return node is not None
+    if not reach or node.has_references:
+        return False
+    source = node.inputs[0]
+    if node.op == "Gather":
+        return source is not None and source.producer is not None and source.producer.op == "Shape"
+    if node.op == "Add":
+        return all(is_size(v, reach - 1) for v in node.inputs)
+    return node.op in (*SAME_ORDER, "Identity") and is_size(source, reach - 1)
 
 
 # -- boxes written by scatters ---------------------------------------------------------------------------------
@@ -192,25 +204,24 @@ class _Line(NamedTuple):
 
 def box_of(scatter: Node) -> Box | None:
     """Return the box that a ScatterND or ScatterElements replaces element by element; None if not proven."""
-    data, indices, updates = scatter.inputs[:3]
+    indices = scatter.inputs[1]
+    dims, given, made = (types.shape(v) if v is not None else None for v in scatter.inputs[:3])
     if scatter.has_references or scatter.attr("reduction", "none") != "none":
         return None
-    if data is None or indices is None or updates is None:
-        return None
-    dims, given, made = types.shape(data), types.shape(indices), types.shape(updates)
-    if not dims or not given or made is None:
+    if indices is None or not dims or not given or made is None:
         return None
     elements = scatter.op == "ScatterElements"
     lines = _of_elements(scatter, indices, given, len(dims)) if elements else _of_places(indices, given)
     if lines is None or len(lines) > len(dims):
         return None
     written = given if elements else (*given[:-1], *dims[len(lines) :])
-    spans = [_span(line, dim) for line, dim in zip(lines, dims)]
-    if None in spans or not _is_as_large(made, written, {lines[k].axis for k, s in enumerate(spans) if s != WHOLE}):
+    found = [_span(line, dim) for line, dim in zip(lines, dims)]
+    spans = [span for span in found if span is not None]
+    cut = {line.axis for line, span in zip(lines, found) if span != WHOLE}
+    if len(spans) < len(found) or not _is_as_large(made, written, cut):
         return None
-    rest = [WHOLE] * (len(dims) - len(lines))
     missing = tuple(k for k, line in enumerate(lines) if line.axis is None)
-    return Box((*(s for s in spans if s is not None), *rest), missing)
+    return Box((*spans, *[WHOLE] * (len(dims) - len(lines))), missing)
 
 
 def _is_as_large(made: Sequence[Dim], written: Sequence[Dim], cut: Collection[int | None]) -> bool:
@@ -285,25 +296,27 @@ def _of_places(indices: Value, given: Sequence[Dim]) -> list[_Line] | None:
 def _parts(indices: Value, given: Sequence[Dim]) -> list[Count | int | None] | None:
     """Return for each data axis the count along an index axis, or the single index."""
     if indices.constant:
-        dims = indices.constant_type()[1]
-        if not 0 < prod(dims) <= _MAX_INDICES:
-            return None
-        array = indices.glance()
-        found: list[Count | int | None] = []
-        for k in range(dims[-1]):
-            one, count = one_element(array[..., k]), None
-            if one is None and (count := counts_in(array[..., k])) is not None:
-                count = count._replace(axis=count.axis + len(dims) - 1)
-            found.append(count if one is None else int(one))
-        return found
-    node, rank = indices.producer, len(given)
+        return _parts_of(indices)
+    node, rank = _maker(indices), len(given)
     joins = node is not None and node.op == "Concat" and int(node.attr("axis")) % rank == rank - 1
-    values = node.inputs if node is not None and joins and not node.has_references else [indices]
-    found = []
-    for v in values:
+    found: list[Count | int | None] = []
+    for v in node.inputs if node is not None and joins else [indices]:
         if v is None or (types.shape(v) or ())[-1:] != (1,):
             return None
         place = number(v)
         counted = counts(v) if place is None else None
         found.append(place if counted is None else counted._replace(axis=counted.axis + rank))
     return found if given[-1] == len(found) else None
+
+
+def _parts_of(indices: Value) -> list[Count | int | None] | None:
+    """Return the same for constant indices."""
+    dims = indices.constant_type()[1]
+    if not 0 < prod(dims) <= _MAX_INDICES:
+        return None
+    found: list[Count | int | None] = []
+    for column in np.moveaxis(indices.glance(), -1, 0):
+        one = one_element(column)
+        count = counts_in(column) if one is None else None
+        found.append(int(one) if one is not None else count and count._replace(axis=count.axis + len(dims) - 1))
+    return found
