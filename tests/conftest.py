@@ -61,7 +61,12 @@ def _keeping(module: ModuleType, owner: type[Sandbox] | type[Verifier]) -> Itera
     """As a batch does with its small models: what `owner` closes is kept for the next one, which begins where its start
     would end. One of another program, or with another limit, is a new one; so is one that died, or has had much memory.
     """
-    spare = Spare()
+    spare, started = Spare(), service.Service
+
+    def take(start: str, timeout: float, memory: int) -> service.Service:
+        with pytest.MonkeyPatch.context() as within:  # a spare starts the first worker by the name that is replaced
+            within.setattr(service, "Service", started)
+            return spare.take(start, timeout, memory)
 
     def close(self: Sandbox | Verifier) -> None:
         if self._service is not None:
@@ -69,7 +74,7 @@ def _keeping(module: ModuleType, owner: type[Sandbox] | type[Verifier]) -> Itera
             self._service = None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Service", spare.take)
+        patch.setattr(module, "Service", take)
         patch.setattr(owner, "close", close)
         yield
     spare.close()
