@@ -1,5 +1,4 @@
-"""What callers give for a setting: numbers, sizes and names. A value of another type is a UsageError that names the
-setting."""
+"""Checks of arguments: numbers, sizes and names. A wrong type is a UsageError that names the setting."""
 
 from __future__ import annotations
 
@@ -12,22 +11,22 @@ from onnxopt.errors import UsageError
 
 
 def check_number(setting: str, given: object, hint: str = "") -> None:
-    """Raises UsageError for what is no number, or is below zero or not finite."""
+    """Raise UsageError unless `given` is a finite number, 0 or more."""
     _check(setting, given, Real, "a number", hint)
 
 
 def check_whole(setting: str, given: object, hint: str = "") -> None:
-    """Raises UsageError for what is no whole number, or is below zero."""
+    """Raise UsageError unless `given` is a whole number, 0 or more."""
     _check(setting, given, Integral, "a whole number", hint)
 
 
 def sizes_in(given: Any, setting: str) -> dict[str, int]:
-    """The sizes that are given by name, none for None. Raises UsageError for what is no dict of them."""
+    """Returns sizes by name; none for None. Raises UsageError for other types."""
     return {name: _size(f"{setting}[{name!r}]", size) for name, size in dict_in(given, setting, "1").items()}
 
 
 def shapes_in(given: Any, setting: str) -> dict[str, tuple[int, ...]]:
-    """The shapes that are given by name, none for None. Raises UsageError for what is no dict of them."""
+    """Returns shapes by name; none for None. Raises UsageError for other types."""
     shapes = {}
     for name, shape in dict_in(given, setting, "(1, 3)").items():
         whose = f"{setting}[{name!r}]"
@@ -38,7 +37,7 @@ def shapes_in(given: Any, setting: str) -> dict[str, tuple[int, ...]]:
 
 
 def names_of(given: Any, setting: str) -> dict[str, str]:
-    """The new names that are given by the old, none for None. Raises UsageError for what is no dict of them."""
+    """Returns new names by old name; none for None. Raises UsageError for other types."""
     names = dict_in(given, setting, '"OTHER"')
     for name, other in names.items():
         if not isinstance(name, str) or not isinstance(other, str) or not other:
@@ -47,8 +46,10 @@ def names_of(given: Any, setting: str) -> dict[str, str]:
 
 
 def by_name(names: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
-    """`names` with a name in place of `input:0` or `output:1`, but for what is called so. A position that there is not
-    stays as it is."""
+    """Returns `names` with real names in place of `input:0` and `output:1`, unless a value has this name.
+
+    Positions that do not exist stay.
+    """
     places = {f"input:{i}": name for i, name in enumerate(inputs)}
     places |= {f"output:{i}": name for i, name in enumerate(outputs)}
     for name in (*inputs, *outputs):
@@ -57,7 +58,7 @@ def by_name(names: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[s
 
 
 def places_in(given: Any, setting: str) -> dict[str, str]:
-    """The names that are given by `INPUT:AXIS`, none for None. Raises UsageError for what is no dict of them."""
+    """Returns names by `INPUT:AXIS`; none for None. Raises UsageError for other types."""
     found = dict_in(given, setting, '"batch"')
     for place, name in found.items():
         whose, _, axis = str(place).rpartition(":")
@@ -68,7 +69,7 @@ def places_in(given: Any, setting: str) -> dict[str, str]:
 
 
 def dict_in(given: Any, setting: str, value: str) -> Mapping[str, Any]:
-    """What is given by name, nothing for None. `value`: an example. Raises UsageError for what is no dict."""
+    """Returns a mapping; empty for None. `value`: an example for the hint. Raises UsageError for other types."""
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise UsageError(f"{setting} is {_shown(given)}, not a dict", f'{setting}={{"NAME": {value}}}')
@@ -76,7 +77,7 @@ def dict_in(given: Any, setting: str, value: str) -> Mapping[str, Any]:
 
 
 def names_in(given: Any, setting: str) -> Collection[str]:
-    """The names that are given, none for None. Raises UsageError for text, a list of letters, and for other types."""
+    """Returns the names; none for None. Raises UsageError for a text, a list of letters, and for other types."""
     given = () if given is None else given
     for name in all_in(given, setting, "names"):
         if not isinstance(name, str):
@@ -87,7 +88,7 @@ def names_in(given: Any, setting: str) -> Collection[str]:
 
 
 def all_in(given: Any, setting: str, what: str) -> Collection[Any]:
-    """The list that is given. Raises UsageError for text, and for what is no collection; `what`: its elements."""
+    """Returns the collection; `what` names its elements. Raises UsageError for a text, and for other types."""
     if isinstance(given, str):
         raise UsageError(f"{setting} is {given!r}, not a list of {what}", f"{setting}=[{given!r}]")
     if not isinstance(given, Collection):
@@ -96,7 +97,7 @@ def all_in(given: Any, setting: str, what: str) -> Collection[Any]:
 
 
 def kind(given: object) -> str:
-    """How the type of what is given is called."""
+    """Returns the name of an argument's type."""
     return "None" if given is None else type(given).__name__
 
 
@@ -108,7 +109,7 @@ def _check(setting: str, given: object, numbers: type, what: str, hint: str) -> 
 
 
 def _size(whose: str, given: Any) -> int:
-    """As an int of Python's: numpy's are not written as JSON."""
+    """Returns a size as a Python int, since numpy's integers are not written as JSON."""
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise UsageError(f"{whose} is {_shown(given)}, not a size", "sizes are whole numbers")
     return int(given)

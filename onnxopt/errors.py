@@ -1,4 +1,4 @@
-"""Every error a user can meet: one line of message, one hint, the exit code of the command."""
+"""Errors that a user can meet: a message in one line, a hint, and the exit code of the command."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from stat import S_ISDIR, S_ISREG
 from typing import Final
 
 MAKE_ROOM: Final = "raise its limits (ulimit -a), or make room"
-_LEAST_DATA: Final = 112 << 20  # bytes that Python, numpy and onnx take for themselves
+_LEAST_DATA: Final = 112 << 20  # bytes taken by Python, numpy and onnx
 _LEAST_SPACE: Final = 176 << 20
-_EACH_CORE: Final = 8 << 20  # of a thread of OpenBLAS, which ends a process that cannot start one
+_EACH_CORE: Final = 8 << 20  # bytes of a thread of OpenBLAS, which ends the process if a thread cannot start
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 _INSTALLED: Final = {"site-packages", "dist-packages"}
 _GIT_LFS: Final = b"version https://git-lfs."
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
 _OF_A_PROCESS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/")
-_SLIP: Final = 0.9  # how like a name one is that can be no other
+_SLIP: Final = 0.9  # similarity of a misspelled name to the only possible one
 _REMEDIES: Final = {
     errno.ENOMEM: MAKE_ROOM,
     errno.EFBIG: "raise the limit of a file's size (ulimit -f), or write to another file system",
     errno.ENAMETOOLONG: "give it a shorter name",
     errno.EROFS: "it is on a file system that is only read: write elsewhere",
 }
-# What the system says of itself, whatever was asked for: no bug of ours.
+# Errors of the system, independent of the request: no bug.
 _REFUSED: Final = (
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
 )
-_NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # as dynamic loaders put it
-_FILES: Final = 10_000  # of a folder, that are looked at
-# How Python says of its own code in C that it failed, or did not, and left no word, or one, of why.
+_NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # messages of dynamic loaders
+_FILES: Final = 10_000  # files of a folder that are read for a hint
+# Messages of CPython for code in C that failed without an exception, or returned a result with one.
 _WORDLESS: Final = ("exception set", "setting an exception")
 
 
 class OnnxOptError(Exception):
-    """Base of all errors raised on purpose. `hint` says what to try next; `exit_code` ends the command."""
+    """Base of all errors raised on purpose. `hint`: the next step to try; `exit_code` ends the command."""
 
     exit_code = 2
 
@@ -48,15 +48,15 @@ class OnnxOptError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.failed: tuple[int, str] | None = None  # which pass of a run raised it: how many ran before, its text
-        self.told = False  # does a program that asked for JSON have it?
+        self.failed: tuple[int, str] | None = None  # the failed pass of a run: number of passes before, text
+        self.told = False  # whether the JSON output already contains the error
 
     def __str__(self) -> str:
         return self.message
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]
-        """What Python writes below the message, where nobody catches the error."""
+        """The lines that Python writes below the message of an uncaught error."""
         return [f"hint: {self.hint}"] if self.hint else []
 
 
@@ -69,7 +69,7 @@ class ModelError(OnnxOptError):
 
 
 class WriteError(OnnxOptError):
-    """The result could not be written; nothing was left behind."""
+    """The result could not be written; no partial file remains."""
 
 
 class StartError(OnnxOptError):
@@ -117,7 +117,7 @@ class MistypedError(EmissionError):
 
 
 class DomainError(UsageError):
-    """A pass creates an operator of a domain that is not allowed: a decision of the user, no bug."""
+    """A pass creates an operator of a domain that the user has not allowed: no bug."""
 
 
 class NoFixpointError(PassError):
@@ -125,33 +125,37 @@ class NoFixpointError(PassError):
 
 
 def is_starved(error: BaseException) -> bool:
-    """Was this process refused memory, which is nobody's bug? Where its allocations fail CPython says SystemError, too:
-    in code in C that lost the error, or was not told of it. Without a limit it is a bug in such code."""
+    """Returns whether the system refused memory to this process, which is no bug.
+
+    CPython raises SystemError as well, if code in C loses the MemoryError. Without a limit, a SystemError is a bug.
+    """
     if isinstance(error, SystemError) and any(words in str(error) for words in _WORDLESS):
         return is_limited()
     return isinstance(error, MemoryError)
 
 
 def is_no_fault(error: BaseException) -> bool:
-    """Is what somebody's code raised no fault of that code? All else is, also what is no `Exception`: SystemExit, which
-    would end a command as if all were done, and what pytest skips and fails with."""
+    """Returns whether an exception is no fault of the code that raised it: an interruption, or refused memory.
+
+    SystemExit is a fault, since it would end a command as if complete; so are pytest's outcomes.
+    """
     return isinstance(error, KeyboardInterrupt) or is_starved(error)
 
 
 def note_where(interruption: KeyboardInterrupt, where: str) -> None:
-    """Note what ran when it came, with the line of somebody else's code: that may be what never ends."""
+    """Add a note with the running part, and the line of foreign code: perhaps an endless loop."""
     line = line_of(interruption)
     interruption.add_note(where + (f" ({line})" if line else ""))
 
 
 def noted(interruption: BaseException | None) -> str:
-    """What ran when it came, the innermost of several; empty where nobody noted it."""
+    """Returns the innermost running part noted for an interruption; empty without a note."""
     notes: list[str] = getattr(interruption, "__notes__", [])
     return notes[0] if notes else ""
 
 
 def is_limited() -> bool:
-    """May this process take less memory than there is?"""
+    """Returns whether the memory of this process is limited."""
     if sys.platform == "win32":
         return False
     import resource
@@ -162,7 +166,7 @@ def is_limited() -> bool:
 
 
 def is_short() -> bool:
-    """May this process take so little memory that a library, refused it, would end the process in the middle?"""
+    """Returns whether the limit is so low that a library would end the process when refused memory."""
     if sys.platform == "win32":
         return False
     import resource
@@ -174,7 +178,7 @@ def is_short() -> bool:
 
 
 def refused(error: Exception) -> str:
-    """What the system does not give, empty where this is no such error."""
+    """Returns the resource that the system refused, or an empty string for other errors."""
     if is_starved(error):
         return "it has no more memory"
     if isinstance(error, OSError) and error.errno in _REFUSED:
@@ -185,7 +189,7 @@ def refused(error: Exception) -> str:
 
 
 def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
-    """What to say of the pass or the rule (`kind`) called `name`, which raised."""
+    """Returns the error for a pass or rule (`kind`) called `name` that raised `error`."""
     whose = "ONNXOPT_DEBUG=1 shows the traceback" if line_of(error) else "report it"
     return PassError(
         f"{what}: {told(error)}", f"this is a bug in the {kind}; go on without it by --disable {name}, and {whose}"
@@ -193,22 +197,24 @@ def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
 
 
 def told(error: BaseException) -> str:
-    """`KeyError: 'x' (passes.py:12)`: in one line, with the place, if it is in somebody else's code."""
+    """Returns `KeyError: 'x' (passes.py:12)`: an error in one line, with its place in foreign code."""
     where = line_of(error)
     return f"{type(error).__name__}: {in_a_line(error)}" + (f" ({where})" if where else "")
 
 
 def in_a_line(error: BaseException) -> str:
-    """What it says, which may take lines, or fail."""
+    """Returns the message of an error in one line, also if it has many lines or cannot be made."""
     try:
         return " ".join(str(error).split())
     except Exception:
-        return "it cannot say what"
+        return "its message cannot be made"
 
 
 def line_of(error: BaseException) -> str:
-    """`passes.py:12`: the innermost line on the way to it that is neither ours nor a library's; else empty. An
-    installed plugin lies where libraries do: theirs is the line if there is no other."""
+    """Returns `passes.py:12`, the innermost line outside onnxopt and libraries; empty if there is none.
+
+    An installed plugin lies among libraries: the line of a library is the answer if no other line exists.
+    """
     found, installed, tb = "", "", error.__traceback__
     while tb is not None:
         package = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
@@ -226,7 +232,7 @@ def line_of(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, ending: str = "") -> str:
-    """The hint for a name that does not exist: those like it, which end so, or what to say if there are none."""
+    """Returns a hint for an unknown name: similar names, each with `ending`; `otherwise` without similar names."""
     import difflib
 
     known = list(known)
@@ -235,7 +241,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str, ending: str = "") -
 
 
 def nearest_file(path: object, otherwise: str = "check the path") -> str:
-    """The hint for a file that does not exist: those of its kind that are called like it, in its folder."""
+    """Returns a hint for a missing file: files of the same folder and kind with similar names."""
     if any(c in str(path) for c in "*?["):
         from glob import iglob
 
@@ -257,7 +263,7 @@ def nearest_file(path: object, otherwise: str = "check the path") -> str:
 
 
 def inside(folder: object) -> str:
-    """The hint for a folder in the place of a model: the pattern for those in it, or in the folders below it."""
+    """Returns a hint for a folder in place of a model: a pattern for the models inside, or in the folders below."""
     import shlex
 
     try:
@@ -292,7 +298,7 @@ def few(names: Sequence[str], shown: int = 3) -> str:
 
 
 def unreadable(path: object, error: Exception) -> ModelError:
-    """What to say of a file that cannot be opened, or parsed."""
+    """Returns the error for a file that cannot be opened or parsed."""
     if isinstance(error, FileNotFoundError):
         hint = "only `onnxopt optimize` reads stdin" if str(path) == "-" else nearest_file(path)
         return ModelError(f"{path}: no such file", hint)
@@ -305,26 +311,30 @@ def unreadable(path: object, error: Exception) -> ModelError:
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raises ModelError for a pipe or a device, which gives its bytes once, or without an end: a model is read again by
-    other processes, for whom /dev/stdin is something else."""
+    """Raise ModelError for a pipe or a device: its bytes can be read once, or never end.
+
+    Several processes read a model, and /dev/stdin differs in each.
+    """
     if str(path).startswith(_OF_A_PROCESS) or (path.exists() and not (path.is_file() or path.is_dir())):
         hint = "copy the model into a file; `onnxopt optimize - OUT` reads stdin"
         raise ModelError(f"{path} is a pipe or a device, not a file", hint)
 
 
 def plain(path: str, flags: int) -> int:
-    """An `opener` for `open`. Raises OSError for what became a pipe or a device since somebody looked: one would be
-    waited for, the other has no end."""
+    """Opener for `open` that raises OSError for a file replaced by a pipe or a device since the last look.
+
+    Opening a pipe waits for a writer, and a device may never end.
+    """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
-    if not (S_ISREG(mode) or S_ISDIR(mode)):  # of a folder `open` says it
+    if not (S_ISREG(mode) or S_ISDIR(mode)):  # `open` itself refuses a folder
         os.close(descriptor)
         raise OSError(errno.ESPIPE, "it is a pipe or a device, not a file", path)
     return descriptor
 
 
 def _kind_of(path: object) -> str:
-    """The hint for a file that is no protobuf, by its first bytes."""
+    """Returns a hint for a file that is no protobuf, from its first bytes."""
     first = b""
     if os.path.isfile(str(path)):
         with suppress(OSError), open(str(path), "rb") as f:
@@ -339,12 +349,12 @@ def _kind_of(path: object) -> str:
 
 
 def unwritable(path: object, error: OSError, hint: str) -> WriteError:
-    """What to say of a file or folder that cannot be written; `hint` where the system does not say more."""
+    """Returns the error for a file or folder that cannot be written; `hint` if the system names no reason."""
     return WriteError(f"cannot write {path}: {error.strerror or error}", _REMEDIES.get(error.errno or 0, hint))
 
 
 def file_path(model: object) -> Path:
-    """Where a model is. Raises UsageError for what is no path."""
+    """Returns the path of a model. Raises UsageError for other types."""
     if not isinstance(model, (str, os.PathLike)):
         hint = "onnx.save writes a ModelProto to a file"
         if isinstance(model, (bytes, bytearray, memoryview)):

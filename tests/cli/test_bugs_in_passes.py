@@ -186,9 +186,9 @@ _SKIP = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
     [
         (HEAD + RULE.format(body="import pytest; pytest.fail('no')"), 4, "Tanh -> t: Failed: no (mine.py:6)"),
         (HEAD + RULE.format(body="raise SystemExit(0)"), 4, "rule bad failed at Tanh -> t: SystemExit: 0 (mine.py:6)"),
-        (HEAD + _SILENT + GRAPH.format(body="raise Silent"), 4, "main: Silent: it cannot say what (mi"),
+        (HEAD + _SILENT + GRAPH.format(body="raise Silent"), 4, "main: Silent: its message cannot be made (mi"),
         (_SKIP, 2, "error: mine.py cannot be imported: Skipped: not here (mine.py:2)"),
-        (_SILENT + "raise Silent", 2, "mine.py cannot be imported: Silent: it cannot say what (mine"),
+        (_SILENT + "raise Silent", 2, "mine.py cannot be imported: Silent: its message cannot be made (mine"),
     ],
 )
 def test_of_what_is_no_exception_of_a_common_kind(run: Run, plugin: Path, text: str, code: int, says: str) -> None:
