@@ -5,6 +5,7 @@ Rules query a set instead of listing operators, and so cover operators added to 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
 # Form and traits of each operator of the default domain, a line for each. Tests check the table by execution.
@@ -238,27 +239,25 @@ SequenceMap         body results
 """
 
 FORMS: Final[dict[str, str]] = {}
-TRAITS: Final[dict[str, frozenset[str]]] = {}
+_SETS: Final[defaultdict[str, set[str]]] = defaultdict(set)  # the operators of each form and with each trait
+_IMPLIED: Final = {"linear": "positive", "fraction": "nonnegative"}
 for _line in filter(None, _FORMS.splitlines()):
     _op, _form, *_traits = _line.split()
     FORMS[_op] = _form
-    _more = [implied for trait, implied in (("linear", "positive"), ("fraction", "nonnegative")) if trait in _traits]
-    TRAITS[_op] = frozenset((*_traits, *_more))
-
-
-# Properties of ONNX operators, as sets derived from `table.py`.
-#
-# Rules query a property instead of listing operators, and so cover operators added to the table later.
+    for _word in (_form, *_traits):
+        _SETS[_word].add(_op)
+        if _word in _IMPLIED:
+            _SETS[_IMPLIED[_word]].add(_op)
 
 
 def of_form(*forms: str) -> frozenset[str]:
     """Return the operators of these forms."""
-    return frozenset(op for op, form in FORMS.items() if form in forms)
+    return frozenset().union(*(_SETS[form] for form in forms))
 
 
 def with_trait(trait: str) -> frozenset[str]:
     """Return the operators with a trait."""
-    return frozenset(op for op, traits in TRAITS.items() if trait in traits)
+    return frozenset(_SETS[trait])
 
 
 ARITHMETIC: Final = with_trait("arithmetic")
@@ -328,7 +327,6 @@ __all__ = [
     "REDUCTIONS",
     "SAME_ORDER",
     "TELLS_ZERO",
-    "TRAITS",
     "UNARY",
     "VARIADIC",
     "broadcasts",

@@ -29,7 +29,6 @@ from onnxopt.operators import (
     PICKS,
     SAME_ORDER,
     TELLS_ZERO,
-    TRAITS,
     UNARY,
     VARIADIC,
     broadcasts,
@@ -277,5 +276,5 @@ def test_operators_broadcast_from_an_opset_on() -> None:
 
 
 def test_an_operator_has_the_traits_of_its_form() -> None:
-    assert "positive" in TRAITS["Transpose"], "what is linear has it, too"
+    assert "Transpose" in HOMOGENEOUS, "what is linear has it, too"
     assert UNARY | {"Identity"} == IN_PLACE
