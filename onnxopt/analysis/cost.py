@@ -120,7 +120,7 @@ class _Size:
 
 
 def _first(node: Node) -> Value | None:
-    return next((v for v in node.outputs if v is not None), None)
+    return next(iter(node.results), None)
 
 
 def _macs(node: Node, size: _Size) -> int:

@@ -35,7 +35,7 @@ def in_bodies(model: Model) -> dict[str, list[Value]]:
 
 def _own_values(scope: Graph) -> Iterator[Value]:
     yield from (*scope.inputs, *(v for v in scope.initializers.values() if not v.is_input))
-    yield from (v for node in scope for v in node.outputs if v is not None)
+    yield from (v for node in scope for v in node.results)
 
 
 def the_one(model: Model, name: str, candidates: list[Value]) -> Value:
@@ -244,7 +244,7 @@ def _find(model: Model, values: dict[str, Value], names: Iterable[str]) -> list[
 def _near(model: Model, values: Sequence[str], name: str) -> str:
     for scope in model.scopes():
         for node in scope:
-            results = [v.name for v in node.outputs if v is not None]
+            results = [v.name for v in node.results]
             if not scope.root.is_function and node.name == name:
                 return f"it is a node, which computes {' and '.join(f'`{n}`' for n in results)}"
             if name in results:
@@ -262,7 +262,7 @@ def _computed(model: Model, given: set[Value]) -> set[Value]:
     known = set(given)
     for node in model.graph:
         if all(v in known or is_stored(v) for v in reads(node)):
-            known.update(v for v in node.outputs if v is not None)
+            known.update(node.results)
     return known
 
 

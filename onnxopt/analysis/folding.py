@@ -27,7 +27,7 @@ class Once:
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
         """Return the results of `kernels.evaluate`, cached."""
-        if all(v is None or len(v.users) < 2 for v in node.inputs):
+        if all(len(v.users) < 2 for v in node.operands):
             return kernels.evaluate(node, inputs, opset)
         call = node.op, tuple(node.inputs), len(node.outputs), attribute_bytes(node.proto)
         results = self._results.get(call) or kernels.evaluate(node, inputs, opset)
@@ -67,7 +67,7 @@ def worth_running(
     wanted: list[Value] = []
     read: set[Value | None] = set()
     for node in reversed(nodes):
-        found = [v for v in node.outputs if v is not None and is_read(v, inside, stays)]
+        found = [v for v in node.results if is_read(v, inside, stays)]
         if found and is_too_large(node, found):
             stays.add(node)
             found = []

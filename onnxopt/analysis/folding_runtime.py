@@ -108,10 +108,10 @@ def of_known_size(nodes: Sequence[Node]) -> dict[Node, None]:
     waiting: set[Value] = set()
     found: dict[Node, None] = {}
     for node in nodes:
-        if is_harmless(node) and not any(v in waiting for v in node.inputs if v is not None):
+        if is_harmless(node) and not any(v in waiting for v in node.operands):
             found[node] = None
         else:
-            waiting.update(v for v in node.outputs if v is not None)
+            waiting.update(node.results)
     return found
 
 
@@ -144,7 +144,7 @@ def _model(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wa
     for domain, version in (graph.root.opsets or graph.model.opsets).items():
         model.opset_import.add(domain=domain, version=version)
     model.graph.name = "constants"
-    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None)
+    read = dict.fromkeys(v for n in nodes for v in n.operands)
     model.graph.initializer.extend(array_to_tensor(known[v], v.name) for v in read if v in known)
     for node in nodes:
         write_names(node)

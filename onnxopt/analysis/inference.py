@@ -87,7 +87,7 @@ def forget_shape(kind: TypeProto) -> None:
 _OTHER: Final = "types of values that are no tensors"
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices read by inference.
-_DATA_UP_TO: Final = 4096
+DATA_UP_TO: Final = 4096
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 
 
@@ -148,7 +148,7 @@ def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] 
     with hidden(model) as misread:
         proto = _skeleton(model, nodes, like)
     inside = set(nodes) if misread else ()
-    _tell(proto.graph, [_fact(v) for n in misread if n in inside for v in n.outputs if v is not None and v.dtype])
+    _tell(proto.graph, [_fact(v) for n in misread if n in inside for v in n.results if v.dtype])
     return proto
 
 
@@ -185,7 +185,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
     outputs = graph.outputs
     if len(nodes) < graph.size:
         inside = set(nodes)
-        inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.inputs if v is not None), like.values())
+        inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.operands), like.values())
         read = dict.fromkeys(v for v in inputs if v.producer not in inside)
         made = [v for v in read if v.producer is not None]
         target.input.extend(_fact(v) for v in made if not v.constant)
@@ -218,7 +218,7 @@ def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:
 def _add_constant(target: GraphProto, value: Value) -> None:
     """Add a constant with its data if it may hold sizes or axes, else type and dims only."""
     data_type, dims = value.constant_type()
-    if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
+    if value.constant and tensor_bytes(data_type, dims) <= DATA_UP_TO:
         stored = value.producer is None
         tensor = value.whole_tensor() if stored else array_to_tensor(value.array, value.name)
         copy = target.initializer.add()
@@ -261,9 +261,9 @@ def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], calle
         op = node.op
         schema = schemas[op]
         if schema is None:
-            opaque.update((v.name, v) for v in node.outputs if v is not None)
+            opaque.update((v.name, v) for v in node.results)
             if op in called:
-                followed.update(v.name for v in node.outputs if v is not None)
+                followed.update(v.name for v in node.results)
         elif op.startswith("ai.onnx.ml::"):
             target.value_info.extend(_declared(node, schema))
     if opaque:
@@ -321,7 +321,7 @@ def downstream(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[N
     while level:
         level = [n for n in dict.fromkeys(level) if n not in reached and vague.is_in(n)]
         reached.update(level)
-        level = [n for m in level for v in m.outputs if v is not None for n in v.users]
+        level = [n for m in level for v in m.results for n in v.users]
     return _open(graph, reached)
 
 

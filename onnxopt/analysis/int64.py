@@ -76,7 +76,7 @@ def int64_values(model: Model) -> Iterator[Value]:
         if not scope.root.is_function:
             yield from (v for v in scope.inputs if is_int64(v))
             yield from (v for v in scope.initializers.values() if not v.is_input and is_int64(v))
-            yield from (v for node in scope for v in node.outputs if v is not None and is_int64(v))
+            yield from (v for node in scope for v in node.results if is_int64(v))
 
 
 class Groups:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.inference import DATA_UP_TO
 from onnxopt.analysis.loading_types import (
     as_given,
     content,
@@ -25,7 +26,7 @@ from onnxopt.analysis.loading_types import (
     seen_by,
     with_numbers,
 )
-from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
+from onnxopt.analysis.types import NOTHING, Known
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW
@@ -210,7 +211,7 @@ class Loading:
         if is_in_body(node) or has_to_agree(node):
             return True
         asks = self._far > 0 or self._wary
-        return asks and not self.watched.isdisjoint(v for v in node.outputs if v is not None)
+        return asks and not self.watched.isdisjoint(node.results)
 
     def _is_read_there(self, value: Value, readers: Iterable[Node], *, constant: bool) -> bool:
         """Whether a value, or a value computed only from it and constants, is read by a watched node."""
@@ -220,8 +221,8 @@ class Loading:
             if self._is_watched(node):
                 return True
             self.left -= 1
-            if constant and all(v is None or v.constant or v in known for v in node.inputs):
-                new = {v for v in node.outputs if v is not None} - known
+            if constant and all(v.constant or v in known for v in node.operands):
+                new = set(node.results) - known
                 known |= new
                 stack += [user for v in new for user in v.users]
         return False
@@ -259,4 +260,4 @@ def _takers(value: Value) -> list[Node]:
 
 
 def _unshaped(node: Node) -> dict[Value, Known]:
-    return {v: of_any_shape(v) for v in node.inputs if v is not None and not v.constant}
+    return {v: of_any_shape(v) for v in node.operands if not v.constant}

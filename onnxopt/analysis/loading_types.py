@@ -9,7 +9,9 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
+from onnxopt.analysis.inference import DATA_UP_TO
+from onnxopt.analysis.shapes.sizes import agreed
+from onnxopt.analysis.types import NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value
@@ -153,7 +155,7 @@ def _says_more(found: Known, dims: Shape | None) -> bool:
 
 def seen_by(node: Node, inside: MutableMapping[Value, Known]) -> MutableMapping[Value, Known]:
     """Return the part of the known facts visible to a node: sizes are not followed into a body."""
-    told = [v for v in node.inputs if v is not None and v.graph is not node.graph]
+    told = [v for v in node.operands if v.graph is not node.graph]
     hidden = {v: (inside[v][0], None) for v in told if v in inside and inside[v][1] is not None}
     return ChainMap(hidden, inside) if hidden else inside
 
@@ -313,7 +315,7 @@ def _joined(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
         first, *others = (dims_of(v, given) for v in branches)
         for dims in others:
             if not has_to_agree(node):
-                first = types.agreed(first, dims)
+                first = agreed(first, dims)
             elif first is None or dims is None:
                 first = dims if first is None else first
             elif len(first) != len(dims) or any(_differ(a, b) for a, b in zip(first, dims)):

@@ -18,6 +18,7 @@ from onnxopt.analysis.loading_types import (
     of_any_shape,
     with_numbers,
 )
+from onnxopt.analysis.shapes.sizes import agreed
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -45,7 +46,7 @@ def _annotations(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:
         infos += zip(scope.inputs, scope.proto.input)
     inside = {info.name: info for info in scope.proto.value_info}
     for node in scope if inside else ():
-        infos += [(v, inside[v.name]) for v in node.outputs if v is not None and v.name in inside]
+        infos += [(v, inside[v.name]) for v in node.results if v.name in inside]
     for v, info in infos:
         yield v, tensor_type(info.type)[1]
     for owner in scope.owners:
@@ -56,7 +57,7 @@ def _given_out(owner: Node) -> list[Shape | None]:
     """Return the shapes declared in the bodies of an If, Loop or Scan for the outputs."""
     first, *others = [[tensor_type(o.type)[1] for o in body.proto.output] for body in owner.bodies.values()]
     if owner.op == "If":
-        return [types.agreed(a, b) for other in others for a, b in zip(first, other)]
+        return [agreed(a, b) for other in others for a, b in zip(first, other)]
     if owner.op == "Loop":
         carried = max(len(owner.inputs) - _CARRIED, 0)
         return [None] * carried + [_collected(dims, 0) for dims in first[1 + carried :]]
@@ -93,8 +94,8 @@ def watch(model: Model, loading: Loading) -> None:
         return
     order = [n for scope in model.scopes() if scope.owner is None for n in _in_order(scope)]
     bodies = [n for n in order if is_in_body(n)]
-    read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
-    loading.watched = {v for n in misled for v in n.outputs if v is not None}
+    read = {v for n in bodies for v in n.operands if v.graph.owner is None and not v.constant}
+    loading.watched = {v for n in misled for v in n.results}
     _watch_before(misled, loading.watched, lambda v: True)
     refused = Loading(loading.left).refuses(
         dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
@@ -138,7 +139,7 @@ def _leads_there(annotated: Mapping[Value, Shape], read: Set[Value], bodies: Ite
     """Whether a value in these bodies, or upstream of `read`, has a declared shape."""
     if not annotated:
         return False
-    leading = {v for n in bodies for v in n.outputs if v is not None} | read
+    leading = {v for n in bodies for v in n.results} | read
     _watch_before([v.producer for v in read if v.producer is not None], leading, lambda v: True)
     return not leading.isdisjoint(annotated)
 
@@ -147,7 +148,7 @@ def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value
     """Watch the upstream values of these nodes, as long as `leads` holds."""
     stack = list(nodes)
     while stack:
-        more = {v for v in stack.pop().inputs if v is not None and v not in watched and leads(v)}
+        more = {v for v in stack.pop().operands if v not in watched and leads(v)}
         watched |= more
         stack += [v.producer for v in more if v.producer is not None]
 

@@ -185,7 +185,7 @@ def conjuncts(condition: Value, body: Graph) -> list[Value]:
     while stack and len(found) < _MAX_TERMS:
         node = stack[-1].producer
         if node is not None and node.op == "And" and node.graph is body:
-            stack[-1:] = [v for v in node.inputs if v is not None]
+            stack[-1:] = node.operands
         else:
             found.append(stack.pop())
     return [*found, *stack]

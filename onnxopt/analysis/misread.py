@@ -128,7 +128,7 @@ def pads_undilated(pool: Node) -> bool:
 
 @_register(_MISREAD, "Range")
 def _counts_floats(counted: Node, opset: int) -> bool:
-    return any(v is not None and v.constant and v.constant_type()[0] in FLOATS for v in counted.inputs)
+    return any(v.constant and v.constant_type()[0] in FLOATS for v in counted.operands)
 
 
 @_register(_MISREAD, "Resize")

@@ -172,7 +172,7 @@ def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
     if shape is None or len(along) != 1:
         return None, None
     axis = along[0] + len(shape) - factor.ndim
-    read = next((types.shape(v) for v in node.inputs if v is not None and not v.constant), None)
+    read = next((types.shape(v) for v in node.operands if not v.constant), None)
     if read is None or read[axis] != factor.size:  # it may widen the scaled value
         return None, None
     return axis, factor.reshape(-1)

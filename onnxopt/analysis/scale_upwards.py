@@ -230,7 +230,7 @@ def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
 
 
 def is_quantized(node: Node) -> bool:
-    return any(v is not None and v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.inputs)
+    return any(v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.operands)
 
 
 def _into_matmul(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
@@ -269,7 +269,7 @@ def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
             return None
     elif factor.ndim > 1 or (factor.ndim and node.attr("axis") != -1):
         return None  # a scale of higher rank would be as large as the scaled value
-    if len([v for v in node.outputs if v is not None]) > 1:
+    if len(node.results) > 1:
         return None
     parts = [into(node, 1, factor)]
     if node.input(2) is not None:
@@ -335,7 +335,7 @@ def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
 
 
 def _parts(split: Node) -> list[Value]:
-    return [v for v in split.outputs if v is not None and v.is_used]
+    return [v for v in split.results if v.is_used]
 
 
 def readers_of(value: Value) -> int:

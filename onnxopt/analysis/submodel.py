@@ -45,11 +45,11 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
 
 def reads(node: Node) -> Iterable[Value]:
     """Yield the values read by a node: its inputs, then outer values read or output by its bodies."""
-    yield from (v for v in node.inputs if v is not None)
+    yield from node.operands
     for body in node.bodies.values():
         inner = {body: None} | {b: None for n in body.walk() for b in n.bodies.values()}
         for n in body.walk():
-            yield from (v for v in n.inputs if v is not None and v.graph not in inner)
+            yield from (v for v in n.operands if v.graph not in inner)
         yield from (v for b in inner for v in b.outputs if v.graph not in inner)
 
 
@@ -98,7 +98,7 @@ def submodel(
         target.MergeFrom(GraphProto(**fields(graph.proto, only=("name", "doc_string", "metadata_props"))))
     target.name = name or target.name
     _add_nodes(target, graph, nodes, given)
-    made = {v.name for node in nodes for v in node.outputs if v is not None and v not in given}
+    made = {v.name for node in nodes for v in node.results if v not in given}
     stored = {v: None for v in (*read, *constants, *outputs) if is_stored(v) and v.name not in made}
     _add_annotations(target, graph, made | {v.name for v in (*given, *stored)}, stored)
     border = _Border(graph)

@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 from onnx.defs import OpSchema
 
 from onnxopt.analysis.inference import (
+    DATA_UP_TO,
     Vagueness,
     downstream,
     infer_nodes,
@@ -35,7 +36,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.proto.messages import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
+from onnxopt.proto.messages import array_to_tensor, body_graphs, tensor_bytes, tensor_type, tensor_type_proto
 
 # -- results of an inference run -------------------------------------------------------------------------------
 
@@ -81,7 +82,9 @@ def _infer(model: Model, part: list[Node]) -> list[Value]:
     like = typed_alike(model.graph, part)
     inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like)
     if inferred is None:
-        _read_inputs(model.graph, skeleton(model, ()).graph.input)
+        types = {i.name: tensor_type(i.type) for i in skeleton(model, ()).graph.input}
+        for value in model.graph.inputs:
+            value.dtype, value.shape = types.get(value.name, (value.dtype, value.shape))
         return []
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
     own = {as_symbol(name) for name in given if name}
@@ -107,13 +110,18 @@ class _Facts:
         """Add the results. Returns the values with more precise types, if the nodes are not the whole graph."""
         again = model.is_vague  # the last run left something unknown
         partial = len(nodes) < model.graph.size
-        untyped = [v for n in nodes for v in n.outputs if v is not None and not v.dtype] if partial else []
+        untyped = [v for n in nodes for v in n.results if not v.dtype] if partial else []
         self._read(model.graph, nodes, proto)
         vague = Vagueness()
         model.is_vague = self.open or any(vague.has(dims) for _, dims in self.found)
         model.is_vague |= again and partial  # the rest is unchanged
+        better = [v for v in untyped if v.dtype] + self._learn_found(again, partial)
+        return better + self._rename(model.graph) if self.same and partial else better
+
+    def _learn_found(self, again: bool, partial: bool) -> list[Value]:
+        """Store the found shapes as facts. Returns the values with more precise shapes, if `partial`."""
         best: dict[Shape, Shape] = {}
-        better = [v for v in untyped if v.dtype]
+        better = []
         for value, dims in self.found:
             known = best.get(dims)
             if known is None:
@@ -122,8 +130,6 @@ class _Facts:
                 if partial:
                     better.append(value)
                 learn(value, known, again and not value.unasked, renamed=True)
-        if self.same and partial:
-            better += self._rename(model.graph)
         return better
 
     def _rename(self, graph: Graph) -> list[Value]:
@@ -140,18 +146,10 @@ class _Facts:
         return renamed
 
     def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
-        by_name: dict[str, tuple[int, Shape | None]] = {}
-        decoded: dict[bytes, tuple[int, Shape | None]] = {}  # cached: a network has few different types
-        for info in (*proto.input, *proto.value_info, *proto.output):
-            key = info.type.SerializeToString()
-            if key not in decoded:
-                decoded[key] = self._decoded(info.type)
-            data_type, dims = decoded[key]
-            if data_type and (dims is not None or info.name not in by_name):
-                by_name[info.name] = data_type, dims
+        by_name = self._by_name(proto)
         everywhere = graph.owner is None
         merged: dict[tuple[Shape | None, Shape | None], Shape | None] = {}
-        for value in (*graph.inputs, *(v for n in nodes for v in n.outputs if v is not None)):
+        for value in itertools.chain(graph.inputs, *(n.results for n in nodes)):
             data_type, dims = by_name.get(self.like.get(value, value).name, (0, None))
             value.dtype = value.dtype or data_type
             pair = value.shape, dims
@@ -164,9 +162,22 @@ class _Facts:
                 self.open = True
         if graph.owners:
             for node, copy in zip(nodes, proto.node):
-                for a in copy.attribute[:]:
-                    if a.name in node.bodies:
-                        self._read(node.bodies[a.name], node.bodies[a.name], a.g)
+                for name, body in body_graphs(copy):
+                    if name in node.bodies:
+                        self._read(node.bodies[name], node.bodies[name], body)
+
+    def _by_name(self, proto: GraphProto) -> dict[str, tuple[int, Shape | None]]:
+        """Return the inferred types by name."""
+        found: dict[str, tuple[int, Shape | None]] = {}
+        decoded: dict[bytes, tuple[int, Shape | None]] = {}  # cached: a network has few different types
+        for info in (*proto.input, *proto.value_info, *proto.output):
+            key = info.type.SerializeToString()
+            if key not in decoded:
+                decoded[key] = self._decoded(info.type)
+            data_type, dims = decoded[key]
+            if data_type and (dims is not None or info.name not in found):
+                found[info.name] = data_type, dims
+        return found
 
     def _decoded(self, kind: TypeProto) -> tuple[int, Shape | None]:
         """Return (element type, shape), with invented names made unique to this run."""
@@ -209,27 +220,11 @@ class _Facts:
         return dim
 
 
-def _read_inputs(graph: Graph, infos: Iterable[ValueInfoProto]) -> None:
-    types = {i.name: tensor_type(i.type) for i in infos}
-    for value in graph.inputs:
-        if value.name in types:
-            value.dtype, value.shape = types[value.name]
+# -- facts on demand ----
 
-
-# -- facts on demand -------------------------------------------------------------------------------------------
-
-DATA_UP_TO: Final = 4096  # bytes; larger constants are no shapes, axes or indices
 Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
 Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
-D = TypeVar("D")
 NOTHING: Final[Mapping[Value, Known]] = MappingProxyType({})
-
-
-def agreed(a: Sequence[D] | None, b: Sequence[D] | None) -> tuple[D | None, ...] | None:
-    """Return the dims equal in both shapes (None elsewhere), or None if the ranks differ."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else None for x, y in zip(a, b))
 
 
 def dtype(value: Value) -> int:
@@ -279,7 +274,7 @@ def foresee(nodes: Iterable[Node], values: Sequence[Value]) -> list[tuple[int, S
 
     Stores no facts, so that a check does not influence later decisions.
     """
-    made = [v for node in nodes for v in node.outputs if v is not None]
+    made = [v for node in nodes for v in node.results]
     before = [(v.dtype, v.shape, v.unasked) for v in made]
     models = {v.graph.model for v in values}
     flags = [(model, model.inference_allowed, model.is_vague) for model in models]
@@ -336,8 +331,7 @@ def _find_out(value: Value) -> None:
 def _infer_once(model: Model) -> None:
     if model.inference_allowed and model.inferred_version != model.version:
         model.inference_allowed = False
-        infer(model)
-        model.inferred_version = model.version
+        update(model)
 
 
 def _infer_made(value: Value) -> None:
@@ -346,7 +340,7 @@ def _infer_made(value: Value) -> None:
     while stack:
         asked = stack[-1]
         node = asked.producer
-        waiting = [v for v in node.inputs if v is not None and v.unasked and v is not asked] if node is not None else []
+        waiting = [v for v in node.operands if v.unasked and v is not asked] if node is not None else []
         if waiting and asked.unasked:
             asked.unasked = False
             stack += waiting
@@ -362,35 +356,39 @@ def as_call(node: Node, given: Mapping[Value, Known] = NOTHING) -> Call | None:
 
     None if inference is impossible.
     """
-    graph = next((v.graph for v in node.outputs if v is not None), None)
+    graph = _graph_of(node)
     schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
     if graph is None or schema is None or node.bodies or node.has_references:
         return None
-    names = ["" if v is None else f"i{i}" for i, v in enumerate(node.inputs)]
-    kinds: dict[str, TypeProto] = {}
-    data: dict[str, TensorProto] = {}
-    for name, v in zip(names, node.inputs):
-        if v is None:
-            continue
-        if v in given:
-            kinds[name], tensor = given[v]
-            if tensor is not None:
-                data[name] = tensor
-            continue
-        kind = dtype(v)
-        if not kind:
-            return None
-        kinds[name] = tensor_type_proto(kind, shape(v))
-        if v.constant and tensor_bytes(*v.constant_type()) <= DATA_UP_TO:
-            data[name] = array_to_tensor(v.array, name)
+    known = {f"i{i}": _known(v, given) for i, v in enumerate(node.inputs) if v is not None}
+    kinds = {name: found[0] for name, found in known.items() if found is not None}
+    data = {name: found[1] for name, found in known.items() if found is not None and found[1] is not None}
+    if len(kinds) < len(known):
+        return None
     proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
-    proto.input.extend(names)
+    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
     return schema, proto, kinds, data, graph.opset(node.domain)
 
 
+def _graph_of(node: Node) -> Graph | None:
+    """Return the graph of a node, which may be new."""
+    return next((v.graph for v in node.results), None)
+
+
+def _known(value: Value, given: Mapping[Value, Known]) -> Known | None:
+    if value in given:
+        return given[value]
+    kind = dtype(value)
+    small = value.constant and tensor_bytes(*value.constant_type()) <= DATA_UP_TO
+    return (
+        (tensor_type_proto(kind, shape(value)), array_to_tensor(value.array, "") if small else None) if kind else None
+    )
+
+
 def infer_node(node: Node) -> None:
-    graph = next((v.graph for v in node.outputs if v is not None), None)
+    """Infer the types of the results by the operator alone."""
+    graph = _graph_of(node)
     if graph is None or node.op == "Constant" or is_misread(node, graph.opset()):
         return
     call = as_call(node)
@@ -400,4 +398,4 @@ def infer_node(node: Node) -> None:
             kind, dims = tensor_type(found[f"o{i}"])
             v.dtype = v.dtype or kind
             v.shape = v.shape if v.shape is not None else dims
-            graph.model.is_vague = graph.model.is_vague or dims is None or None in dims  # inference may know more
+            graph.model.is_vague |= dims is None or None in dims  # inference may know more

@@ -182,6 +182,16 @@ class Node:
         return sorted(self._places.get(value, ()))
 
     @property
+    def operands(self) -> list[Value]:
+        """The inputs that are present."""
+        return [v for v in self.inputs if v is not None]
+
+    @property
+    def results(self) -> list[Value]:
+        """The outputs that are present."""
+        return [v for v in self.outputs if v is not None]
+
+    @property
     def is_used(self) -> bool:
         """Whether any output is read or is a graph output."""
         for v in self.outputs:

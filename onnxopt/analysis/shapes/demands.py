@@ -78,7 +78,7 @@ def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
     """Return (additional axes of the result, required lower bound of the rank of `value`), or None if unknown."""
     op, places = node.op, node.places(value)
     if op in MULTIDIRECTIONAL:
-        others = [types.rank(v) for v in node.inputs if v is not None and v is not value]
+        others = [types.rank(v) for v in node.operands if v is not value]
         known = [r for r in others if r is not None]
         return (0, max(known, default=-1)) if len(known) == len(others) else None
     if places != [0]:

@@ -8,6 +8,7 @@ from onnxopt.analysis.shapes.sizes import (
     LARGEST,
     Dims,
     Found,
+    agreed,
     axes_of,
     axis_of,
     broadcast,
@@ -30,7 +31,6 @@ from onnxopt.analysis.shapes.symbolic import (
     quotient,
     vanishes_with,
 )
-from onnxopt.analysis.types import agreed
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value

@@ -46,7 +46,7 @@ def _first(s: ShapeData, n: Node) -> Found | None:
 
 @shape_rule(*BROADCASTING)
 def _like_inputs(s: ShapeData, n: Node) -> Found | None:
-    shapes = [s.dims_of(v) for v in n.inputs if v is not None]
+    shapes = [s.dims_of(v) for v in n.operands]
     found = broadcast(shapes) if shapes else None
     # For a larger slope runtimes infer another shape than they compute, and would reject rewrites based on the true
     # one.

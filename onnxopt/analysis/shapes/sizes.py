@@ -55,6 +55,16 @@ def where_known(function: Callable[..., Any], *arrays: Array) -> Array:
     return elementwise(lambda *elements: None if None in elements else function(*elements), *arrays)
 
 
+D = TypeVar("D")
+
+
+def agreed(a: Sequence[D] | None, b: Sequence[D] | None) -> tuple[D | None, ...] | None:
+    """Return the dims equal in both shapes (None elsewhere), or None if the ranks differ."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b))
+
+
 def broadcast(shapes: list[Dims]) -> Found:
     """Return the shape of an elementwise result; None for a dim that may be either of two symbols.
 

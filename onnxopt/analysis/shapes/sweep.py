@@ -185,7 +185,7 @@ class ShapeData:
             clean = when >= graph.model.marked.get(node, 0) and self._other.isdisjoint(node.inputs)
             if clean and facts == _facts(node):
                 return
-            values = [v for v in node.outputs if v is not None]
+            values = node.results
             before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
             self._visit(node)
             for v, (dims, content) in zip(values, before):
