@@ -1,4 +1,4 @@
-"""Which axis of each value follows a dim of the inputs that becomes a symbol, and what is written so that it does."""
+"""The axis of each value that follows a dim of the inputs, once the dim becomes a symbol, and the changes for that."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, numpy_dtype
 
 _UNCOMPUTABLE: Final = (ArithmeticError, IndexError, TypeError, ValueError)
-_MAX_INDEX_BYTES: Final = 1 << 20  # bytes of indices, that are not looked at
+_MAX_INDEX_BYTES: Final = 1 << 20  # of integers that are computed
 _MOVING: Final = frozenset(("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"))
 
 
 class Carried(NamedTuple):
-    """The axis of a value that follows the dim: its places are `outer` times the dim times `inner` ones."""
+    """The axis of a value that follows the dim. Its size is `outer` times the dim times `inner`."""
 
     axis: int
     outer: Size = 1
@@ -37,10 +37,10 @@ Results = Sequence[Carried | None]
 
 
 class Carrier:
-    """The state of one conversion: `size` of the dim as it was, `symbol` as it becomes; `at`: the values that follow.
+    """The state of a conversion. `size`: the number before, `symbol`: the dim after. `at`: the values that follow.
 
-    `was`: shapes and sizes of the model as it was. `now`: the same where the dim is the symbol; what computes sizes
-    from a Shape follows by itself there.
+    `was`: shapes and sizes of the model before. `now`: shapes and sizes with the symbol; sizes computed from a Shape
+    follow without a change.
     """
 
     def __init__(self, model: Model, name: str, size: int, inputs: Mapping[Value, int]) -> None:
@@ -62,29 +62,29 @@ class Carrier:
             for body in node.bodies.values():
                 self._sweep(body)
 
-    # -- what follows ------------------------------------------------------------------------------------
+    # -- values that follow ------------------------------------------------------------------------------
 
     def follow(self, value: Value, carried: Carried) -> None:
-        """`value` follows along this axis."""
+        """Enter `value` as following along this axis."""
         dims = list(self.was.shape(value) or ())
         dims[carried.axis] = self.extent(carried)
         self.at[value] = carried
         self.now.dims[value] = tuple(dims)
-        if value in self.was.contents:  # as it was
+        if value in self.was.contents:  # numbers of the old size
             self.now.contents[value] = np.full(self.was.contents[value].shape, None, dtype=object)
 
     def extent(self, carried: Carried) -> Size:
         return carried.outer * self.symbol * carried.inner
 
     def dims(self, node: Node, value: Value | None) -> tuple[Size, ...]:
-        """The dims of a value as they were. Refuses a value of unknown rank."""
+        """Return the dims of a value before the conversion. Refuses a value of unknown rank."""
         found = self.was.shape(value)
         if found is None:
             self.refuse(node, "the rank of what it reads or makes is unknown")
         return found
 
     def has_symbol(self, value: Value | None) -> bool:
-        """Does a value hold sizes that follow?"""
+        """Return whether elements of a value are sizes that follow."""
         found = self.now.contents.get(value) if value is not None else None
         return found is not None and any(self.is_symbolic(e) for e in found.reshape(-1).tolist())
 
@@ -93,46 +93,62 @@ class Carrier:
         return any(name == self.name or (name.startswith("{") and self.name in name) for name in names)
 
     def computes_size(self, node: Node) -> bool:
-        """Is all that the node makes small integers, which follow by themselves where they should?"""
-        rule, operands = CONTENTS.get(node.op), [v for v in node.inputs if v is not None]
-        of_shape = node.op in ("Shape", "Size")
-        if rule is None or len(node.outputs) != 1 or node.outputs[0] is None:
+        """Return whether the node computes small integers from sizes: these follow without a change."""
+        if len(node.outputs) != 1 or node.outputs[0] is None or not self._reads_sizes(node):
             return False
-        if not of_shape and (any(v in self.at for v in operands) or not any(map(self.has_symbol, operands))):
-            return False
-        try:
-            if (dims := self.was.shape(node.output)) is not None:
-                self.now.dims.setdefault(node.output, dims)
-            made = rule(self.now, node)
-            content = made[0] if isinstance(made, list) else made
-        except _UNCOMPUTABLE:
-            content = None
-        is_open = content is not None and None in content.reshape(-1).tolist()
-        if content is None or (is_open and node.op not in _MOVING):  # what is not known there, is of another dim
+        content = self._content(node)
+        elements = [None] if content is None else content.reshape(-1).tolist()
+        if content is None or (None in elements and node.op not in _MOVING):  # an unknown size is of another dim
             return False
         self.now.contents[node.output] = content
-        if all(isinstance(e, int) for e in content.reshape(-1).tolist()):
+        if all(isinstance(e, int) for e in elements):
             self._known[node.output] = np.array(content.tolist(), numpy_dtype(types.dtype(node.output)))
         return True
 
+    def _reads_sizes(self, node: Node) -> bool:
+        if node.op in ("Shape", "Size"):
+            return True
+        operands = [v for v in node.inputs if v is not None]
+        return self.at.keys().isdisjoint(operands) and any(map(self.has_symbol, operands))
+
+    def _content(self, node: Node) -> Array | None:
+        """Return the elements of the result of `node`, as numbers and sizes with the symbol; None if unknown."""
+        rule, dims = CONTENTS.get(node.op), self.was.shape(node.output)
+        if rule is None:
+            return None
+        if dims is not None:
+            self.now.dims.setdefault(node.output, dims)
+        try:
+            made = rule(self.now, node)
+        except _UNCOMPUTABLE:
+            return None
+        return made[0] if isinstance(made, list) else made
+
     def evaluate(self, node: Node) -> None:
-        """Learn what a node makes of numbers that do not follow: indices, of positions."""
-        given = [self.numbers(v) for v in node.inputs if v is not None]
-        operands = [a for a in given if a is not None and element_kind(a) in "iub"]
-        if not given or len(operands) < len(given) or len(given) < len(node.inputs):
+        """Compute the integers of a node, such as indices of positions, if no operand follows."""
+        operands = [self._integers(v) for v in node.inputs]
+        given = [a for a in operands if a is not None]
+        if len(given) < len(operands) or all(v is not None and v.constant for v in node.inputs):
             return
-        if all(v is not None and v.constant for v in node.inputs) or result_bytes(node, operands) > _MAX_INDEX_BYTES:
+        if result_bytes(node, given) > _MAX_INDEX_BYTES:
             return
-        made = evaluate(node, operands, scope_of(node).opset(node.domain))
-        for v, array in zip(node.outputs, made or ()):
-            if v is not None:
-                self._known[v] = array
+        made = evaluate(node, given, scope_of(node).opset(node.domain))
+        self._known.update((v, array) for v, array in zip(node.outputs, made or ()) if v is not None)
+
+    def _integers(self, value: Value | None) -> Array | None:
+        found = self.numbers(value)
+        return found if found is not None and element_kind(found) in "iub" else None
 
     def numbers(self, value: Value | None) -> Array | None:
-        """What a value holds whatever the dim is, where that is known."""
+        """Return the elements of a value, if known and the same for each size of the dim."""
         if value is None:
             return None
         return value.array if value.constant else self._known.get(value)
+
+    def require(self, node: Node, condition: bool, why: str) -> None:
+        """Refuse the node unless `condition` is true."""
+        if not condition:
+            self.refuse(node, why)
 
     def refuse(self, node: Node, why: str) -> NoReturn:
         """Raises UsageError: the dim cannot follow behind this node."""
@@ -142,12 +158,19 @@ class Carrier:
             f"so {self.name!r} cannot become a symbol by rewriting: export the model with a dynamic dim",
         )
 
-    # -- what does not, and has to -----------------------------------------------------------------------
+    # -- operands that do not follow ---------------------------------------------------------------------
+
+    def meet(self, node: Node, axes: Mapping[int, int], carried: Carried, *, broadcasts: bool) -> None:
+        """Change the operands that do not follow: the size of operand `i` along `axes[i]` becomes that of `carried`."""
+        for index, axis in axes.items():
+            value = node.input(index)
+            if value is not None and value not in self.at:
+                self.match(node, index, carried._replace(axis=axis), broadcasts=broadcasts)
 
     def match(self, node: Node, index: int, carried: Carried, *, broadcasts: bool) -> None:
-        """Have operand `index`, which does not follow, meet what follows along `carried.axis`, an axis of this operand.
+        """Change operand `index`: the size along `carried.axis` becomes that of `carried`.
 
-        One place is broadcast; a repetition of the same numbers, as folding leaves, is read once and repeated.
+        A size of one is broadcast. A repetition of the same numbers, as folding makes, is read once and repeated.
         """
         value = node.inputs[index]
         assert value is not None
@@ -175,21 +198,27 @@ class Carrier:
         return scope_of(node).make("Slice", [value, start, end, at], before=node)
 
     def _is_alike(self, value: Value, axis: int, inner: int) -> bool:
-        """Are the numbers of all samples proven to be the same?"""
+        """Return whether the numbers of all samples are proven to be the same."""
         if value.constant:
             parts = np.split(value.array, self.size, axis)
             return all(p.tobytes() == parts[0].tobytes() for p in parts)
         made = value.producer
-        if made is None or inner != 1 or made.op not in ("Expand", "ConstantOfShape"):
+        if made is None or inner != 1:
             return False
-        given = self.was.shape(made.inputs[0]) if made.op == "Expand" else ()
-        place = axis + len(given) - len(self.was.shape(value) or ()) if given is not None else 0
-        return made.op == "ConstantOfShape" or (given is not None and (place < 0 or given[place] == 1))
+        return made.op == "ConstantOfShape" or (made.op == "Expand" and self._repeats(made, axis))
 
-    # -- sizes that are written --------------------------------------------------------------------------
+    def _repeats(self, expand: Node, axis: int) -> bool:
+        """Return whether an Expand repeats its operand along an axis of the result."""
+        given = self.was.shape(expand.inputs[0])
+        if given is None:
+            return False
+        place = axis + len(given) - len(self.was.shape(expand.output) or ())
+        return place < 0 or given[place] == 1
+
+    # -- sizes in operands -------------------------------------------------------------------------------
 
     def length(self) -> Value:
-        """A vector of one element: how long the dim is."""
+        """Return a vector with the size of the dim."""
         if self._length is None:
             source, axis = self._source
             dims = self.graph.make("Shape", [source], before=self.first)
@@ -198,7 +227,7 @@ class Carrier:
         return self._length
 
     def written(self, node: Node, carried: Carried) -> Value:
-        """A vector of one element: how many places there are along the axis."""
+        """Return a vector with the size along the axis."""
         factor = carried.outer * carried.inner
         if not isinstance(factor, int):
             self.refuse(node, f"its size along the axis of {self.name!r} hangs on other dims, too")
@@ -208,7 +237,7 @@ class Carrier:
         return scope_of(node).make("Mul", [self.length(), times], before=node)
 
     def rewrite(self, node: Node, index: int, sizes: Array, changed: Mapping[int, int | Carried]) -> None:
-        """Change elements of the sizes that operand `index` lists: numbers, or what is computed."""
+        """Change elements of the sizes in operand `index`, to numbers or to computed sizes."""
         value = node.inputs[index]
         assert value is not None
         numbers = [changed.get(i, e) for i, e in enumerate(sizes.tolist())]
@@ -228,7 +257,7 @@ class Carrier:
         node.set_input(index, scope_of(node).make("Concat", parts, before=node, axis=0))
 
     def sizes(self, node: Node, index: int) -> Array:
-        """The sizes that operand `index` lists, where the dim is a symbol; an unknown one is None."""
+        """Return the sizes in operand `index` with the symbol; an unknown size is None."""
         content = self.now.content(node.input(index))
         if content is None:
             self.refuse(node, "its sizes are computed of what is not known")
@@ -236,23 +265,23 @@ class Carrier:
 
 
 def places(carrier: Carrier, before: Sequence[Size], after: Sequence[Size], c: Carried) -> list[Carried]:
-    """Where the axis may be in a tensor of the same elements in the same order, best first.
+    """Return the axes that may hold the dim in a tensor of the same elements in the same order, best first.
 
-    The stride of the dim among the elements stays. One place alone is best, then the dim before what it is merged with;
-    the last axis holds features, and is the last that is taken.
+    The stride of the dim among the elements stays. The dim as an axis of its own is best, then the dim as the outer
+    part of an axis. The last axis holds features, and comes last.
     """
-    stride = c.inner * product(before[c.axis + 1 :])
+    stride, last = c.inner * product(before[c.axis + 1 :]), len(after) - 1
     found = []
     for axis, size in enumerate(after):
         inner = divide(stride, product(after[axis + 1 :]))
         outer = None if inner is None else divide(size, inner * carrier.size)
         if inner is not None and outer is not None:
             found.append(Carried(axis, outer, inner))
-    last = len(after) - 1
-    return sorted(
-        found,
-        key=lambda p: (not (p.outer == 1 and p.inner == 1), p.axis == last, p.outer != 1, abs(p.axis - c.axis), p.axis),
-    )
+
+    def order(p: Carried) -> tuple[object, ...]:
+        return p.outer != 1 or p.inner != 1, p.axis == last, p.outer != 1, abs(p.axis - c.axis), p.axis
+
+    return sorted(found, key=order)
 
 
 def scope_of(node: Node) -> Graph:
@@ -266,12 +295,12 @@ def rank(value: Value | None) -> int:
 
 
 def axis_in(node: Node, name: str, count: int, default: int = 0) -> int:
-    """The axis that an attribute names, of so many."""
+    """Return the axis in an attribute, of `count` axes."""
     return axis_of(int(node.attr(name, default)), count)
 
 
 def operand(node: Node, index: int) -> Value:
-    """An operand that the standard requires."""
+    """Return an operand that the standard requires."""
     value = node.inputs[index]
     assert value is not None
     return value

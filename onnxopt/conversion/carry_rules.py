@@ -1,5 +1,8 @@
-"""Where the axis that follows a dim is behind each operator: a rule gives its place in each result, and changes what
-holds the old size. Where an operator ties the places of the axis to one another, it is refused."""
+"""The axis that follows a dim behind each operator.
+
+A rule returns the axis in each result, and changes operands of the old size. It refuses an operator whose results
+depend on all places of the axis.
+"""
 
 from __future__ import annotations
 
@@ -27,87 +30,78 @@ from onnxopt.rewriting.axes import axes_of
 from onnxopt.rewriting.rule import listed_axes
 
 _LAST: Final = 1 << 10  # aligned at the last axis
+_TWICE: Final = "{!r} meets itself on two axes of its operands"
 Rule = Callable[[Carrier, Node], Results]
 
 
 def carry(c: Carrier, node: Node) -> Results:
-    """Where the axis is in each result of a node. Refuses one behind which the dim cannot follow."""
-    if c.model.has_function(node.op):
-        c.refuse(node, "it is a function of the model; --inline-functions puts its body in place")
-    if node.bodies:
-        c.refuse(node, f"it, or its body, reads what follows {c.name!r}")
-    rule = RULES.get(node.op)
-    if not (node.op in _SIZED or any(v in c.at for v in node.inputs)):
-        c.refuse(node, f"it computes with the size of {c.name!r}")
-    return (rule or _by_axes)(c, node)
+    """Return the axis in each result of a node. Refuses a node behind which the dim cannot follow."""
+    is_function = c.model.has_function(node.op)
+    c.require(node, not is_function, "it is a function of the model; --inline-functions puts its body in place")
+    c.require(node, not node.bodies, f"it, or its body, reads what follows {c.name!r}")
+    follows = node.op in _SIZED or any(v in c.at for v in node.inputs)
+    c.require(node, follows, f"it computes with the size of {c.name!r}")
+    return RULES.get(node.op, _by_axes)(c, node)
 
 
 def _all(node: Node, carried: Carried | None) -> Results:
     return [carried] * len(node.outputs)
 
 
-def _along(c: Carrier, node: Node) -> str:
+def _along(c: Carrier) -> str:
     return f"its results depend on all places along {c.name!r}"
 
 
+def _some(c: Carrier) -> str:
+    return f"it takes some of the places along {c.name!r}"
+
+
 def _one(c: Carrier, node: Node, aligned: dict[Value, int], count: int = 0) -> Carried:
-    """What the operands carry, which has to be the same: axes are moved by as many places as `aligned` says, or to the
-    last of `count`."""
-    found = {
-        c.at[v]._replace(axis=c.at[v].axis + (count - rank(v) if offset == _LAST else offset))
-        for v, offset in aligned.items()
-    }
-    if len(found) != 1:
-        c.refuse(node, f"{c.name!r} meets itself on two axes of its operands")
+    """Return the axis that the operands carry, the same for all.
+
+    `aligned`: the offset of each operand's axes, or `_LAST`: the last axis is the last of `count`.
+    """
+    offsets = {v: count - rank(v) if offset == _LAST else offset for v, offset in aligned.items()}
+    found = {c.at[v]._replace(axis=c.at[v].axis + offset) for v, offset in offsets.items()}
+    c.require(node, len(found) == 1, _TWICE.format(c.name))
     return found.pop()
 
 
 def _by_axes(c: Carrier, node: Node) -> Results:
-    """By the table of how axes run through operators."""
+    """Return the axis by the table of axes of operators."""
     a = axes_of(node)
-    if a is None and node.op in REDUCTIONS and not listed_axes(node):
-        c.refuse(node, _along(c, node))
     if a is None:
-        c.refuse(node, f"how {c.name!r} goes through this operator is not known")
-    if any(v in c.at and v not in a.data for v in node.inputs if v is not None):
-        c.refuse(node, f"what follows {c.name!r} is no data of this operator")
+        is_total = node.op in REDUCTIONS and not listed_axes(node)
+        c.refuse(node, _along(c) if is_total else f"how {c.name!r} goes through this operator is not known")
+    data = {i: v for i, v in enumerate(node.inputs) if v is not None and v in a.data}
+    all_data = all(v in a.data for v in node.inputs if v is not None and v in c.at)
+    c.require(node, all_data, f"what follows {c.name!r} is no data of this operator")
     carried = _one(c, node, {v: _LAST for v in a.data if v in c.at}, a.rank)
-    if carried.axis in a.along or carried.axis >= a.rank - a.last:
-        c.refuse(node, _along(c, node))
-    for i, v in enumerate(node.inputs):
-        if v is not None and v in a.data and v not in c.at:
-            axis = carried.axis - (a.rank - rank(v))
-            c.match(node, i, carried._replace(axis=axis), broadcasts=node.op in BROADCASTING)
+    c.require(node, carried.axis not in a.along and carried.axis < a.rank - a.last, _along(c))
+    axes = {i: carried.axis - (a.rank - rank(v)) for i, v in data.items()}
+    c.meet(node, axes, carried, broadcasts=node.op in BROADCASTING)
     return _all(node, carried._replace(axis=a.made.index(carried.axis)) if carried.axis in a.made else None)
 
 
 def _like(c: Carrier, node: Node) -> Results:
-    """Each result has the axes of the first operand."""
+    """Return the axis of the first operand for each result."""
     first = operand(node, 0)
-    if first not in c.at and node.op == "CastLike":  # the other says a type only
+    if first not in c.at and node.op == "CastLike":  # the second operand gives a type only
         return [None]
-    if first not in c.at:
-        c.refuse(node, f"what follows {c.name!r} is no data of this operator")
+    c.require(node, first in c.at, f"what follows {c.name!r} is no data of this operator")
     return _all(node, c.at[first])
 
 
 def _rows(*operands: int, results: int = 1 << 10) -> Rule:
-    """Results have a row for each row of these operands: their first axis."""
+    """Return the rule of an operator whose results have a row for each row (of axis 0) of these operands."""
 
     def rule(c: Carrier, node: Node) -> Results:
-        read = [(i, v) for i, v in enumerate(node.inputs) if v in c.at]
-        if any(i not in operands for i, _ in read):
-            c.refuse(node, f"what follows {c.name!r} is no batch of this operator")
-        if node.attr("training_mode"):
-            c.refuse(node, _along(c, node))
-        carried = {c.at[v] for _, v in read if v is not None}
-        if len(carried) != 1 or next(iter(carried)).axis != 0:
-            c.refuse(node, f"{c.name!r} is not the first axis of its operands")
-        (one,) = carried
-        for i in operands:
-            v = node.input(i)
-            if v is not None and v not in c.at:
-                c.match(node, i, one, broadcasts=False)
+        read = {i: c.at[v] for i, v in enumerate(node.inputs) if v in c.at}
+        c.require(node, read.keys() <= {*operands}, f"what follows {c.name!r} is no batch of this operator")
+        c.require(node, not node.attr("training_mode"), _along(c))
+        one, *others = {*read.values()}
+        c.require(node, not others and one.axis == 0, f"{c.name!r} is not the first axis of its operands")
+        c.meet(node, dict.fromkeys(operands, 0), one, broadcasts=False)
         return [one if i < results else None for i in range(len(node.outputs))]
 
     return rule
@@ -117,14 +111,15 @@ def _resize(c: Carrier, node: Node) -> Results:
     carried = _rows(0)(c, node)[0]
     assert carried is not None
     axes = node.attr("axes")
-    place = 0 if axes is None else list(axes).index(0) if 0 in axes else None
-    scales = node.input(2 if len(node.inputs) > 2 else 1)
-    if place is not None and node.input(3) is not None:
-        sizes = c.sizes(node, 3)
-        if sizes[place] != c.extent(carried):
-            c.rewrite(node, 3, sizes, {place: carried})
-    elif place is not None and (scales is None or not scales.constant or scales.array.reshape(-1)[place] != 1):
-        c.refuse(node, f"it resizes {c.name!r}, or nobody knows")
+    if axes is not None and 0 not in axes:
+        return [carried]
+    place = 0 if axes is None else list(axes).index(0)
+    if node.input(3) is None:
+        scales = node.input(2 if len(node.inputs) > 2 else 1)
+        kept = scales is not None and scales.constant and bool(scales.array.reshape(-1)[place] == 1)
+        c.require(node, kept, f"it resizes {c.name!r}, or the scales are computed")
+    elif (sizes := c.sizes(node, 3))[place] != c.extent(carried):
+        c.rewrite(node, 3, sizes, {place: carried})
     return [carried]
 
 
@@ -132,24 +127,21 @@ def _resize(c: Carrier, node: Node) -> Results:
 
 
 def _product(a: int, b: int) -> Rule:
-    """Of matrices, which are these operands."""
+    """Return the rule of a product of the operands `a` and `b`, matrices."""
 
     def rule(c: Carrier, node: Node) -> Results:
         x, y, count = operand(node, a), operand(node, b), rank(node.output)
-        if any(v in c.at for i, v in enumerate(node.inputs) if i not in (a, b)) or min(rank(x), rank(y)) < 2:
-            c.refuse(node, f"how {c.name!r} goes through this product is not known")
-        read = [v for v in (x, y) if v in c.at]
-        for v, contracted in ((x, -1), (y, -2)):
-            if v in read and c.at[v].axis - rank(v) == contracted:
-                c.refuse(node, _along(c, node))
-        carried = _one(c, node, dict.fromkeys(read, _LAST), count)
-        if carried.axis >= count - 2:
-            if len(read) > 1:
-                c.refuse(node, f"{c.name!r} meets itself on two axes of its operands")
-            return [carried]
-        for i, v in ((a, x), (b, y)):
-            if v not in c.at:
-                c.match(node, i, carried._replace(axis=carried.axis - count + rank(v)), broadcasts=True)
+        read = [i for i, v in enumerate(node.inputs) if v in c.at]
+        is_known = {*read} <= {a, b} and min(rank(x), rank(y)) >= 2
+        c.require(node, is_known, f"how {c.name!r} goes through this product is not known")
+        for i, v, contracted in ((a, x, -1), (b, y, -2)):
+            c.require(node, i not in read or c.at[v].axis - rank(v) != contracted, _along(c))
+        carried = _one(c, node, {operand(node, i): _LAST for i in read}, count)
+        if carried.axis < count - 2:
+            axes = {i: carried.axis - count + rank(v) for i, v in ((a, x), (b, y))}
+            c.meet(node, axes, carried, broadcasts=True)
+        else:
+            c.require(node, len(read) == 1, _TWICE.format(c.name))
         return [carried]
 
     return rule
@@ -158,15 +150,10 @@ def _product(a: int, b: int) -> Rule:
 def _gemm(c: Carrier, node: Node) -> Results:
     x, y = operand(node, 0), operand(node, 1)
     row = 1 if node.attr("transA") else 0
-    if y in c.at or x not in c.at or c.at[x].axis != row:
-        c.refuse(node, _along(c, node))
-    carried = c.at[x]._replace(axis=0)
-    bias = node.input(2)
-    if bias is not None and bias in c.at:
-        if c.at[bias] != carried or rank(bias) != 2:
-            c.refuse(node, f"{c.name!r} meets itself on two axes of its operands")
-    elif bias is not None:
-        c.match(node, 2, carried._replace(axis=rank(bias) - 2), broadcasts=True)
+    c.require(node, y not in c.at and x in c.at and c.at[x].axis == row, _along(c))
+    carried, bias = c.at[x]._replace(axis=0), node.input(2)
+    c.require(node, bias not in c.at or (c.at[bias] == carried and rank(bias) == 2), _TWICE.format(c.name))
+    c.meet(node, {2: rank(bias) - 2}, carried, broadcasts=True)
     return [carried]
 
 
@@ -174,51 +161,46 @@ def _einsum(c: Carrier, node: Node) -> Results:
     text = str(node.attr("equation")).replace(" ", "")
     terms, arrow, result = text.partition("->")
     operands = terms.split(",")
-    if not arrow or "." in text:
-        c.refuse(node, "its result is not named by letters")
-    found = {(operands[i][c.at[v].axis], c.at[v].outer, c.at[v].inner) for i, v in enumerate(node.inputs) if v in c.at}
-    if len(found) != 1:
-        c.refuse(node, f"{c.name!r} meets itself on two axes of its operands")
-    letter, outer, inner = found.pop()
-    if letter not in result:
-        c.refuse(node, _along(c, node))
-    for i, v in enumerate(node.inputs):
-        if v not in c.at and letter in operands[i]:
-            c.match(node, i, Carried(operands[i].index(letter), outer, inner), broadcasts=False)
-    return [Carried(result.index(letter), outer, inner)]
+    c.require(node, bool(arrow) and "." not in text, "its result is not named by letters")
+    read = {i: c.at[v] for i, v in enumerate(node.inputs) if v in c.at}
+    found = {(operands[i][carried.axis], carried._replace(axis=0)) for i, carried in read.items()}
+    c.require(node, len(found) == 1, _TWICE.format(c.name))
+    letter, carried = found.pop()
+    c.require(node, letter in result, _along(c))
+    axes = {i: letters.index(letter) for i, letters in enumerate(operands) if letter in letters}
+    c.meet(node, axes, carried, broadcasts=False)
+    return [carried._replace(axis=result.index(letter))]
 
 
 # -- elements that are chosen -----------------------------------------------------------------------------------------
 
 
 def _takes_all(c: Carrier, indices: Value | None, dims: Sequence[Size], listed: int = 1) -> bool:
-    """Are all places of these axes taken once, in order? Then it is a Reshape; `listed`: axes that an index names."""
+    """Return whether all places of these axes are taken once, in order, as by a Reshape.
+
+    `listed`: the number of axes in an index.
+    """
     found = c.numbers(indices)
     sizes = [d for d in dims if isinstance(d, int)]
-    if found is None or len(sizes) < len(dims) or not listed:
-        return False
-    columns = found.reshape(-1, listed).T.tolist()
-    if not all(isinstance(at, int) for column in columns for at in column):
+    if found is None or found.dtype.kind not in "iu" or len(sizes) < len(dims) or not listed:
         return False
     flat = [0] * (found.size // listed)
-    for d, column in zip(sizes, columns):
+    for d, column in zip(sizes, found.reshape(-1, listed).T.tolist()):
         flat = [i * d + at for i, at in zip(flat, column)]
     return flat == [*range(math.prod(sizes))]
 
 
 def _gather(c: Carrier, node: Node) -> Results:
     data, indices = operand(node, 0), operand(node, 1)
-    if c.has_symbol(data) or c.has_symbol(indices):
-        c.refuse(node, f"it computes with the size of {c.name!r}")
+    sized = c.has_symbol(data) or c.has_symbol(indices)
+    c.require(node, not sized, f"it computes with the size of {c.name!r}")
     axis = axis_in(node, "axis", rank(data))
-    if data in c.at and indices in c.at:
-        c.refuse(node, f"{c.name!r} meets itself on two axes of its result")
+    c.require(node, data not in c.at or indices not in c.at, f"{c.name!r} meets itself on two axes of its result")
     if indices in c.at:
         return [c.at[indices]._replace(axis=axis + c.at[indices].axis)]
     carried = c.at[data]
     if carried.axis == axis:
-        if not _takes_all(c, indices, c.dims(node, data)[axis : axis + 1]):
-            c.refuse(node, f"it takes some of the places along {c.name!r}")
+        c.require(node, _takes_all(c, indices, c.dims(node, data)[axis : axis + 1]), _some(c))
         return reshaped(c, node, data)
     return [carried if carried.axis < axis else carried._replace(axis=carried.axis - 1 + rank(indices))]
 
@@ -226,23 +208,25 @@ def _gather(c: Carrier, node: Node) -> Results:
 def _gather_nd(c: Carrier, node: Node) -> Results:
     data, indices = operand(node, 0), operand(node, 1)
     shared, behind = int(node.attr("batch_dims", 0)), rank(indices) - 1
-    listed = c.dims(node, indices)[-1]
     carried = _one(c, node, {v: 0 for v in (data, indices) if v in c.at})
     if indices not in c.at and carried.axis >= shared:
-        if not isinstance(listed, int):
-            c.refuse(node, "how many axes it takes is not known")
-        if carried.axis < shared + listed:
-            if not shared and _takes_all(c, indices, c.dims(node, data)[:listed], listed):
-                return reshaped(c, node, data)
-            c.refuse(node, f"it takes some of the places along {c.name!r}")
-        return [carried._replace(axis=behind + carried.axis - shared - listed)]
-    if carried.axis >= (behind if data not in c.at else shared):
-        c.refuse(node, f"it takes some of the places along {c.name!r}")
+        return _taken_axes(c, node, shared, carried)
+    c.require(node, carried.axis < (shared if data in c.at else behind), _some(c))
     if carried.axis < shared:
-        for i, v in enumerate((data, indices)):
-            if v not in c.at:
-                c.match(node, i, carried, broadcasts=False)
+        c.meet(node, {0: carried.axis, 1: carried.axis}, carried, broadcasts=False)
     return [carried]
+
+
+def _taken_axes(c: Carrier, node: Node, shared: int, carried: Carried) -> Results:
+    """Return the axis behind a GatherND whose data alone follow, along an axis behind `shared` axes of batch."""
+    data, indices = operand(node, 0), operand(node, 1)
+    listed = c.dims(node, indices)[-1]
+    if not isinstance(listed, int):
+        c.refuse(node, "how many axes it takes is not known")
+    if carried.axis >= shared + listed:
+        return [carried._replace(axis=rank(indices) - 1 + carried.axis - shared - listed)]
+    c.require(node, not shared and _takes_all(c, indices, c.dims(node, data)[:listed], listed), _some(c))
+    return reshaped(c, node, data)
 
 
 def _scatter_nd(c: Carrier, node: Node) -> Results:
@@ -252,55 +236,45 @@ def _scatter_nd(c: Carrier, node: Node) -> Results:
         c.refuse(node, f"it writes some of the places along {c.name!r}")
     offset = listed - behind  # from the axes of updates to those of the data
     carried = _one(c, node, {v: o for v, o in ((data, 0), (updates, offset)) if v in c.at})
-    if carried.axis < listed:
-        c.refuse(node, f"it writes some of the places along {c.name!r}")
-    for i, v, at in ((0, data, carried.axis), (2, updates, carried.axis - offset)):
-        if v not in c.at:
-            c.match(node, i, carried._replace(axis=at), broadcasts=False)
+    c.require(node, carried.axis >= listed, f"it writes some of the places along {c.name!r}")
+    c.meet(node, {0: carried.axis, 2: carried.axis - offset}, carried, broadcasts=False)
     return [carried]
 
 
 def _places_of(c: Carrier, node: Node) -> Results:
     x = operand(node, 0)
     carried, axis = c.at[x], axis_in(node, "axis", rank(x))
-    if carried.axis == axis:
-        c.refuse(node, _along(c, node))
+    c.require(node, carried.axis != axis, _along(c))
     gone = not node.keeps_dims and carried.axis > axis
     return [carried._replace(axis=carried.axis - gone)]
 
 
 def _one_hot(c: Carrier, node: Node) -> Results:
     indices = operand(node, 0)
-    if indices not in c.at:
-        c.refuse(node, f"it computes with the size of {c.name!r}")
+    c.require(node, indices in c.at, f"it computes with the size of {c.name!r}")
     carried, axis = c.at[indices], axis_in(node, "axis", rank(indices) + 1, -1)
     return [carried._replace(axis=carried.axis + (carried.axis >= axis))]
 
 
 def _recurrent(c: Carrier, node: Node) -> Results:
-    """X, sequence_lens and the states have an axis of batch each."""
-    first = bool(node.attr("layout", 0))
-    axes = {0: 0 if first else 1, 4: 0, 5: 0 if first else 1, 6: 0 if first else 1}
+    """Return the axis of batch of each result; X, sequence_lens and the states have an axis of batch."""
+    batch, every = (0, 0) if node.attr("layout", 0) else (1, 2)
+    axes = {0: batch, 4: 0, 5: batch, 6: batch}
     read = {i: c.at[v] for i, v in enumerate(node.inputs) if v in c.at}
-    if any(axes.get(i) != carried.axis for i, carried in read.items()):
-        c.refuse(node, _along(c, node))
+    c.require(node, all(axes.get(i) == carried.axis for i, carried in read.items()), _along(c))
     (carried, *_) = read.values()
-    for i, axis in axes.items():
-        v = node.input(i)
-        if v is not None and v not in c.at:
-            c.match(node, i, carried._replace(axis=axis), broadcasts=False)
-    every, last = (0, 0) if first else (2, 1)
-    return [carried._replace(axis=axis) for axis in (every, last, last)][: len(node.outputs)]
+    c.meet(node, axes, carried, broadcasts=False)
+    return [carried._replace(axis=axis) for axis in (every, batch, batch)][: len(node.outputs)]
 
 
 def _mean_variance(c: Carrier, node: Node) -> Results:
     x = operand(node, 0)
-    if c.at[x].axis in {a % rank(x) for a in node.attr("axes", (0, 2, 3))}:
-        c.refuse(node, _along(c, node))
+    reduced = {a % rank(x) for a in node.attr("axes", (0, 2, 3))}
+    c.require(node, c.at[x].axis not in reduced, _along(c))
     return [c.at[x]]
 
 
-_SIZED: Final = frozenset(("ConstantOfShape", "Expand", "Tile"))  # they make of a size what follows it
+_SIZED: Final = frozenset(("ConstantOfShape", "Expand", "Tile"))  # results follow sizes in operands
 _THERE: Final = "com.microsoft::"
 RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("CastLike", "Dropout", "Identity", "Bernoulli", "RandomNormalLike", "RandomUniformLike"), _like),

@@ -1,7 +1,8 @@
-"""Where the axis that follows a dim is behind each operator that views or repeats elements: shapes and sizes that are
-written hold the old size, and are changed."""
+"""The axis that follows a dim behind operators that view or repeat elements. Sizes in their operands are changed."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,28 +27,26 @@ def flatten(c: Carrier, node: Node) -> Results:
 
 
 def unsqueeze(c: Carrier, node: Node) -> Results:
-    axes, count = listed_axes(node), len(c.dims(node, node.output))
-    if axes is None or operand(node, 0) not in c.at:
+    x, axes, count = operand(node, 0), listed_axes(node), len(c.dims(node, node.output))
+    if axes is None or x not in c.at:
         c.refuse(node, "its axes are computed")
-    left = [i for i in range(count) if i not in {a % count for a in axes}]
-    carried = c.at[operand(node, 0)]
-    return [carried._replace(axis=left[carried.axis])]
+    added = {a % count for a in axes}
+    left = [i for i in range(count) if i not in added]
+    return [c.at[x]._replace(axis=left[c.at[x].axis])]
 
 
 def squeeze(c: Carrier, node: Node) -> Results:
     x, given = operand(node, 0), listed_axes(node)
-    if x not in c.at or (given is None and node.input(1) is not None):
-        c.refuse(node, "its axes are computed")
+    c.require(node, x in c.at and (given is not None or node.input(1) is None), "its axes are computed")
     dims, carried = c.dims(node, x), c.at[x]
-    gone = {a % len(dims) for a in given} if given else {i for i, d in enumerate(dims) if d == 1}
-    left = [i for i in range(len(dims)) if i not in gone]
-    if carried.axis in gone or not given:  # of one element, no more
+    gone = {a % len(dims) for a in given or ()}
+    if carried.axis in gone or not given:  # the size was one
         return reshaped(c, node, x)
-    return [carried._replace(axis=left.index(carried.axis))]
+    return [carried._replace(axis=carried.axis - sum(a < carried.axis for a in gone))]
 
 
 def reshaped(c: Carrier, node: Node, x: Value) -> Results:
-    """What drops the axis, that was one place, or takes all its places, as a Reshape into what it is merged with."""
+    """Replace a node that drops an axis of size one, or takes all places of the axis, by a Reshape."""
     after = c.dims(node, node.output)
     found = places(c, c.dims(node, x), after, c.at[x])
     if not found:
@@ -68,110 +67,98 @@ def reshaped(c: Carrier, node: Node, x: Value) -> Results:
 
 def reshape(c: Carrier, node: Node) -> Results:
     x = operand(node, 0)
-    if x not in c.at:
-        c.refuse(node, f"its target has the size of {c.name!r}, and its operand does not follow")
-    if node.input(1) is None:
-        c.refuse(node, "its target is an attribute; --target-opset 13 makes that an operand")
-    target = c.sizes(node, 1)
-    before, after, now = c.dims(node, x), c.dims(node, node.output), c.now.dims[x]
+    c.require(node, x in c.at, f"its target has the size of {c.name!r}, and its operand does not follow")
+    c.require(node, node.input(1) is not None, "its target is an attribute; --target-opset 13 makes that an operand")
+    target, after = c.sizes(node, 1).tolist(), c.dims(node, node.output)
     copies = not node.attr("allowzero", 0)
-
-    def extent(i: int) -> Size | None:
-        """What element `i` of the target says now; None: what is left."""
-        size = target[i]
-        return now[i] if size == 0 and copies and i < len(now) else None if size == -1 else size
-
-    found = places(c, before, after, c.at[x])
-    if not found:
-        c.refuse(node, f"the places along {c.name!r} are no places of one axis of its result")
-    said = [p for p in found if extent(p.axis) == c.extent(p)]
-    place = said[0] if said else found[0]
-    j = place.axis
+    said = [_said(size, i, c.now.dims[x] if copies else ()) for i, size in enumerate(target)]
+    found = places(c, c.dims(node, x), after, c.at[x])
+    c.require(node, bool(found), f"the places along {c.name!r} are no places of one axis of its result")
+    place = next((p for p in found if said[p.axis] == c.extent(p)), found[0])
     changed: dict[int, int | Carried] = {}
     for i, size in enumerate(target):
-        if i != j and c.is_symbolic(extent(i)):
+        if i != place.axis and c.is_symbolic(said[i]):  # a copy of the axis before, that the dim was on
             was = after[i]
             if size != 0 or not isinstance(was, int):
                 c.refuse(node, f"two of its sizes follow {c.name!r}")
-            changed[i] = was  # a copy of what is elsewhere now
-    left = next((i for i, size in enumerate(target) if size == -1), None)
-    if not said and left != j:
-        rest = None if left is None else after[left]
-        if c.at[x] == place and copies:
-            changed[j] = 0
-        elif left is None:
-            changed[j] = -1
-        elif isinstance(rest, int):
-            changed |= {left: rest, j: -1}
-        else:
-            changed[j] = place
+            changed[i] = was
+    if target[place.axis] != -1 and said[place.axis] != c.extent(place):
+        kept = copies and c.at[x] == place
+        left = target.index(-1) if -1 in target else None
+        changed |= {place.axis: 0} if kept else _inferred(place, left, None if left is None else after[left])
     if changed:
-        c.rewrite(node, 1, target, changed)
+        c.rewrite(node, 1, c.sizes(node, 1), changed)
     return [place]
 
 
-# -- sizes that are said ----------------------------------------------------------------------------------------------
+def _said(size: Size | None, axis: int, copied: Sequence[Size]) -> Size | None:
+    """Return the size in an element of a target of Reshape, where 0 is a size of `copied`; None for -1."""
+    if size == 0 and axis < len(copied):
+        return copied[axis]
+    return None if size == -1 else size
 
 
-def symbolic_size(c: Carrier, node: Node, index: int) -> tuple[int, int] | None:
-    """Which element of the sizes that an operand lists is the symbol times a number, and that number."""
+def _inferred(place: Carried, left: int | None, size: Size | None) -> dict[int, int | Carried]:
+    """Return changes of a target of Reshape: -1 along `place`. `left`: the axis with -1 so far, and its `size`."""
+    if left is None:
+        return {place.axis: -1}
+    return {left: size, place.axis: -1} if isinstance(size, int) else {place.axis: place}
+
+
+# -- sizes in an operand ----------------------------------------------------------------------------------------------
+
+
+def symbolic_size(c: Carrier, node: Node, index: int) -> Carried | None:
+    """Return the element with the symbol, among the sizes in an operand: its axis, and its factor as `inner`."""
     found = [(i, e) for i, e in enumerate(c.sizes(node, index).tolist()) if c.is_symbolic(e)]
     if not found:
         return None
     factor = divide(found[0][1], c.symbol)
     if len(found) > 1 or not isinstance(factor, int):
         c.refuse(node, f"its sizes are no multiple of {c.name!r}")
-    return found[0][0], factor
+    return Carried(found[0][0], 1, factor)
 
 
 def expand(c: Carrier, node: Node) -> Results:
-    x = operand(node, 0)
-    said, after = symbolic_size(c, node, 1), c.dims(node, node.output)
-    target = c.sizes(node, 1)
+    x, said, target = operand(node, 0), symbolic_size(c, node, 1), c.sizes(node, 1)
+    count = len(c.dims(node, node.output))
+    shift = count - len(target)  # from axes of the target to axes of the result
     if x not in c.at:
         if said is None:
             c.refuse(node, f"its sizes are numbers that follow {c.name!r}")
-        axis = len(after) - len(target) + said[0]
-        place = axis - len(after) + rank(x)
-        if place >= 0 and c.dims(node, x)[place] != 1:
-            c.match(node, 0, Carried(place, 1, said[1]), broadcasts=True)
-        return [Carried(axis, 1, said[1])]
-    carried = c.at[x]._replace(axis=c.at[x].axis + len(after) - rank(x))
-    place = carried.axis - len(after) + len(target)
-    if said is not None and said[0] != place:
-        c.refuse(node, f"two of its sizes follow {c.name!r}")
+        carried = said._replace(axis=said.axis + shift)
+        c.match(node, 0, carried._replace(axis=carried.axis - count + rank(x)), broadcasts=True)
+        return [carried]
+    carried = c.at[x]._replace(axis=c.at[x].axis + count - rank(x))
+    place = carried.axis - shift
+    c.require(node, said is None or said.axis == place, f"two of its sizes follow {c.name!r}")
     if said is None and place >= 0 and target[place] != 1:
-        if target[place] != c.dims(node, x)[c.at[x].axis]:
-            c.refuse(node, f"it repeats what follows {c.name!r}")
+        kept = target[place] == c.dims(node, x)[c.at[x].axis]
+        c.require(node, kept, f"it repeats what follows {c.name!r}")
         c.rewrite(node, 1, target, {place: 1})
     return [carried]
 
 
 def filled(c: Carrier, node: Node) -> Results:
-    said = symbolic_size(c, node, 0)
-    return [None if said is None else Carried(said[0], 1, said[1])]
+    return [symbolic_size(c, node, 0)]
 
 
 def tile(c: Carrier, node: Node) -> Results:
     x, said = operand(node, 0), symbolic_size(c, node, 1)
-    repeats = c.sizes(node, 1)
-    if x not in c.at:
-        if said is None:
-            c.refuse(node, f"its repeats are numbers that follow {c.name!r}")
-        return [Carried(said[0], 1, said[1] * c.dims(node, x)[said[0]])]
-    if said is not None or repeats[c.at[x].axis] != 1:
-        c.refuse(node, f"it repeats what follows {c.name!r}")
-    return [c.at[x]]
+    if x in c.at:
+        kept = said is None and c.sizes(node, 1)[c.at[x].axis] == 1
+        c.require(node, kept, f"it repeats what follows {c.name!r}")
+        return [c.at[x]]
+    if said is None:
+        c.refuse(node, f"its repeats are numbers that follow {c.name!r}")
+    return [said._replace(inner=said.inner * c.dims(node, x)[said.axis])]
 
 
 def slice(c: Carrier, node: Node) -> Results:
     x = operand(node, 0)
-    if x not in c.at:
-        c.refuse(node, f"it computes with the size of {c.name!r}")
-    carried, dims = c.at[x], c.dims(node, x)
-    if node.input(1) is None:
-        c.refuse(node, "its bounds are attributes; --target-opset 13 makes these operands")
-    listed = listed_axes(node, 3)
+    c.require(node, x in c.at, f"it computes with the size of {c.name!r}")
+    c.require(node, node.input(1) is not None, "its bounds are attributes; --target-opset 13 makes these operands")
+    carried, dims, listed = c.at[x], c.dims(node, x), listed_axes(node, 3)
     if listed is not None and carried.axis not in {a % len(dims) for a in listed}:
         return [carried]
     found = cuts_of(c.now, node, len(dims))
@@ -179,12 +166,12 @@ def slice(c: Carrier, node: Node) -> Results:
         c.refuse(node, "its bounds are computed of what is not known")
     for i, (axis, start, end, step) in enumerate(found):
         if axis != carried.axis:
-            if c.is_symbolic(start) or c.is_symbolic(end):
-                c.refuse(node, f"it takes as much of another axis as {c.name!r} says")
-        elif start != 0 or step != 1:
-            c.refuse(node, f"it takes some of the places along {c.name!r}")
-        elif end != c.extent(carried) and not (isinstance(end, int) and end >= LARGEST[0]):
-            if end != dims[axis]:
-                c.refuse(node, f"it takes some of the places along {c.name!r}")
+            symbolic = c.is_symbolic(start) or c.is_symbolic(end)
+            c.require(node, not symbolic, f"it takes as much of another axis as {c.name!r} says")
+            continue
+        open_ended = end == c.extent(carried) or (isinstance(end, int) and end >= LARGEST[0])
+        whole = start == 0 and step == 1 and (open_ended or end == dims[axis])
+        c.require(node, whole, f"it takes some of the places along {c.name!r}")
+        if not open_ended:
             c.rewrite(node, 2, c.sizes(node, 2), {i: LARGEST[1]})
     return [carried]

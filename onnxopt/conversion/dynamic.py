@@ -1,9 +1,11 @@
-"""A dim of the inputs that is a number becomes a symbol, through all that holds the number."""
+"""A fixed dim of the inputs becomes a symbol, in all operands that hold the number."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+from onnx import ValueInfoProto
 
 from onnxopt.analysis import types
 from onnxopt.conversion.carrier import Carried, Carrier, Results
@@ -29,7 +31,7 @@ def make_dynamic(model: Model, places: Mapping[str, str]) -> dict[str, int]:
     Returns the number that each symbol replaces. Raises UsageError for places that do not exist or are dynamic, and
     with the node where the dim cannot follow.
     """
-    # What is computed of constants would hide the numbers.
+    # Constants that are computed would hide the numbers.
     execute(Sequential((LiftConstants(), ConstantFolding(), DeadCode())), model)
     sizes: dict[str, int] = {}
     for name in dict.fromkeys(places.values()):
@@ -39,7 +41,7 @@ def make_dynamic(model: Model, places: Mapping[str, str]) -> dict[str, int]:
 
 
 def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
-    """The axis of each input that becomes the symbol."""
+    """Return the axis of each input that becomes the symbol. Raises UsageError."""
     inputs = {v.name: v for v in model.graph.inputs if v.name not in model.graph.initializers}
     taken = {d for v in inputs.values() for d in types.shape(v) or () if isinstance(d, str)}
     if as_symbol(name) in taken:
@@ -50,33 +52,39 @@ def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
             fixed = ((v, types.shape(v)) for v in inputs.values())
             found |= {v: 0 for v, dims in fixed if dims and isinstance(dims[0], int)}
             continue
-        whose, _, axis = place.rpartition(":")
-        if whose not in inputs:
-            raise UsageError(f"{model.name}: no input is called {whose!r}", nearest(whose, inputs, _listed(inputs)))
-        dims = types.shape(inputs[whose])
-        if dims is None or not 0 <= int(axis) < len(dims):
-            count = "an unknown number of" if dims is None else str(len(dims))
-            raise UsageError(f"{model.name}: input {whose!r} has no axis {axis}: it has {count} dims", "the first is 0")
-        if not isinstance(dims[int(axis)], int):
-            raise UsageError(
-                f"{model.name}: dim {axis} of input {whose!r} is dynamic already: {as_written(dims[int(axis)])}"
-            )
-        if found.setdefault(inputs[whose], int(axis)) != int(axis):
-            raise UsageError(f"{model.name}: {name!r} is given to two axes of input {whose!r}", "to one, at most")
+        value, axis = _place(model, inputs, place)
+        if found.setdefault(value, axis) != axis:
+            raise UsageError(f"{model.name}: {name!r} is given to two axes of input {value.name!r}", "to one, at most")
     if not found:
         raise UsageError(f"{model.name}: no input has a fixed first axis", "its inputs are dynamic, or have no axes")
-    sizes = {v.name: (types.shape(v) or ())[axis] for v, axis in found.items()}
+    _refuse_sizes(model, name, {v.name: (types.shape(v) or ())[axis] for v, axis in found.items()})
+    return found
+
+
+def _place(model: Model, inputs: Mapping[str, Value], place: str) -> tuple[Value, int]:
+    """Return the input and the axis of `INPUT:AXIS`. Raises UsageError unless the dim is a number."""
+    whose, _, number = place.rpartition(":")
+    axis = int(number)
+    if whose not in inputs:
+        hint = nearest(whose, inputs, f"the inputs are {', '.join(inputs)}")
+        raise UsageError(f"{model.name}: no input is called {whose!r}", hint)
+    dims = types.shape(inputs[whose])
+    if dims is None or not 0 <= axis < len(dims):
+        count = "an unknown number of" if dims is None else str(len(dims))
+        raise UsageError(f"{model.name}: input {whose!r} has no axis {axis}: it has {count} dims", "the first is 0")
+    if not isinstance(dims[axis], int):
+        raise UsageError(f"{model.name}: dim {axis} of input {whose!r} is dynamic already: {as_written(dims[axis])}")
+    return inputs[whose], axis
+
+
+def _refuse_sizes(model: Model, name: str, sizes: Mapping[str, Any]) -> None:
+    """Raises UsageError for inputs of different sizes, and for the size 0."""
     if len({*sizes.values()}) > 1:
         told = ", ".join(f"{whose}: {size}" for whose, size in sizes.items())
         hint = f"--make-dynamic INPUT:0={name} for each input of the batch"
         raise UsageError(f"{model.name}: {name!r} would be of different sizes: {told}", hint)
     if 0 in sizes.values():
         raise UsageError(f"{model.name}: {name!r} would be a dim of no place", "a sample is one place, or more")
-    return found
-
-
-def _listed(inputs: Mapping[str, Value]) -> str:
-    return f"the inputs are {', '.join(inputs)}"
 
 
 def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
@@ -94,7 +102,7 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
         raise UsageError(f"{model.name}: {message}", hint)
     if not any(v in c.at for v in graph.outputs):
         raise UsageError(f"{model.name}: no output follows {name!r}", "none is made of these inputs, sample by sample")
-    _declare(c, name, axes)
+    _declare(c, name)
     return size
 
 
@@ -131,29 +139,32 @@ def _through_branches(c: Carrier, node: Node) -> Results:
     return found
 
 
-def _declare(c: Carrier, name: str, axes: Mapping[Value, int]) -> None:
-    """Write the symbol into inputs and outputs; what was known of the values that follow is not so any more."""
+def _declare(c: Carrier, name: str) -> None:
+    """Declare the symbol in inputs and outputs, and drop declarations of other values that follow."""
     model = c.model
     protos: list[Any] = [scope.proto for scope in model.scopes() if not scope.is_function]
-    infos: dict[str, list[Any]] = {}
-    for info in (info for proto in protos for info in (*proto.input, *proto.output)):
-        infos.setdefault(info.name, []).append(info)
-    for value, carried in c.at.items():
-        dims = c.now.dims[value]
-        value.shape = tuple(d if isinstance(d, int) else d.name for d in dims)
-        if value.is_input or value.is_output:
-            whole = carried.outer == carried.inner == 1
-            for info in infos.get(value.name, ()):
-                listed = tensor_type(info.type)[1]
-                if listed is not None and len(listed) > carried.axis:
-                    dim = info.type.tensor_type.shape.dim[carried.axis]
-                    dim.Clear()
-                    if whole:
-                        dim.dim_param = name
+    for value in c.at:
+        value.shape = tuple(d if isinstance(d, int) else d.name for d in c.now.dims[value])
+    ends = {v.name: carried for v, carried in c.at.items() if v.is_input or v.is_output}
     follows = {v.name for v in c.at}
     for proto in protos:
-        for info in [i for i in proto.value_info if i.name in follows]:
-            proto.value_info.remove(info)
+        for info in (*proto.input, *proto.output):
+            if info.name in ends:
+                _declare_dim(info, name, ends[info.name])
+        kept = [info for info in proto.value_info if info.name not in follows]
+        del proto.value_info[:]
+        proto.value_info.extend(kept)
     model.version += 1
     model.analyses.clear()
     model.interface = interface_of(model.proto)
+
+
+def _declare_dim(info: ValueInfoProto, name: str, carried: Carried) -> None:
+    """Declare the symbol at the axis; an unknown size for a multiple of the dim."""
+    listed = tensor_type(info.type)[1]
+    if listed is None or len(listed) <= carried.axis:
+        return
+    dim = info.type.tensor_type.shape.dim[carried.axis]
+    dim.Clear()
+    if carried.outer == carried.inner == 1:
+        dim.dim_param = name
