@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from onnxopt.graph.value import Value
 
 
-# Names, constants, element types and shapes of the values of a model in conversion.
-#
-# A name of different values in two bodies is known as neither.
-
 DATA_UP_TO: Final = 1 << 10  # bytes: converters read constants such as scales and axes; weights stay where they are
 Dims = tuple[int | str | None, ...]
 
@@ -66,7 +62,10 @@ def _is_large(tensor: TensorProto) -> bool:
 
 
 class Known:
-    """Facts of one model. `reads`: names read by nodes or callers."""
+    """Names, constants, element types and shapes of the values of a model. `reads`: names read by nodes or callers.
+
+    A name with different values in two bodies has no facts.
+    """
 
     def __init__(self, proto: ModelProto) -> None:
         self.reads: set[str] = set()
@@ -79,6 +78,7 @@ class Known:
         self._learn(proto.graph, {i.name for i in proto.graph.input} if proto.ir_version >= 4 else set())
 
     def _learn(self, graph: GraphProto, overridden: set[str]) -> None:
+        """Enter names, reads and small constants of a graph and its bodies."""
         outputs = {name for node in graph.node for name in node.output if name}
         names = outputs.union(v.name for v in (*graph.input, *graph.initializer))
         self._twice |= self._names & names
@@ -107,8 +107,6 @@ class Known:
 
     def constant(self, name: str) -> Array | None:
         """Return the array of a small constant, or of integers that are the same in each run; None for other values."""
-        import numpy as np
-
         held = self._held(name)
         content = self.content(name) if held is None else None
         if content is None or not all(isinstance(n, int) for n in content.flat):
@@ -132,8 +130,6 @@ class Known:
         return dims if dims is not None and all(isinstance(d, int) for d in dims) else None
 
     def _held(self, name: str) -> Array | None:
-        import numpy as np
-
         held = self._constants.get(name) if name not in self._twice else None
         if held is None:
             return None
@@ -157,14 +153,19 @@ class Known:
         model = read_model(light)
         types.update(model)
         self._sizes = ShapeData()
-        for scope in reversed([*model.scopes()]):  # bodies after what is around them
+        for scope in reversed([*model.scopes()]):  # bodies after the graphs around them
             found = (v for node in self._sizes.sweep(scope) for v in node.outputs if v is not None)
             for value in (*scope.inputs, *found):
                 self._values[value.name] = value
-                before = self._types.get(value.name)
-                if types.dtype(value) and (before is None or not before.tensor_type.HasField("shape")):
-                    if value.name not in self._types or before is not None:
-                        self._types[value.name] = tensor_type_proto(types.dtype(value), types.shape(value))
+                if types.dtype(value) and self._lacks_shape(value.name):
+                    self._types[value.name] = tensor_type_proto(types.dtype(value), types.shape(value))
+
+    def _lacks_shape(self, name: str) -> bool:
+        """Return whether the type of a name is unknown, or known without a shape. None: a name of two types."""
+        if name not in self._types:
+            return True
+        known = self._types[name]
+        return known is not None and not known.tensor_type.HasField("shape")
 
     def _declared(self, graph: GraphProto) -> None:
         for tensor in graph.initializer:
@@ -189,10 +190,8 @@ class Known:
         types = {name: found for name, found in given.items() if found is not None}
         if schema is None or len(types) < len(given) or body_graphs(node):
             return
-        data = {}
-        for name in given:
-            if (array := self.constant(name)) is not None:
-                data[name] = array_to_tensor(array, name)
+        constants = {name: self.constant(name) for name in given}
+        data = {name: array_to_tensor(array, name) for name, array in constants.items() if array is not None}
         try:
             found = infer_call(schema, node, types, data, opset)
         except Exception:  # as above
@@ -213,9 +212,6 @@ class Known:
         return tensor_type(found)[1] if found is not None else None
 
 
-# New nodes in place of a node.
-
-
 class Steps:
     """A list of new nodes of the standard, each with a single result. Names of results derive from `base`."""
 
@@ -233,9 +229,6 @@ class Steps:
 
     def constant(self, array: Any, dtype: Any = np.int64) -> str:
         return self("Constant", value=np.array(array, dtype))
-
-
-# A node for the table of older forms: operands, attributes with defaults, constants, types.
 
 
 class Unsayable(Exception):
@@ -327,8 +320,6 @@ class Call:
         self.op("Cast", result, to=narrow, name=self.made[0])
         return [*nodes, *self.op.nodes]
 
-
-# Forms of operators before an opset that changed them, by operator and opset.
 
 Form: TypeAlias = Callable[[Call], "list[NodeProto] | None"]
 TABLE: Final[dict[tuple[str, int], Form]] = {}  # by operator, and the opset that changed the operator

@@ -22,44 +22,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-# Types and shapes of a model's values, as far as its shape arithmetic says them.
-
-# What computes shapes, and nothing that changes which values there are.
-_SHAPES: Final = (
-    "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,neutral-operands,constant-folding,"
-    "inline-branches)"
-)
-
-
-def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
-    """Give the values of `model` the types and shapes they have in a copy, which `again` makes, once its shape
-    arithmetic is constant: inference alone does not see through it. A value keeps its name, and what has the name its
-    shape."""
-    import onnxopt.passes  # noqa: F401 - registers them
-
-    types.update(model)
-    if all(types.static_shape(v) is not None for node in model.nodes() for v in node.outputs if v is not None):
-        return
-    folded = again()
-    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
-    types.update(folded)
-    known: dict[str, Value] = {}
-    for scope in folded.scopes():
-        known |= scope.initializers
-        known |= {v.name: v for node in scope for v in node.outputs if v is not None}
-    for node in model.nodes():
-        for v in node.outputs:
-            same = known.get(v.name) if v is not None else None
-            if v is None or same is None:
-                continue
-            shape = types.shape(same)
-            if shape is not None and types.static_shape(v) is None:
-                v.dtype, v.shape = types.dtype(same), shape
-
-
-# What lies between values of a model, as a model of its own.
-
-
 @dataclass(frozen=True)
 class Extraction:
     """The result of `extract_file`. `nodes` of `nodes_before`, with bodies and functions. `inputs` (without defaults)
@@ -121,9 +83,8 @@ def extract_file(
         model = load(source, stored=True)
         refuse_overwriting_input(source, destination, model)
         found = cut(model, inputs, outputs)
-        part = read_model(
-            _part(model, found, lambda: load(source, stored=True)), source
-        )  # its data is where that of the source is
+        # External data of the part is in the folder of the source.
+        part = read_model(_part(model, found, lambda: load(source, stored=True)), source)
     part.version += 1
     with Staged(destination) as staged:
         staged.write(part, external)
@@ -148,8 +109,10 @@ def extract_file(
 def cut_off(
     source: Path, destination: Path, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Iterator[tuple[Path, Extraction]]:
-    """What `extract_file` writes, in a folder beside `destination` that goes when the block is left: something to be
-    optimized into `destination`, and held against. Raises what `extract_file` raises."""
+    """Yield a file written by `extract_file`, in a folder beside `destination` that is removed at the end.
+
+    The part is optimized into `destination`, and is the original for verification. Raises the errors of `extract_file`.
+    """
     refuse_overwriting_input(source, destination)
     with Staged(destination) as staged:
         file = staged.path.with_name(source.name) if source.suffix else staged.path.with_suffix(".onnx")
@@ -159,7 +122,7 @@ def cut_off(
 
 
 def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
-    """`again` gives another copy of the model."""
+    """Return the part as a ModelProto. `again` returns another copy of the model."""
     inner = [v for v in (*found.inputs, *found.outputs) if not v.is_input and v not in model.graph.outputs]
     if not _proven(inner):
         learn_shapes(model.graph)
@@ -170,9 +133,42 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
 
 
 def _proven(values: Iterable[Value]) -> bool:
-    """Is every dim a number, or made of the symbols of the inputs?"""
+    """Return whether every dim is a number, or an expression of symbols of the inputs."""
     shapes = [types.shape(v) for v in values]
     return all(s is not None and not any(d is None or "@" in str(d) for d in s) for s in shapes)
 
 
-__all__ = ["Extraction", "cut_off", "extract", "extract_file"]
+# Passes that compute shapes, and change no other value.
+_SHAPES: Final = (
+    "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,neutral-operands,constant-folding,"
+    "inline-branches)"
+)
+
+
+def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
+    """Give the values of `model` the types and shapes in a copy with constant shape arithmetic, made by `again`.
+
+    Inference alone does not evaluate shape arithmetic. Values of the copy are found by name.
+    """
+    import onnxopt.passes  # noqa: F401 - registers them
+
+    types.update(model)
+    open_values = [v for v in _results(model) if types.static_shape(v) is None]
+    if not open_values:
+        return
+    folded = again()
+    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
+    types.update(folded)
+    known: dict[str, Value] = {}
+    for scope in folded.scopes():
+        known |= scope.initializers
+    known |= {v.name: v for v in _results(folded)}
+    for v in open_values:
+        same = known.get(v.name)
+        if same is not None and (shape := types.shape(same)) is not None:
+            v.dtype, v.shape = types.dtype(same), shape
+
+
+def _results(model: Model) -> Iterator[Value]:
+    """Yield the results of all nodes."""
+    return (v for node in model.nodes() for v in node.outputs if v is not None)

@@ -16,8 +16,6 @@ from onnxopt.proto.element_types import BY_CODE, FLOATS, INTEGERS
 from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting.rule import FORMS as ATTRIBUTES
 
-# The table of older forms: for an operator and the opset that changed the operator, the form before.
-
 _SELECTIVE: Final = frozenset({"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})  # of one: that one
 _CONSTANT_ATTRIBUTES: Final = {
     "value_float": np.float32,
@@ -25,8 +23,7 @@ _CONSTANT_ATTRIBUTES: Final = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-# Values of attributes that the opset brought.
-_NEW_VALUES: Final = {
+_NEW_VALUES: Final = {  # of attributes, by the opset that brought the values
     ("Pad", 19): ("mode", ("wrap",)),
     ("Resize", 19): ("coordinate_transformation_mode", ("half_pixel_symmetric",)),
     ("ScatterElements", 18): ("reduction", ("max", "min")),
@@ -138,7 +135,7 @@ def _axis_of_dft(call: Call) -> list[NodeProto]:
     return call.rewritten(inputs=inputs, axis=axis % call.rank())
 
 
-# Older forms of operators with fewer, or different, element types.
+# -- element types ----------------------------------------------------------------------------------------------------
 
 _NARROW: Final = frozenset(code for code in INTEGERS if BY_CODE[code].bits < 32)
 
@@ -219,7 +216,7 @@ def _of_floats(call: Call) -> list[NodeProto] | None:
     return op.nodes
 
 
-# Older forms of operators that cut, fill and reshape.
+# -- operands and attributes that cut, fill and reshape ---------------------------------------------------------------
 
 
 @before(18, "Split")

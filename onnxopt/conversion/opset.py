@@ -19,10 +19,151 @@ from onnxopt.graph.schema import is_standard, raise_ir_version
 from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_bytes, attribute_value, body_graphs, make_node
 from onnxopt.worker import Limits
 
-# Adapters of operators that onnx's version converter converts wrongly, or leaves unconverted.
-#
-# The faults were found by running each operator of each opset from 7 on, converted up, against the original in
-# onnxruntime. An operator without a form in the newer opset is refused by name.
+LOWEST: Final = 11  # no older target: older opsets have no negative axes
+
+
+def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | None = None) -> bool:
+    """Convert `proto` to version `target` of the default domain. Return False for a model of this version.
+
+    Raises UsageError for a version beyond the installed onnx, and for a version below `LOWEST`; ModelError for an
+    operator without a form there, and for models with functions, whose opset imports are their own.
+    """
+    from onnx import defs, helper
+
+    current, newest = opset_of(proto), defs.onnx_opset_version()
+    if target == current:
+        return False
+    _refuse_opsets(current, target, newest, path)
+    if proto.functions:
+        raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
+    if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
+        raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
+    if target > current:
+        raise_opset(proto, current, target, path, limits or Limits())
+    else:
+        from onnxopt.conversion.opset_down import lower_opset
+
+        lower_opset(proto, current, target, path, limits or Limits())
+    for o in proto.opset_import:
+        if o.domain in DEFAULT_DOMAINS:
+            o.version = target
+    called = {*_domains(proto.graph.node), *DEFAULT_DOMAINS}
+    needed = [o for o in proto.opset_import if o.domain in called or not is_standard(o.domain)]
+    least = helper.find_min_ir_version_for(needed, ignore_unknown=True)
+    raise_ir_version(proto, least)
+    if target < current:  # runtimes of that time do not read later ones
+        proto.ir_version = least
+        del proto.opset_import[:]
+        proto.opset_import.extend(needed)
+    return True
+
+
+def _refuse_opsets(current: int, target: int, newest: int, path: Path) -> None:
+    """Raises UsageError for a target without conversion, and ModelError for an opset unknown to the installed onnx."""
+    if not current or target < min(current, LOWEST):
+        what = f"uses opset {current}" if current else "uses no operator of the standard"
+        raise UsageError(f"{path} {what}, which is not converted down to {target}", f"the lowest is {LOWEST}")
+    if target > newest:
+        raise UsageError(f"the installed onnx knows opsets up to {newest}, not {target}", "install a newer onnx")
+    if current > newest:
+        raise ModelError(
+            f"{path} uses opset {current}, the installed onnx knows up to {newest}", "install a newer onnx"
+        )
+
+
+def opset_of(proto: ModelProto) -> int:
+    """Return the version of the default domain; 0 without an import."""
+    return next((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), 0)
+
+
+def _domains(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield node.domain
+        for _, body in body_graphs(node):
+            yield from _domains(body.node)
+
+
+# -- the way up -------------------------------------------------------------------------------------------------------
+
+
+def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
+    """Change the nodes of `proto` to a newer version of the default domain.
+
+    Raises ModelError for an operator without a form there.
+    """
+    conversion = Conversion(Known(proto), current, target)
+    try:
+        converted = _converted(proto, conversion, path, limits).graph
+        _take_nodes(proto.graph, converted, conversion)
+    except Unconvertible as e:
+        raise ModelError(f"{path} cannot be converted to opset {target}: {e}", "try a lower opset") from None
+
+
+def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Limits) -> ModelProto:
+    from onnxopt.worker.service import Declined, Sandbox
+    from onnxopt.worker.serving import Refused
+
+    target, light = conversion.target, skeleton(proto)
+    conversion.hide(light.graph)
+    try:
+        with Sandbox(limits) as sandbox:
+            return ModelProto.FromString(sandbox.call("convert", light.SerializeToString(), target))
+    except Refused as e:
+        reason, hint = str(e), "onnx's version converter says so; try a lower opset, or export the model again"
+    except Declined as e:
+        reason, hint = f"onnx's version converter {e}", "try a lower opset, or export the model again"
+    raise ModelError(f"{path} cannot be converted to opset {target}: {reason}", hint)
+
+
+def _take_nodes(graph: GraphProto, converted: GraphProto, conversion: Conversion) -> None:
+    """Put the nodes of `converted` into `graph`; changed nodes keep their former names and notes."""
+    by_output = {name: node for node in graph.node for name in node.output if name}
+    nodes = []
+    for new in converted.node:
+        old = next((by_output[name] for name in new.output if name in by_output), None)
+        if old is None:
+            new.name = ""  # the converter repeats the name of another node, and names must differ
+            nodes.append(new)
+            continue
+        *before, made = conversion.adapted(old, new)
+        nodes += [*before, _merged(old, made, conversion)]
+    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+    graph.initializer.extend(t for t in converted.initializer if t.name not in own)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto:
+    """Return `old` if `new` is the same call, with merged bodies; else `new` with the name and notes of `old`."""
+    before = dict(body_graphs(old))
+    for name, body in body_graphs(new):
+        if name in before:
+            _take_nodes(before[name], body, conversion)
+            body.CopyFrom(before[name])
+    if _call(old) == _call(new):
+        return old
+    node = NodeProto()
+    node.CopyFrom(new)
+    node.name, node.doc_string = old.name, old.doc_string
+    if not node.metadata_props:
+        node.metadata_props.extend(old.metadata_props)
+    return node
+
+
+def _call(node: NodeProto) -> tuple[object, ...]:
+    """Return operator, operands and attributes, independent of the order in the file."""
+    return node.op_type, _trimmed(node.input), _trimmed(node.output), attribute_bytes(node)
+
+
+def _trimmed(names: Iterable[str]) -> list[str]:
+    """Return the names without absent ones at the end."""
+    found = list(names)
+    while found and not found[-1]:
+        found.pop()
+    return found
+
+
+# -- operators that onnx's version converter converts wrongly, or leaves unconverted ----------------------------------
 
 Adapter = Callable[["Conversion", NodeProto, NodeProto], "list[NodeProto]"]
 # Where the meaning of an operator changed: the converter sees an Identity of its first operand in its place.
@@ -34,7 +175,11 @@ class Unconvertible(Exception):
 
 
 class Conversion:
-    """A graph's conversion from one version of the default domain to another."""
+    """A conversion from one version of the default domain to a newer version.
+
+    The adapters were found by running each operator of each opset from 7 on, converted up, against the original in
+    onnxruntime. An operator without a form in the newer opset is refused by name.
+    """
 
     def __init__(self, known: Known, current: int, target: int) -> None:
         self.known, self.current, self.target = known, current, target
@@ -130,146 +275,3 @@ _ADAPTERS: Final[Mapping[str, tuple[int, Adapter]]] = {
     "Resize": (11, _resize),
     "Upsample": (11, _resize),
 }
-
-
-# Raise the opset of a model by onnx's version converter, and keep all data that the converter drops.
-#
-# The converter's representation has no metadata of nodes, quantization annotations, external data, and little
-# value_info. The converter is given a skeleton, and changed nodes are put back into the model. It runs in a separate
-# process, because some models crash it.
-
-
-def raise_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
-    """Change the nodes of `proto` to a newer version of the default domain. Raises ModelError for an operator without a
-    form there."""
-    conversion = Conversion(Known(proto), current, target)
-    try:
-        converted = _converted(proto, conversion, path, limits).graph
-        _take_nodes(proto.graph, converted, conversion)
-    except Unconvertible as e:
-        raise ModelError(f"{path} cannot be converted to opset {target}: {e}", "try a lower opset") from None
-
-
-def _converted(proto: ModelProto, conversion: Conversion, path: Path, limits: Limits) -> ModelProto:
-    from onnxopt.worker.service import Declined, Sandbox
-    from onnxopt.worker.serving import Refused
-
-    target, light = conversion.target, skeleton(proto)
-    conversion.hide(light.graph)
-    try:
-        with Sandbox(limits) as sandbox:
-            return ModelProto.FromString(sandbox.call("convert", light.SerializeToString(), target))
-    except Refused as e:
-        reason, hint = str(e), "onnx's version converter says so; try a lower opset, or export the model again"
-    except Declined as e:
-        reason, hint = f"onnx's version converter {e}", "try a lower opset, or export the model again"
-    raise ModelError(f"{path} cannot be converted to opset {target}: {reason}", hint)
-
-
-def _take_nodes(graph: GraphProto, converted: GraphProto, conversion: Conversion) -> None:
-    """Put the nodes of `converted` into `graph`; changed nodes keep their former names and notes."""
-    by_output = {name: node for node in graph.node for name in node.output if name}
-    nodes = []
-    for new in converted.node:
-        old = next((by_output[name] for name in new.output if name in by_output), None)
-        if old is None:
-            new.name = ""  # it has that of the node it belongs to, and names must differ
-            nodes.append(new)
-            continue
-        *before, made = conversion.adapted(old, new)
-        nodes += [*before, _merged(old, made, conversion)]
-    own = {t.name for t in graph.initializer} | {i.name for i in graph.input}
-    graph.initializer.extend(t for t in converted.initializer if t.name not in own)
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-def _merged(old: NodeProto, new: NodeProto, conversion: Conversion) -> NodeProto:
-    """`old` if `new` says the same, bodies merged; else `new` with the name and the notes of `old`."""
-    before = dict(body_graphs(old))
-    for name, body in body_graphs(new):
-        if name in before:
-            _take_nodes(before[name], body, conversion)
-            body.CopyFrom(before[name])
-    if _call(old) == _call(new):
-        return old
-    node = NodeProto()
-    node.CopyFrom(new)
-    node.name, node.doc_string = old.name, old.doc_string
-    if not node.metadata_props:
-        node.metadata_props.extend(old.metadata_props)
-    return node
-
-
-def _call(node: NodeProto) -> tuple[object, ...]:
-    """Return operator, operands and attributes, independent of the order in the file."""
-    return node.op_type, _trimmed(node.input), _trimmed(node.output), attribute_bytes(node)
-
-
-def _trimmed(names: Iterable[str]) -> list[str]:
-    """Without the absent ones at the end."""
-    found = list(names)
-    while found and not found[-1]:
-        found.pop()
-    return found
-
-
-# The opset of a model, raised or lowered.
-
-LOWEST: Final = 11  # to which a model is converted down: before, negative axes could not be said
-
-
-def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | None = None) -> bool:
-    """Convert `proto` to version `target` of the default domain. Return False for a model of this version.
-
-    Raises UsageError for a version beyond the installed onnx, and for a version below `LOWEST`; ModelError for an
-    operator without a form there, and for models with functions, whose opset imports are their own.
-    """
-    from onnx import defs, helper
-
-    current, newest = opset_of(proto), defs.onnx_opset_version()
-    if target == current:
-        return False
-    if not current or target < min(current, LOWEST):
-        what = f"uses opset {current}" if current else "uses no operator of the standard"
-        raise UsageError(f"{path} {what}, which is not converted down to {target}", f"the lowest is {LOWEST}")
-    if target > newest:
-        raise UsageError(f"the installed onnx knows opsets up to {newest}, not {target}", "install a newer onnx")
-    if proto.functions:
-        raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
-    if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
-        raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
-    if target > current:
-        raise_opset(proto, current, target, path, limits or Limits())
-    else:
-        if current > newest:
-            raise ModelError(
-                f"{path} uses opset {current}, the installed onnx knows up to {newest}", "install a newer onnx"
-            )
-        from onnxopt.conversion.opset_down import lower_opset
-
-        lower_opset(proto, current, target, path, limits or Limits())
-    for o in proto.opset_import:
-        if o.domain in DEFAULT_DOMAINS:
-            o.version = target
-    called = {*_domains(proto.graph.node), *DEFAULT_DOMAINS}
-    needed = [o for o in proto.opset_import if o.domain in called or not is_standard(o.domain)]
-    least = helper.find_min_ir_version_for(needed, ignore_unknown=True)
-    raise_ir_version(proto, least)
-    if target < current:  # runtimes of that time do not read later ones
-        proto.ir_version = least
-        del proto.opset_import[:]
-        proto.opset_import.extend(needed)
-    return True
-
-
-def opset_of(proto: ModelProto) -> int:
-    """Return the version of the default domain; 0 without an import."""
-    return next((o.version for o in proto.opset_import if o.domain in DEFAULT_DOMAINS), 0)
-
-
-def _domains(nodes: Iterable[NodeProto]) -> Iterator[str]:
-    for node in nodes:
-        yield node.domain
-        for _, body in body_graphs(node):
-            yield from _domains(body.node)

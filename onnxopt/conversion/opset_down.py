@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -26,196 +27,7 @@ from onnxopt.worker import Limits
 from onnxopt.worker.service import Declined, Sandbox
 from onnxopt.worker.serving import Refused
 
-# Whether a call of an operator is valid in an older opset, by the schemas of the standard.
-
-_OPTIONAL: Final = OpSchema.FormalParameterOption.Optional
-
-
-def without_news(node: NodeProto, since: int) -> NodeProto:
-    """Return the node without attributes of opset `since` that say the older behaviour.
-
-    Attributes whose default `since` changed are written.
-    """
-    new, old = find_schema(node.op_type, since), find_schema(node.op_type, since - 1)
-    assert new is not None and old is not None
-    kept = {a.name: a for a in node.attribute}
-    for name in new.attributes:
-        default = attribute_default(node.op_type, since, name)
-        if default is None:
-            continue
-        if name in old.attributes:
-            if name not in kept and default != attribute_default(node.op_type, since - 1, name):
-                kept[name] = make_attribute(name, default)
-        elif name in kept and attribute_value(kept[name]) == default:
-            del kept[name]
-    if kept.keys() == {a.name for a in node.attribute} and (not node.input or node.input[-1]):
-        return node
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    copy.attribute.extend(kept.values())
-    while copy.input and not copy.input[-1]:
-        copy.input.pop()
-    return copy
-
-
-def unfit(node: NodeProto, opset: int, known: Known) -> str:
-    """Return why the call is invalid for the operator of `opset`; empty for a valid call."""
-    schema = find_schema(node.op_type, opset) if node.domain in DEFAULT_DOMAINS else None
-    if schema is None:
-        return ""
-    for a in node.attribute:
-        if a.name not in schema.attributes:
-            return f"it has no attribute `{a.name}`"
-    for what, names, least, most, parameters in (
-        ("operand", node.input, schema.min_input, schema.max_input, schema.inputs),
-        ("result", node.output, schema.min_output, schema.max_output, schema.outputs),
-    ):
-        if not least <= len(names) <= most:
-            return f"it has {most if len(names) > most else 'at least ' + str(least)} {what}s, not {len(names)},"
-        for name, p in zip(names, parameters):
-            if not name and p.option != _OPTIONAL:
-                return f"its {what} `{p.name}` has to be there"
-    return _unfit_types(node, schema, opset, known)
-
-
-def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: Known) -> str:
-    allowed = formals(node.op_type, opset)
-    if allowed is None:
-        return ""
-    symbols: dict[str, tuple[int, str]] = {}
-    for names, parameters, kinds in (
-        (node.input, schema.inputs, allowed[0]),
-        (node.output, schema.outputs, allowed[1]),
-    ):
-        for i, name in enumerate(names):
-            place = min(i, len(parameters) - 1)
-            kind = known.kind(name) if name else None
-            if kind is None:
-                continue
-            found, formal = known.element_type(name), kinds[place]
-            if not found:
-                form = (kind.WhichOneof("value") or "").removesuffix("_type")
-                taken = {text[:3] for text in parameters[place].types}  # `seq(tensor(float))`
-                if form in ("sequence", "optional") and form[:3] not in taken:
-                    return f"it does not take {form}s such as `{name}`"
-                continue
-            if formal.allowed and found not in formal.allowed:
-                return f"it does not take {type_name(found)}, which `{name}` is,"
-            if formal.symbol:
-                other, first = symbols.setdefault(formal.symbol, (found, name))
-                if other != found:
-                    return f"`{first}` and `{name}` have to be of one type"
-    return ""
-
-
-# Operators written out by the definition of the standard: the function body for a call.
-
-
-class Definitions:
-    """A context manager. onnx gives the definitions in a separate process, because a body may depend on the call."""
-
-    def __init__(self, known: Known, limits: Limits) -> None:
-        self._known = known
-        self._room = Sandbox(limits)
-
-    def __enter__(self) -> Definitions:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._room.close()
-
-    def of(self, node: NodeProto, since: int) -> tuple[int, list[NodeProto]] | None:
-        """Return the opset and the nodes of the definition of `node`; None if the standard has no definition.
-
-        Raises Unsayable if onnx fails to give the definition.
-        """
-        schema = find_schema(node.op_type, since)
-        assert schema is not None
-        if not schema.has_function and not schema.has_context_dependent_function:
-            return None
-        types = [t.SerializeToString() if (t := self._known.kind(n)) is not None else b"" for n in node.input]
-        try:
-            opset, data = self._room.call("definition", node.SerializeToString(), types, since)
-        except (Refused, Declined) as e:
-            raise Unsayable(f"onnx does not write it out: {e}") from None
-        if not data:
-            return None
-        function = FunctionProto.FromString(data)
-        names = dict(zip(function.input, node.input))
-        results = {formal: name for formal, name in zip(function.output, node.output) if name}
-        given = {a.name: a for a in node.attribute}
-        defaults = {name: attribute_default(node.op_type, since, name) for name in schema.attributes}
-        given |= {n: make_attribute(n, v) for n, v in defaults.items() if v is not None and n not in given}
-        body = _Body(self._known, next(iter(results.values()), node.op_type), given)
-        made = body.nodes(function.node, {formal: names.get(formal, "") for formal in function.input} | results)
-        return opset, _live(made, set(results.values()))
-
-
-class _Body:
-    """The nodes of a function with names of the model and attributes of the call."""
-
-    def __init__(self, known: Known, base: str, given: Mapping[str, AttributeProto]) -> None:
-        self._known, self._base, self._given = known, base, given
-
-    def nodes(self, nodes: Iterable[NodeProto], names: dict[str, str]) -> list[NodeProto]:
-        found = []
-        for node in nodes:
-            copy = NodeProto(op_type=node.op_type, domain=node.domain)
-            copy.input.extend(names.get(n, n) for n in node.input)
-            for name in node.output:
-                if name and name not in names:
-                    names[name] = self._known.fresh(f"{self._base}_{name}")
-                copy.output.append(names.get(name, ""))
-            for a in node.attribute:
-                if not a.ref_attr_name:
-                    copy.attribute.append(a)
-                elif a.ref_attr_name in self._given:
-                    copy.attribute.append(make_attribute(a.name, self._given[a.ref_attr_name]))
-            for _, body in body_graphs(copy):
-                self._rename(body, dict(names))
-            found.append(copy)
-        return found
-
-    def _rename(self, body: GraphProto, names: dict[str, str]) -> None:
-        for value in (*body.input, *body.initializer):
-            names[value.name] = self._known.fresh(f"{self._base}_{value.name}")
-            value.name = names[value.name]
-        for name in {n for node in body.node for n in node.output}:
-            names.pop(name, None)  # of the body, and not of what is around it
-        nodes = self.nodes(list(body.node), names)
-        del body.node[:], body.value_info[:]
-        body.node.extend(nodes)
-        for value in body.output:
-            value.name = names.get(value.name, value.name)
-
-
-def _live(nodes: list[NodeProto], read: set[str]) -> list[NodeProto]:
-    """Return the nodes with readers, direct or indirect."""
-    kept: list[NodeProto] = []
-    for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            kept.append(node)
-            read.update(_reads(node))
-    return kept[::-1]
-
-
-def _reads(node: NodeProto) -> Iterable[str]:
-    yield from node.input
-    for _, body in body_graphs(node):
-        yield from (o.name for o in body.output)
-        for inner in body.node:
-            yield from _reads(inner)
-
-
-# Lower the opset of a model, node by node and boundary by boundary.
-#
-# A boundary is an opset that changed an operator, by the schemas of the standard. The table of older forms has
-# the form before each boundary. No entry means that the operator only takes more types since, or has an attribute
-# whose default is the older behaviour. A new operator is written out by the definition of the standard. One error
-# names all nodes without an older form.
-
-_MAX_NAMED: Final = 3  # nodes that a refusal names, of one reason, and reasons
+_MAX_NAMED: Final = 3  # nodes of a reason, and reasons, in an error
 
 
 def lower_opset(proto: ModelProto, current: int, target: int, path: Path, limits: Limits) -> None:
@@ -365,3 +177,191 @@ def _some(texts: Sequence[str], count: int = 0, between: str = ", ") -> str:
     return between.join(texts[:_MAX_NAMED]) + (
         f"{between if between == '; ' else ' '}and {more} more" if more > 0 else ""
     )
+
+
+# -- a call in an older opset, by the schemas of the standard ---------------------------------------------------------
+
+_OPTIONAL: Final = OpSchema.FormalParameterOption.Optional
+
+
+def without_news(node: NodeProto, since: int) -> NodeProto:
+    """Return the node without new attributes of opset `since` that have their default, the older behaviour.
+
+    An attribute whose default `since` changed is written.
+    """
+    new, old = find_schema(node.op_type, since), find_schema(node.op_type, since - 1)
+    assert new is not None and old is not None
+    given = {a.name: a for a in node.attribute}
+    defaults = {name: attribute_default(node.op_type, since, name) for name in new.attributes}
+    kept = {
+        name: a
+        for name, a in given.items()
+        if name in old.attributes or defaults.get(name) is None or attribute_value(a) != defaults[name]
+    }
+    for name in old.attributes:
+        default = defaults.get(name)
+        if default not in (None, attribute_default(node.op_type, since - 1, name)):
+            kept.setdefault(name, make_attribute(name, default))
+    if kept.keys() == given.keys() and (not node.input or node.input[-1]):
+        return node
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(kept.values())
+    while copy.input and not copy.input[-1]:
+        copy.input.pop()
+    return copy
+
+
+def unfit(node: NodeProto, opset: int, known: Known) -> str:
+    """Return why the call is invalid for the operator of `opset`; empty for a valid call."""
+    schema = find_schema(node.op_type, opset) if node.domain in DEFAULT_DOMAINS else None
+    if schema is None:
+        return ""
+    for a in node.attribute:
+        if a.name not in schema.attributes:
+            return f"it has no attribute `{a.name}`"
+    for what, names, least, most, parameters in (
+        ("operand", node.input, schema.min_input, schema.max_input, schema.inputs),
+        ("result", node.output, schema.min_output, schema.max_output, schema.outputs),
+    ):
+        if not least <= len(names) <= most:
+            return f"it has {most if len(names) > most else 'at least ' + str(least)} {what}s, not {len(names)},"
+        for name, p in zip(names, parameters):
+            if not name and p.option != _OPTIONAL:
+                return f"its {what} `{p.name}` has to be there"
+    return _unfit_types(node, schema, opset, known)
+
+
+def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: Known) -> str:
+    """Return why the types of operands and results are invalid for the operator of `opset`; empty for valid types."""
+    allowed = formals(node.op_type, opset)
+    if allowed is None:
+        return ""
+    symbols: dict[str, tuple[int, str]] = {}
+    for names, parameters, kinds in (
+        (node.input, schema.inputs, allowed[0]),
+        (node.output, schema.outputs, allowed[1]),
+    ):
+        last = len(parameters) - 1
+        for i, name in enumerate(names):
+            kind = known.kind(name) if name else None
+            if kind is None:
+                continue
+            found, formal = known.element_type(name), kinds[min(i, last)]
+            if not found:
+                form = (kind.WhichOneof("value") or "").removesuffix("_type")
+                taken = {text[:3] for text in parameters[min(i, last)].types}  # `seq(tensor(float))`
+                if form in ("sequence", "optional") and form[:3] not in taken:
+                    return f"it does not take {form}s such as `{name}`"
+                continue
+            if formal.allowed and found not in formal.allowed:
+                return f"it does not take {type_name(found)}, which `{name}` is,"
+            if formal.symbol:
+                other, first = symbols.setdefault(formal.symbol, (found, name))
+                if other != found:
+                    return f"`{first}` and `{name}` have to be of one type"
+    return ""
+
+
+# -- the definition of an operator by the standard --------------------------------------------------------------------
+
+
+class Definitions:
+    """A context manager. onnx gives the definitions in a separate process, because a body may depend on the call."""
+
+    def __init__(self, known: Known, limits: Limits) -> None:
+        self._known = known
+        self._room = Sandbox(limits)
+
+    def __enter__(self) -> Definitions:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._room.close()
+
+    def of(self, node: NodeProto, since: int) -> tuple[int, list[NodeProto]] | None:
+        """Return the opset and the nodes of the definition of `node`; None if the standard has no definition.
+
+        Raises Unsayable if onnx fails to give the definition.
+        """
+        schema = find_schema(node.op_type, since)
+        assert schema is not None
+        if not schema.has_function and not schema.has_context_dependent_function:
+            return None
+        types = [t.SerializeToString() if (t := self._known.kind(n)) is not None else b"" for n in node.input]
+        try:
+            opset, data = self._room.call("definition", node.SerializeToString(), types, since)
+        except (Refused, Declined) as e:
+            raise Unsayable(f"onnx does not write it out: {e}") from None
+        if not data:
+            return None
+        function = FunctionProto.FromString(data)
+        results = {formal: name for formal, name in zip(function.output, node.output) if name}
+        body = _Body(self._known, next(iter(results.values()), node.op_type), _attributes(node, schema, since))
+        operands = dict(zip_longest(function.input, node.input[: len(function.input)], fillvalue=""))
+        made = body.nodes(function.node, operands | results)
+        return opset, _live(made, set(results.values()))
+
+
+def _attributes(node: NodeProto, schema: OpSchema, since: int) -> dict[str, AttributeProto]:
+    """Return the attributes of a call by name, with defaults in place of absent ones."""
+    defaults = {name: attribute_default(node.op_type, since, name) for name in schema.attributes}
+    made = {name: make_attribute(name, value) for name, value in defaults.items() if value is not None}
+    return made | {a.name: a for a in node.attribute}
+
+
+class _Body:
+    """The nodes of a function with names of the model and attributes of the call."""
+
+    def __init__(self, known: Known, base: str, given: Mapping[str, AttributeProto]) -> None:
+        self._known, self._base, self._given = known, base, given
+
+    def nodes(self, nodes: Iterable[NodeProto], names: dict[str, str]) -> list[NodeProto]:
+        found = []
+        for node in nodes:
+            copy = NodeProto(op_type=node.op_type, domain=node.domain)
+            copy.input.extend(names.get(n, n) for n in node.input)
+            for name in node.output:
+                if name and name not in names:
+                    names[name] = self._known.fresh(f"{self._base}_{name}")
+                copy.output.append(names.get(name, ""))
+            for a in node.attribute:
+                if not a.ref_attr_name:
+                    copy.attribute.append(a)
+                elif a.ref_attr_name in self._given:
+                    copy.attribute.append(make_attribute(a.name, self._given[a.ref_attr_name]))
+            for _, body in body_graphs(copy):
+                self._rename(body, dict(names))
+            found.append(copy)
+        return found
+
+    def _rename(self, body: GraphProto, names: dict[str, str]) -> None:
+        for value in (*body.input, *body.initializer):
+            names[value.name] = self._known.fresh(f"{self._base}_{value.name}")
+            value.name = names[value.name]
+        for name in {n for node in body.node for n in node.output}:
+            names.pop(name, None)  # hidden by the name in the body
+        nodes = self.nodes(list(body.node), names)
+        del body.node[:], body.value_info[:]
+        body.node.extend(nodes)
+        for value in body.output:
+            value.name = names.get(value.name, value.name)
+
+
+def _live(nodes: list[NodeProto], read: set[str]) -> list[NodeProto]:
+    """Return the nodes with readers, direct or indirect."""
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(_reads(node))
+    return kept[::-1]
+
+
+def _reads(node: NodeProto) -> Iterable[str]:
+    yield from node.input
+    for _, body in body_graphs(node):
+        yield from (o.name for o in body.output)
+        for inner in body.node:
+            yield from _reads(inner)

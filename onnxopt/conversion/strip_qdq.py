@@ -1,8 +1,8 @@
-"""A model without the QuantizeLinear and DequantizeLinear of its values, and with floats for quantized weights."""
+"""Removal of pairs of QuantizeLinear and DequantizeLinear; quantized weights become floats."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,10 +17,10 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 def strip_qdq(model: Model, keep: Collection[str]) -> list[str]:
-    """Have readers of `DequantizeLinear(QuantizeLinear(x))` read x, and those of a constant's DequantizeLinear floats.
+    """Replace DequantizeLinear(QuantizeLinear(x)) by x, and the DequantizeLinear of a constant by floats.
 
-    `keep`: names of nodes, or of what they read first and make, whose pair stays, or weight. Returns what is to be said
-    of that: numbers change. Raises UsageError for a name that no such node has.
+    `keep`: names of quantizers that stay, or of their first operands and results. Returns warnings about changed
+    numbers. Raises UsageError for a name without a quantizer.
     """
     types.update(model)
     _check_names(model, keep)
@@ -28,7 +28,7 @@ def strip_qdq(model: Model, keep: Collection[str]) -> list[str]:
     left: dict[str, list[str]] = {}
     for node in list(_nodes(model, _DEQUANTIZE)):
         source = _quantizer(node)
-        if _is_kept(node, keep) or (source is not None and _is_kept(source, keep)):
+        if _is_kept(node, keep) or _is_kept(source, keep):
             continue
         if source is not None and not (why := _why_not(source, node)):
             x = source.input(0)
@@ -39,6 +39,11 @@ def strip_qdq(model: Model, keep: Collection[str]) -> list[str]:
             weights += 1
         else:
             left.setdefault(why, []).append(f"`{node.outputs[0].name}`" if node.outputs[0] is not None else repr(node))
+    return _told(pairs, weights, left)
+
+
+def _told(pairs: int, weights: int, left: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the warnings. `left`: names of quantizers that stay, by reason."""
     told = [f"{few(names)} stay{'s' if len(names) == 1 else ''} quantized: {why}" for why, names in left.items()]
     if not pairs + weights:
         return [f"--strip-qdq: there is nothing to strip{f': {told[0]}' if told else ''}"]
@@ -66,24 +71,24 @@ def _nodes(model: Model, op_type: str) -> Iterator[Node]:
 
 
 def _names(node: Node) -> list[str]:
-    """Those by which a user names a quantizer."""
+    """Return the names of a quantizer for users."""
     ends = (node.input(0), *node.outputs)
     return [*filter(None, [node.name]), *(v.name for v in ends if v is not None)]
 
 
-def _is_kept(node: Node, keep: Collection[str]) -> bool:
-    return bool(keep) and not set(keep).isdisjoint(_names(node))
+def _is_kept(node: Node | None, keep: Collection[str]) -> bool:
+    return bool(keep) and node is not None and not set(keep).isdisjoint(_names(node))
 
 
 def _quantizer(node: Node) -> Node | None:
-    """The QuantizeLinear whose result a DequantizeLinear reads."""
+    """Return the QuantizeLinear whose result a DequantizeLinear reads."""
     source = node.input(0)
     made_by = source.producer if source is not None else None
     return made_by if made_by is not None and made_by.proto.op_type == _QUANTIZE else None
 
 
 def _why_not(quantizer: Node, node: Node) -> str:
-    """Why the two are more than rounding; empty if they are not."""
+    """Return why the pair is more than rounding; empty for a pair that only rounds."""
     x, out = quantizer.input(0), node.outputs[0]
     if x is None or out is None or not types.dtype(x) or types.dtype(x) != types.dtype(out):
         return "its type is another than that of what is quantized"
@@ -106,7 +111,7 @@ def _are_equal(a: Value | None, b: Value | None) -> bool:
 
 
 def _replace(node: Node, by: Value) -> None:
-    """Have `by` read in place of what a DequantizeLinear makes, and drop what nothing reads then."""
+    """Replace the result of a DequantizeLinear by `by`, and drop nodes and weights without readers."""
     out, graph = node.outputs[0], node.graph
     assert out is not None and graph is not None
     reads = list(node.inputs)
@@ -117,7 +122,7 @@ def _replace(node: Node, by: Value) -> None:
 
 
 def _drop(values: Collection[Value | None]) -> None:
-    """What nothing reads any more: quantizers and their parameters."""
+    """Drop quantizers and their parameters without readers."""
     for v in values:
         if v is None or v.is_used:
             continue
@@ -130,7 +135,7 @@ def _drop(values: Collection[Value | None]) -> None:
 
 
 def _fold(node: Node) -> str:
-    """Put floats in the place of a constant's DequantizeLinear; why that is not possible, else empty."""
+    """Replace the DequantizeLinear of a constant by floats. Returns the reason if impossible, else empty."""
     if any(v is not None and not v.constant for v in node.inputs):
         return "integers come from elsewhere"
     array = dequantize(node, [None if v is None else v.array for v in node.inputs])

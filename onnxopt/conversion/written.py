@@ -14,8 +14,6 @@ from onnxopt.operators.operands import Equation, Letters, read_equation
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import numpy_dtype
 
-# Forms of operators absent from older opsets, as runtimes recognize the forms: norms, Gelu, Trilu and AffineGrid.
-
 
 class _Wide:
     """The operand of a norm in the element type of the statistics."""
@@ -144,9 +142,6 @@ def _affine_grid(call: Call) -> list[NodeProto]:
     return op.nodes
 
 
-# RotaryEmbedding, written out.
-
-
 @before(23, "RotaryEmbedding")
 def _rotary_embedding(call: Call) -> list[NodeProto]:
     """RotaryEmbedding(x, cos, sin) = Concat(cos·a - sin·b, sin·a + cos·b, rest), where x = Concat(a, b, rest).
@@ -186,7 +181,7 @@ def _rotary_embedding(call: Call) -> list[NodeProto]:
     return op.nodes
 
 
-# Einsum, written out as products of matrices.
+# -- Einsum, as products of matrices ----------------------------------------------------------------------------------
 
 Operand: TypeAlias = tuple[str, Letters]  # name and axes of a value
 
@@ -250,7 +245,7 @@ class _Steps:
         return self._op("Unsqueeze", name, axes=axes) if axes else name
 
 
-# Older forms of QuantizeLinear and DequantizeLinear.
+# -- QuantizeLinear and DequantizeLinear ------------------------------------------------------------------------------
 
 
 @before(13, "DequantizeLinear")
