@@ -271,8 +271,10 @@ def attempt(
         data = Watch.data(model)
         fixed = specialise(model, options.dims, options.shapes)
         options = _with_names(options, model)
-        if verifier is not None:
+        if verifier is not None and (fixed or verifier.names_inputs):
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
+        elif verifier is not None:
+            verifier.describe_file(override=not options.freeze_initializers)
         nodes, converted = model.node_count(), options.convert(model)
         before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model)

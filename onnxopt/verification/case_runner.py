@@ -82,8 +82,13 @@ class CaseRunner:
             self._failure = e
 
     def _prepare(self, preparation: Preparation) -> None:
-        self.plan, self._requests = preparation.plan, list(preparation.requests)
         self.judge.refer(preparation.references)
+        if preparation.plan is not None:
+            self.plan, self._requests = preparation.plan, list(preparation.requests)
+        elif (death := next((d for d in preparation.deaths if d.step == OPEN), None)) is not None:
+            raise died_of(death)  # perhaps while deriving the plan
+        else:
+            self.plan, self._requests = self.judge.own_cases(override=preparation.override)
         for death in preparation.deaths:
             if death.step == OPEN or (not self.opening.stepwise and self._is_of_all(death.step)):
                 self._recover(death)

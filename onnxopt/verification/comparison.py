@@ -17,7 +17,7 @@ from onnxopt.verification.inputs.feeding import Data, DataSet, find_data_sets, r
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import Side, make_plan, of_both
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.job import Read, Request
+from onnxopt.verification.job import Read, Request, fix_dims
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.records import CaseRecord, Comparison, JudgedCase, Verification
@@ -127,15 +127,6 @@ def _type(info: ValueInfoProto) -> str:
     return TensorProto.DataType.Name(code).lower() if code else ""
 
 
-def fix_dims(plan: Plan, dims: dict[str, int]) -> None:
-    """Fix dynamic dims of the inputs to the given sizes. Raises UsageError for an unknown dim."""
-    for name in dims:
-        if name not in plan.symbols:
-            has = f"it has {', '.join(plan.symbols)}" if plan.symbols else "all its dims are fixed"
-            raise UsageError(f"no input of the model has a dynamic dim {name!r}", has)
-    plan.fix(dims)
-
-
 # Comparison of two model files on named cases and on data, as in `onnxopt verify`.
 
 
@@ -154,7 +145,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a, of_a), read(b, of_b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype, int32=options.int32)
-        plan = of_both(make_plan(models[0], skeletons[0].values), Side.of(skeletons[0]), Side.of(skeletons[1]))
+        plan = of_both(make_plan(models[0], skeletons[0].values), Side(skeletons[0]), Side(skeletons[1]))
         fix_dims(plan, options.dims)
         if options.int32:
             plan.hold_int32()

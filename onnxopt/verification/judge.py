@@ -20,7 +20,15 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
-from onnxopt.verification.rounding import MOST_OF_WHOLE, Draws, difference, is_float, last_bit
+from onnxopt.verification.rounding import (
+    EPSILON,
+    MOST_OF_WHOLE,
+    Draws,
+    allowed_of_whole,
+    difference,
+    is_float,
+    last_bit,
+)
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.verification.runtime import CPU
 from onnxopt.worker import keep_little
@@ -132,7 +140,7 @@ class Judge(Loaded):
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
         super().__init__(tell, whole=whole)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output: effect of changed last bits of the inputs
-        self._roundings: dict[str, float] | None = None  # see `Look.roundings`
+        self._roundings: dict[str, float] | None = None  # see `_by_paths`
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
         """Run the result on a known case and compare outputs, with `expected` outputs too (by name)."""
@@ -230,9 +238,17 @@ class Judge(Loaded):
         if self._roundings is None:
             self._roundings = {}
             with contextlib.suppress(*UNSEEN):  # reported by the second look
-                self._roundings = self._looked().roundings(self.outputs)
+                self._roundings = self._longest_paths()
         floats = (o for o, v in zip(self.outputs, values) if isinstance(v, np.ndarray) and v.dtype == np.float32)
         return {o: self._roundings[o] for o in floats if o in self._roundings}
+
+    def _longest_paths(self) -> dict[str, float]:
+        """Return, by output, the accumulated relative rounding error of the longest path in the original."""
+        from onnxopt.verification.pieces.paths import paths
+
+        program = self._looked().a.program if self._is_changed else self._program(0)
+        found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
+        return {o: allowed_of_whole(EPSILON["float32"], path.depth) for o, path in found.items()}
 
     def _by_inputs(self, case: Case, values: Sequence[Any]) -> dict[str, float]:
         """Return, by output, the relative difference explained by the last bits of inputs."""

@@ -16,11 +16,12 @@ import numpy as np
 from onnxopt.errors import UsageError
 from onnxopt.runtime import onnxruntime, path_for
 from onnxopt.verification import library_files
-from onnxopt.verification.comparison import check_interface, fix_dims, read
+from onnxopt.verification.comparison import check_interface, read
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.feeding import Data, bound_dims, feed, read_array
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.job import fix_dims
 from onnxopt.verification.profiling import OperatorTime, Profile, profiles, side_by_side
 from onnxopt.verification.run import reason
 from onnxopt.verification.runtime import find_runtime

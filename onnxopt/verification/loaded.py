@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from onnxopt.errors import UsageError
 from onnxopt.verification import UNLOADED, VerifyOptions
+from onnxopt.verification.inputs.uses import INDEX
+from onnxopt.verification.job import own_cases
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.original import Original
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.inputs.planning import Side
+    from onnxopt.verification.job import Read
     from onnxopt.verification.look import Look
     from onnxopt.verification.programs.program import Program
 
@@ -34,7 +38,8 @@ class Loaded(Original):
         self.b: Any = None  # engine of the result
         self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
-        self._ahead: tuple[Program, Side] | None = None  # the original, common to all results
+        self._read_files: dict[int, Side] = {}  # files (0: original, 1: result), for `of_both` and `_program`
+        self._programs: dict[int, Program] = {}  # see `_program`
         self._alone: Plan | None = None  # the original's own plan, while a plan for both models replaces it
         self._is_computed = False  # whether the result calls references in Python
         self._unrun: OnnxRuntime | None = None  # narrow result loaded as a file, whose kernels have not run yet
@@ -45,7 +50,7 @@ class Loaded(Original):
         options: those of the current result; tolerances may differ from the last.
         """
         self.options = options
-        self.b = self._look = self._unrun = None
+        self._forget_result()
         self.planned, self._alone = self._alone or self.planned, None
         self._uneven.clear()
         if self.kept:  # outputs of the original are kept
@@ -140,7 +145,7 @@ class Loaded(Original):
         if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
             return "", True
         a, b = self.labels
-        self.b = self._look = None  # comparison is finished: free all memory
+        self._forget_result()  # comparison is finished: free all memory
         self.engine.rest()
         error = self._refusal(self.paths[1], b, True)
         if error is None:
@@ -164,17 +169,12 @@ class Loaded(Original):
         return None
 
     def read_ahead(self) -> None:
-        """Read the original for a later `Look`, while the result is being made."""
-        if self.planned.random or self.options.dtype or self._ahead is not None:  # `Look` changes its own copy
-            return
-        from onnxopt.verification.inputs.planning import Side
-        from onnxopt.verification.look import open_runner
-
-        with contextlib.suppress(*UNSEEN):  # reported when asked
-            read = getattr(self.engine, "program", None)
-            view, _ = views(self.options)
-            program = read or open_runner(self.paths[0], self.labels[0], foreign=self._foreign, view=view).program
-            self._ahead = program, Side.of(program.skeleton)
+        """Analyse the original for `of_both`, while the result is being made."""
+        if not self._is_changed:
+            with contextlib.suppress(*UNSEEN):  # reported when asked
+                side = self._side(0)
+                _ = side.limits if self.planned.symbols else None
+                _ = side.uses if any(i.use.role == INDEX for i in self.planned.inputs) else None
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
@@ -182,12 +182,10 @@ class Loaded(Original):
         The plan for both models replaces the original's until the next result.
         """
         from onnxopt.verification.inputs.cases import OF_BOTH, missing
-        from onnxopt.verification.inputs.planning import Side, of_both
+        from onnxopt.verification.inputs.planning import of_both
 
         try:
-            self.read_ahead()
-            a, b = (runner.program.skeleton for runner in (self._looked().a, self._looked().b))
-            both = of_both(self.planned, self._ahead[1] if self._ahead else Side.of(a), Side.of(b), _WORK)
+            both = of_both(self.planned, self._side(0), self._side(1), _WORK)
         except UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs
@@ -205,14 +203,67 @@ class Loaded(Original):
 
     def release(self) -> None:
         """Drop the result: on systems without renaming of mapped files, the writer waits for the release."""
+        self._forget_result()
+
+    def _forget_result(self) -> None:
         self.b = self._look = self._unrun = None
+        self._read_files.pop(1, None)
+        self._programs.pop(1, None)
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    def own_cases(self, *, override: bool) -> tuple[Plan, list[tuple[Recipe, Read]]]:
+        """Return the plan of the original, derived from the file, and its cases. Raises the errors of `Skeleton`."""
+        from onnxopt.verification.inputs.planning import Side
+
+        skeleton = Skeleton(self.paths[0], views(self.options)[0])
+        side = Side(skeleton)
+        if not (self.runtime.references or skeleton.left_outside):
+            self._read_files[0] = side
+        ask = (skeleton.proto, skeleton.values, self.options)
+        return own_cases(*ask, override=override, stepwise=self.figures, uses=side.uses)
+
+    @property
+    def _is_changed(self) -> bool:
+        """Whether `Look` changes its own copies of both files."""
+        return self.planned.random or bool(self.options.dtype)
+
+    def _side(self, which: int) -> Side:
+        """Return a file for `of_both`, read once unless `Look` changes the files. Raises `UNSEEN`."""
+        from onnxopt.verification.inputs.planning import Side
+        from onnxopt.verification.programs.foreign import read_skeleton
+
+        if self._is_changed:
+            look = self._looked()
+            return Side((look.a, look.b)[which].program.skeleton)
+        side, segments = self._read_files.get(which), self._in_segments(which)
+        if segments is not None and (side is None or side.skeleton is not segments.skeleton):
+            side = Side(segments.skeleton)
+        elif side is None:
+            ask = (self._foreign, self.runtime, views(self.options)[which])
+            side = Side(read_skeleton(self.paths[which], *ask))
+        self._read_files[which] = side
+        return side
+
+    def _in_segments(self, which: int) -> Program | None:
+        """Return the program of an engine in segments, else None."""
+        found: Program | None = getattr((self.engine, self.b)[which], "program", None)
+        return found
+
+    def _program(self, which: int) -> Program:
+        """Return the program of a file: of the engine in segments, or read once. Raises `UNSEEN`."""
+        from onnxopt.verification.programs.program import Program
+
+        if which not in self._programs:
+            self._programs[which] = self._in_segments(which) or Program(self._side(which).skeleton)
+        return self._programs[which]
 
     def _looked(self) -> Look:
         """Return the `Look` into both files, made on first use."""
-        from onnxopt.verification.look import Look
-
         if self._look is None:
-            first = self._ahead[0] if self._ahead else getattr(self.engine, "program", None)
+            from onnxopt.verification.look import Look
+
+            programs = [] if self._is_changed else [self._program(0), self._program(1)]
             self._look = Look(
                 self.paths,
                 self.options,
@@ -222,6 +273,6 @@ class Loaded(Original):
                 self.engine,
                 self.tell,
                 self._foreign,
-                [first, getattr(self.b, "program", None)],
+                programs,
             )
         return self._look

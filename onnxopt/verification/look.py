@@ -25,14 +25,12 @@ from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import count_draws, open_nodes
-from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.model.views import View, views
+from onnxopt.verification.model.views import views
 from onnxopt.verification.noise import Noise
 from onnxopt.verification.pieces.outcome import Fault, Outcome, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
-from onnxopt.verification.pieces.paths import paths
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.programs.foreign import NOTHING, Foreign, cut_out
+from onnxopt.verification.programs.foreign import NOTHING, Foreign, read_skeleton
 from onnxopt.verification.programs.program import Program, bodies, type_of
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.transforms import (
@@ -44,35 +42,10 @@ from onnxopt.verification.programs.transforms import (
     with_roundings,
 )
 from onnxopt.verification.records import Pieces, Place
-from onnxopt.verification.rounding import EPSILON, allowed_of_whole, difference
+from onnxopt.verification.rounding import difference
 from onnxopt.verification.run import Reference
-from onnxopt.verification.runtime import PLAIN, Runtime
-from onnxopt.worker.serving import Refused, Tell
-
-
-def open_runner(
-    path: str,
-    label: str,
-    runtime: Runtime = PLAIN,
-    tell: Tell = lambda state: None,
-    foreign: Foreign = NOTHING,
-    view: View | None = None,
-    **options: bool,
-) -> Runner:
-    """Return a runner for parts of the model at `path`, without `foreign` operators.
-
-    Raises OSError, ValueError, protobuf's DecodeError, and Refused if weights cannot be passed to parts.
-    """
-    return Runner(Program(_skeleton(path, foreign, runtime, view)), runtime=runtime, label=label, tell=tell, **options)
-
-
-def _skeleton(path: str, foreign: Foreign, runtime: Runtime, view: View | None = None) -> Skeleton:
-    skeleton = Skeleton(path, view, runtime.references)
-    if skeleton.left_outside:
-        size = f"{skeleton.left_outside / (1 << 30):.1f} GiB of weights that bodies read lie beside the model"
-        raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
-    skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
-    return skeleton
+from onnxopt.verification.runtime import Runtime
+from onnxopt.worker.serving import Tell
 
 
 class Look:
@@ -88,19 +61,19 @@ class Look:
         engine: Any,
         tell: Tell,
         foreign: Foreign = NOTHING,
-        programs: Sequence[Program | None] = (None, None),
+        programs: Sequence[Program] = (),
     ) -> None:
         """Read both files.
 
-        programs: files already read; not used for random or narrow models, as `Look` changes these.
+        programs: both files, if already read. Random and narrow models are changed here, and must not be passed.
         """
         self.options = options
         self.plan = plan
         self.paths, self.foreign = paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        known = (None, None) if plan.random or options.dtype else programs
+        known = programs or (None, None)
         skeletons = [
-            _skeleton(path, foreign, runtime, view) if p is None else p.skeleton
+            read_skeleton(path, foreign, runtime, view) if p is None else p.skeleton
             for path, p, view in zip(paths, known, views(options))
         ]
         for skeleton in skeletons if options.any_width else ():
@@ -203,11 +176,6 @@ class Look:
             pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
         return pieces, places
 
-    def roundings(self, outputs: Sequence[str]) -> dict[str, float]:
-        """Return, by output, the accumulated relative rounding error of the longest path in the first file."""
-        found = paths(self.a.program, [o for o in outputs if o in self.a.program.maker], (), {})
-        return {o: allowed_of_whole(EPSILON["float32"], path.depth) for o, path in found.items()}
-
     def unreached(self, case: Case) -> list[str]:
         """Return, in words, values with changed bounds that differ beyond the bounds, where no case reaches."""
         if not have_other_points(self.a.program, self.b.program):
@@ -221,7 +189,7 @@ class Look:
         if not any(has_narrow(r.program.skeleton.proto) for r in runners):
             return []
         files = zip(self.paths, views(self.options))
-        skeletons = (with_roundings(_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
+        skeletons = (with_roundings(read_skeleton(path, self.foreign, self.a.runtime, view)) for path, view in files)
         a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
         walk = self._walked(a, b, cases)
         # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.

@@ -311,7 +311,7 @@ class Original:
 
     def _read(self, which: int) -> Runner:
         """Return a runner of a model in segments (0: original, 1: result). Raises Refused."""
-        from onnxopt.verification.look import open_runner
+        from onnxopt.verification.programs.foreign import open_runner
 
         self.tell(f"loading {self.labels[which]}")
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, file_path, unreadable
+from onnxopt.proto.wire import stands_alone
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.job import (
     JUST_LOAD,
@@ -28,6 +28,7 @@ from onnxopt.verification.job import (
     Preparation,
     Read,
     Submission,
+    own_cases,
 )
 from onnxopt.verification.records import Verification
 from onnxopt.verification.runtime import DECLARED
@@ -114,31 +115,31 @@ class Verifier:
         array: reads initializers with data outside the proto. override: initializers that are inputs may get other
         values. Raises UsageError for unknown inputs and dims in the options.
         """
-        from onnxopt.verification.comparison import fix_dims
-        from onnxopt.verification.inputs.cases import OWN, missing
-        from onnxopt.verification.inputs.feeding import Data, read_array
-        from onnxopt.verification.inputs.planning import make_plan
         from onnxopt.verification.model.views import views
 
         if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view
             original = type(original).FromString(original.SerializeToString())
             view(original)
-        plan = make_plan(original, array)
-        if self.options.int32:
-            plan.hold_int32()
-        if not override:
-            plan.overridable = {}
-        given = {name: read_array(name, Path(file), plan) for name, file in self.options.inputs.items()}
-        fix_dims(plan, self.options.dims)
-        is_long = self._opening.stepwise or 2 * plan.bytes > self.options.memory  # each run reads all weights
-        recipes = [r for r in OWN if not missing(r, plan, given) and not (r.single and is_long)]
-        self.prepare(plan, [(r, partial(Data, given)) for r in recipes])
+        stepwise = self._opening.stepwise
+        self.prepare(*own_cases(original, array, self.options, override=override, stepwise=stepwise))
+
+    @property
+    def names_inputs(self) -> bool:
+        """Whether the options name inputs or dims, whose errors `describe` raises before any work."""
+        return bool(self.options.inputs or self.options.dims)
+
+    def describe_file(self, *, override: bool = True) -> None:
+        """Let the worker derive the plan from the file, beside the caller's work. `override`: see `describe`."""
+        self._prepare(Preparation(None, override=override, references=tuple(DECLARED.values())))
 
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """Send a plan, and the cases with readers of their data, to the worker."""
+        self._prepare(Preparation(plan, list(requests), references=tuple(DECLARED.values())))
+
+    def _prepare(self, preparation: Preparation) -> None:
         self.start()
-        self._preparation = Preparation(plan, list(requests), references=tuple(DECLARED.values()))
-        if self._waits and plan.bytes > _MAX_PRELOADED_BYTES:  # external data besides the model
+        self._preparation = preparation
+        if self._waits and not stands_alone(str(self.original)):  # external data of any size
             self._open()
         elif self._service is not None:
             self._post("prepare", self._preparation)

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.paths import is_single
 from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.programs.program import Program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g '

@@ -11,9 +11,9 @@ from onnx import parser
 
 from onnxopt.verification import Verification, Verifier
 from onnxopt.verification.coverage.gaps import undecided
-from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.decisions import changing
 from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.foreign import open_runner
 from tests.verification.pairs import own_check
 
 FLOATS = {

@@ -89,5 +89,5 @@ def test_rows_behind_an_offset(tmp_path: Path) -> None:
         rows[12] *= factor
         made.graph.initializer.append(numpy_helper.from_array(rows, "words"))
         onnx.save(made, tmp_path / name)
-        saved.append(Side.of(Skeleton(tmp_path / name)))
+        saved.append(Side(Skeleton(tmp_path / name)))
     assert other_rows(*saved) == {"x": (5,)}

@@ -31,9 +31,9 @@ def counted(name):
     setattr(judge.Judge, name, call)
 for name in ("original", "compare", "pieces", "optimized"):
     counted(name)
-def die(self, *given):
+def die(self, *given, **named):
     os.kill(os.getpid(), signal.SIGSEGV)
-def fail(self, *given):
+def fail(self, *given, **named):
     raise KeyError("z")
 {more}
 judge.main()
@@ -68,6 +68,36 @@ def test_the_share_that_is_done_grows(files: Path) -> None:
         judged.submit(files / "b")
         assert judged.finish().status == "equal"
     assert len(shares) >= 5 and shares == sorted(shares) and 0 <= shares[0] < shares[-1] < 1
+
+
+@pytest.mark.parametrize("override", [True, False])
+def test_a_worker_derives_the_plan_that_a_caller_sends(override: bool, tmp_path: Path) -> None:
+    """Cases and verdict are the same. Without `override`, initializers that are inputs keep their values."""
+    text = A.replace("(float[N, 4] x)", "(float[N, 4] x, float two)").replace(
+        "{", "<float two = {2}> { t = Mul (x, two) "
+    )
+    model = parser.parse_model(text.replace("Tanh (x)", "Tanh (t)"))
+    (tmp_path / "a").write_bytes(model.SerializeToString())
+    cases = []
+    for is_sent in (True, False):
+        with Verifier(tmp_path / "a") as judged:
+            if is_sent:
+                judged.describe(model, override=override)
+            else:
+                judged.describe_file(override=override)
+            judged.submit(tmp_path / "a")
+            found = judged.finish()
+        assert found.status == "equal"
+        cases.append([(case.name, case.dims) for case in found.cases])
+    assert cases[0] == cases[1] and len(cases[0]) == 2 + override
+
+
+def test_a_worker_that_dies_of_deriving_the_plan_is_not_started_forever(files: Path) -> None:
+    with verifier(files, "judge.Judge.own_cases = die") as judged:
+        judged.describe_file()
+        judged.submit(files / "b")
+        found = judged.finish()
+    assert found.status == "not verified" and "crashed (SIGSEGV)" in found.message
 
 
 @pytest.mark.parametrize("result", ["b", "c"])

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.look import open_runner
 from onnxopt.verification.pieces.replay import Found, Replay
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs import stream
+from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.run import Failed
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2, 3] x) => (float[2, 3] y)'

@@ -11,9 +11,11 @@ from onnx import parser
 
 from onnxopt.verification import PROVEN
 from onnxopt.verification.coverage.cones import Cone
+from onnxopt.verification.coverage.gaps import gaps
 from onnxopt.verification.coverage.probe import Beyond, Verdict, near, probe
-from onnxopt.verification.look import open_runner
 from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.foreign import open_runner
+from onnxopt.verification.rounding import Difference
 from tests.verification.pairs import own_check
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (float[n, 8] y)
@@ -45,14 +47,18 @@ def test_what_a_number_may_reach_is_a_gap(a: str, b: str, tmp_path: Path) -> Non
     assert found.status in ("inconclusive", "different"), found.message
 
 
-def cone(folder: Path, a: str, b: str, value: str) -> Cone:
+def walked(folder: Path, a: str, b: str, case: np.ndarray) -> Walk:
     runners = []
     for name, body in (("a", a), ("b", b)):
         onnx.save(parser.parse_model(f"{HEAD} {{ {body} }}"), folder / name)
         runners.append(open_runner(str(folder / name), name))
-    walk = Walk(*runners, [{"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}], {"x": "tensor(float)"})
+    walk = Walk(*runners, [{"x": case}], {"x": "tensor(float)"})
     walk.run()
-    found = Cone.of(walk, value)
+    return walk
+
+
+def cone(folder: Path, a: str, b: str, value: str) -> Cone:
+    found = Cone.of(walked(folder, a, b, np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)), value)
     assert found is not None
     return found
 
@@ -68,6 +74,31 @@ def cone(folder: Path, a: str, b: str, value: str) -> Cone:
 )
 def test_verdicts(a: str, b: str, verdict: Verdict, tmp_path: Path) -> None:
     assert probe(cone(tmp_path, a, b, "y"), Beyond([2.0, 4.0], (8.0,))) is verdict
+
+
+@pytest.mark.parametrize(
+    ("n", "differs", "measured"),
+    [("n = Mul (x, two)", [], [["n"]]), ("n = Mul (x, higher)", ["y"], [["n"], ["r", "s"]])],
+    ids=["rounding", "another value"],
+)
+def test_noise_is_measured_where_a_difference_begins(
+    n: str, differs: list[str], measured: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that agrees on A's values of its operands needs noise only if the operands differ by more."""
+    asked: list[list[str]] = []
+    noise = Walk.noise
+
+    def noted(self: Walk, wanted: list[str]) -> dict[str, list[Difference]]:
+        asked.append([*wanted])
+        return noise(self, wanted)
+
+    monkeypatch.setattr(Walk, "noise", noted)
+    rest = "r = Relu (n) s = Mul (r, three) y = Min (s, two)"  # two everywhere
+    case = np.linspace(2, 3, 16, dtype=np.float32).reshape(2, 8)
+    a = f"t = Add (x, higher) u = Sub (t, higher) n = Mul (u, two) {rest}"
+    walk = walked(tmp_path, a, f"{n} {rest}", case)
+    found = [gap.value for gap in gaps(walk, walk.sameness) if gap.part.endswith("is made of what differs")]
+    assert (found, asked) == (differs, measured)
 
 
 def test_samples_are_within_what_operators_make(tmp_path: Path) -> None:

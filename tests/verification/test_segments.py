@@ -14,9 +14,10 @@ from onnx import numpy_helper, parser
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.look import Look, open_runner
+from onnxopt.verification.look import Look
 from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
+from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.run import Failed

@@ -44,7 +44,7 @@ def test_one_element_of_one_row(row: int, body: str, cases: tuple[str, ...], tmp
 
 
 def side(path: Path) -> Side:
-    return Side.of(Skeleton(path))
+    return Side(Skeleton(path))
 
 
 def test_which_rows(tmp_path: Path) -> None:

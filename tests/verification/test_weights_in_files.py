@@ -12,8 +12,8 @@ from onnxopt.errors import ModelError
 from onnxopt.proto.messages import all_tensors, is_external
 from onnxopt.proto.wire import Stored
 from onnxopt.verification import verify
-from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.programs.foreign import open_runner
 from onnxopt.worker.serving import Refused
 from tests.cli.weights import beside
 from tests.samples import parsed

@@ -128,12 +128,13 @@ def _peak(graph: GraphProto) -> int:
 _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
 
-def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
-    """Return the plan of the original. `array`: reads initializers with data outside `proto`."""
-    graph = read(proto.graph)
+def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None, uses: Uses | None = None) -> Plan:
+    """Return the plan of the original. array: reads initializers with data outside `proto`; uses: if known."""
+    uses = uses or Uses(read(proto.graph), proto.functions)
+    graph = uses.graph
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     plan = Plan(names=[i.name for i in graph.input])
-    _add_inputs(plan, proto, graph, array)
+    _add_inputs(plan, proto, uses, array)
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     deciding = Deciding(graph, proto.functions)
@@ -154,12 +155,11 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     return plan
 
 
-def _add_inputs(plan: Plan, proto: ModelProto, graph: GraphProto, array: Callable[[TensorProto], Any] | None) -> None:
+def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[TensorProto], Any] | None) -> None:
     from onnxopt.proto.messages import tensor_to_array
 
+    graph, found, numbers = uses.graph, uses.found, uses.compared()
     initializers = {t.name: t for t in graph.initializer}
-    followed = Uses(graph, proto.functions)
-    found, numbers = followed.found, followed.compared()
     specs = (_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers)
     plan.inputs = [replace(i, compared=numbers[i.name]) if i.name in numbers and "int" in i.kind else i for i in specs]
     if proto.ir_version >= 4:  # before, every initializer had to be listed as an input
@@ -225,18 +225,21 @@ _CHUNK_ELEMENTS: Final = 1 << 22  # elements
 _ROWS: Final = 4  # differing rows of a table
 
 
-class Side(NamedTuple):
-    """A model with the uses of its inputs and its limits."""
+class Side:
+    """A model with the uses of its inputs and its limits, both computed on first use."""
 
-    skeleton: Skeleton
-    uses: Uses
-    limits: Limits
+    def __init__(self, skeleton: Skeleton) -> None:
+        self.skeleton = skeleton
 
-    @classmethod
-    def of(cls, skeleton: Skeleton) -> Side:
-        """Analyse a skeleton."""
-        graph, functions = skeleton.proto.graph, skeleton.proto.functions
-        return cls(skeleton, Uses(graph, functions), Limits(graph, functions))
+    @functools.cached_property
+    def uses(self) -> Uses:
+        """The uses of the inputs."""
+        return Uses(read(self.skeleton.proto.graph), self.skeleton.proto.functions)
+
+    @functools.cached_property
+    def limits(self) -> Limits:
+        """The limits of sizes."""
+        return Limits(self.uses.graph, self.skeleton.proto.functions)
 
 
 def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK) -> Plan:
@@ -246,8 +249,9 @@ def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK) -> Plan:
     most.
     """
     both = plan.beside(b.skeleton.proto, b.uses, other_rows(a, b))
-    both.other_sizes = other_sizes(a.limits, b.limits, other_size(a, b))
-    both.limits = affordable(both.other_sizes, plan, work)
+    if plan.symbols:  # only free sizes can reach a limit
+        both.other_sizes = other_sizes(a.limits, b.limits, other_size(a, b))
+        both.limits = affordable(both.other_sizes, plan, work)
     return both
 
 
@@ -358,7 +362,7 @@ def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
 def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
     """Return {input: its numbers for differing rows of indexed tables}, unless all rows differ."""
     theirs, found = b.uses.tables, dict[str, tuple[int, ...]]()
-    for name, mine in a.uses.tables.items():
+    for name, mine in a.uses.tables.items() if theirs else ():
         for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
             rows = _differing(a.skeleton, x, b.skeleton, y)
             few = [] if len(rows) == next(iter(x.dims), 0) else rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]

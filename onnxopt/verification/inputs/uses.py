@@ -113,6 +113,7 @@ class Uses(Forward[_Trace]):
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__(functions)
+        self.graph = graph
         self.found: defaultdict[str, Use] = defaultdict(Use)  # by input
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
         self._compared: dict[str, dict[int, None]] = {}  # {input: comparands}

@@ -131,15 +131,19 @@ class Walk:
 
     def _resolve(self) -> int:
         """Make cutpoints of pending values that agreed with only cutpoints as entries. Returns their number."""
-        views, before, rest = self.replay.views, len(self.pending), []
+        before, rest = len(self.pending), []
         for value in self.pending:
-            seen = self.first.get(value)
-            if seen and seen.ok and all(e in self.cuts and views.get(e) == view for e, view in seen.entries.items()):
-                self._cut(value, seen.found)
+            if self.agrees_between(value) and self.cuts.issuperset(self.first[value].entries):
+                self._cut(value, self.first[value].found)
             else:
                 rest.append(value)
         self.pending = rest
         return before - len(rest)
+
+    def agrees_between(self, value: str) -> bool:
+        """Return whether a value agrees if its smallest piece starts from A's values, in the present views."""
+        seen, views = self.first.get(value), self.replay.views
+        return seen is not None and seen.ok and all(views.get(e) == view for e, view in seen.entries.items())
 
     def _cut(self, value: str, found: Difference) -> None:
         """Make a value a cutpoint; report a fault instead if it agrees only by a clamped operand."""
@@ -373,10 +377,10 @@ class Walk:
 
         Sampling stops when `times` the noise explains B's differences.
         """
-        of = self.pairs.of
-        held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, self.share(v))) is not None}
+        of, shares = self.pairs.of, {v: path.share for v, path in self._paths(wanted, self.fed).items()}
+        held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, shares[v])) is not None}
         far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]
-        channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, self.share(v)))}
+        channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, shares[v]))}
         names = [of[v] for v in wanted]
         differ = {of[v]: self.latest[v] for v in wanted if v in self.latest}
 

@@ -16,13 +16,19 @@ import numpy as np
 from onnxopt.errors import few
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
+from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import Streamed
 from onnxopt.verification.rounding import Draws, is_float
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
+from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
+    from onnxopt.verification.model.views import View
 
 Operators = frozenset[Name]
 
@@ -66,6 +72,35 @@ def refused_operators(why: str) -> Operators:
         return frozenset({("", "StringNormalizer")})
     found = _NO_KERNEL.search(why)
     return frozenset({(domain_of(found[1] or ""), found[2])} if found is not None else ())
+
+
+def read_skeleton(
+    path: str, foreign: Foreign = NOTHING, runtime: Runtime = PLAIN, view: View | None = None
+) -> Skeleton:
+    """Return the model at `path` without large weights and `foreign` operators.
+
+    Raises OSError, ValueError, protobuf's DecodeError, and Refused if weights cannot be passed to parts.
+    """
+    skeleton = Skeleton(path, view, runtime.references)
+    if skeleton.left_outside:
+        size = f"{skeleton.left_outside / (1 << 30):.1f} GiB of weights that bodies read lie beside the model"
+        raise Refused(f"{size}, and a part of it with them is more than protobuf's files hold")
+    skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
+    return skeleton
+
+
+def open_runner(
+    path: str,
+    label: str,
+    runtime: Runtime = PLAIN,
+    tell: Tell = lambda state: None,
+    foreign: Foreign = NOTHING,
+    view: View | None = None,
+    **options: bool,
+) -> Runner:
+    """Return a runner for parts of the model at `path`. Raises the errors of `read_skeleton`."""
+    program = Program(read_skeleton(path, foreign, runtime, view))
+    return Runner(program, runtime=runtime, label=label, tell=tell, **options)
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
