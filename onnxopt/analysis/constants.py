@@ -39,18 +39,14 @@ _KEPT: Final = CONTROL_FLOW | (of_form("code") - {"QuantizeLinear"}) | {"Dropout
 
 def is_computable(node: Node, opset: int) -> bool:
     """Whether a node computes tensors from its inputs only, deterministically. `opset`: of the node's domain."""
-    if node.op in _KEPT or node.bodies or not node.inputs:
+    op = node.op
+    of_tensors = op == "ReverseSequence" or not ("Sequence" in op or "Optional" in op)
+    if op in _KEPT or node.bodies or not node.inputs or not of_tensors or not is_deterministic(op):
         return False
-    if ("Sequence" in node.op and node.op != "ReverseSequence") or "Optional" in node.op:
-        return False
-    if not is_deterministic(node.op):
-        return False
-    if node.op == "Identity" and node.output.is_output:
-        return False
-    if not is_known(node.op, opset) or node.has_references:
+    if (op == "Identity" and node.output.is_output) or not is_known(op, opset) or node.has_references:
         return False
     # In training mode BatchNormalization uses batch statistics, and its running statistics are state.
-    return not node.attr("training_mode", 0) or not any(v is not None and v.is_used for v in node.outputs[1:])
+    return not node.attr("training_mode", 0) or not any(i for i in node.used_outputs())
 
 
 def may_train(node: Node) -> bool:

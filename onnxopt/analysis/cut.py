@@ -190,15 +190,15 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     opened = Opened(model, inner)
     named, ends = ([opened.inputs.get(v, v) for v in some] for some in (named, ends))
     begins = named or [v for v in model.graph.inputs if not v.constant]
-    given, own = set(begins), opened.ends
+    given = set(begins)
     for v in ends:
         if v in given or (v.is_input and not is_stored(v)):
             raise UsageError(f"{model.name}: `{v.name}` is an input, which nothing computes", "name a value behind it")
-    known = _computed(model, given)
-    wanted = ends or [v for v in own if v not in given]
-    found = [v for v in wanted if v in known or is_stored(v)]
-    if not found or (ends and len(found) < len(ends)):
-        raise _lack(model, [v for v in wanted if v not in found], given, "input" if opened.owners else "graph input")
+    known, own = _computed(model, given), [v for v in opened.ends if v not in given]
+    found = [v for v in ends or own if v in known or is_stored(v)]
+    missing = [v for v in ends or own if v not in found]
+    if not found or (ends and missing):
+        raise _lack(model, missing, given, "input" if opened.owners else "graph input")
     nodes, seen = _behind(found, given)
     opened.refuse_owners(model, nodes, found)
     return Cut(
@@ -206,7 +206,7 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         inputs=[v for v in begins if v in seen],
         outputs=found,
         unneeded=[v.name for v in named if v not in seen],
-        left_out=[] if ends else [v.name for v in own if v not in found],
+        left_out=[] if ends else [v.name for v in opened.ends if v not in found],
         scope=scope,
     )
 
@@ -242,19 +242,26 @@ def _find(model: Model, values: dict[str, Value], names: Iterable[str]) -> list[
 
 
 def _near(model: Model, values: Sequence[str], name: str) -> str:
-    for scope in model.scopes():
-        for node in scope:
-            results = [v.name for v in node.results]
-            if not scope.root.is_function and node.name == name:
-                return f"it is a node, which computes {' and '.join(f'`{n}`' for n in results)}"
-            if name in results:
-                flat = "`onnxopt optimize MODEL FLAT -O0 --inline-functions`"
-                return f"it is in {scope.path}, where the model cannot be cut: {flat} puts it in the main graph"
-    cut_up = [known for known in values if "," in known and name.strip() in (part.strip() for part in known.split(","))]
+    """Return a hint for a name without a value: a node, a value elsewhere, a name with a comma, or the nearest name."""
+    elsewhere = next(filter(None, (_in_scope(scope, name) for scope in model.scopes())), "")
+    if elsewhere:
+        return elsewhere
+    cut_up = [known for known in values if "," in known and name.strip() in map(str.strip, known.split(","))]
     if cut_up:
         return f"it has `{cut_up[0]}`: on a command line a comma in a name is written `\\,`"
     begins, ends = ([v.name for v in values] for values in (model.graph.inputs, model.graph.outputs))
     return nearest(name, values, f"it has the inputs {few(begins)}, the outputs {few(ends)}")
+
+
+def _in_scope(scope: Graph, name: str) -> str:
+    for node in scope:
+        results = [v.name for v in node.results]
+        if not scope.root.is_function and node.name == name:
+            return f"it is a node, which computes {' and '.join(f'`{n}`' for n in results)}"
+        if name in results:
+            flat = "`onnxopt optimize MODEL FLAT -O0 --inline-functions`"
+            return f"it is in {scope.path}, where the model cannot be cut: {flat} puts it in the main graph"
+    return ""
 
 
 def _computed(model: Model, given: set[Value]) -> set[Value]:

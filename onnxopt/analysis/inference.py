@@ -39,12 +39,7 @@ def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> No
     condition, and collected outputs of a Scan.
     """
     for _, body in body_graphs(owner):
-        kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}
-        if owner.op_type == "Loop":
-            kept.update(i.name for i in body.input[:2])
-        elif owner.op_type == "Scan":
-            scanned = next((a.i for a in owner.attribute if a.name == "num_scan_inputs"), 0)
-            kept.update(o.name for o in body.output[len(body.input) - scanned :])
+        kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output} | _checked(owner, body)
         for info in (*body.input, *body.value_info, *body.output):
             rename_dims(info.type, lambda name: "")
             if info.name not in kept:
@@ -53,7 +48,17 @@ def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> No
             forget_claims(node, scope, called)
 
 
-def carried(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
+def _checked(owner: NodeProto, body: GraphProto) -> set[str]:
+    """Return the inputs and outputs of a body with shapes checked by runtimes."""
+    if owner.op_type == "Loop":
+        return {i.name for i in body.input[:2]}
+    if owner.op_type == "Scan":
+        scanned = next((a.i for a in owner.attribute if a.name == "num_scan_inputs"), 0)
+        return {o.name for o in body.output[len(body.input) - scanned :]}
+    return set()
+
+
+def carried_containers(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
     """Yield (Loop, input index) for each sequence or optional carried by the Loop or a nested one.
 
     onnx infers the elements' shape from the initial value; later iterations may change it.
@@ -64,7 +69,7 @@ def carried(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
                 if i < len(owner.input) and info.type.WhichOneof("value") in ("sequence_type", "optional_type"):
                     yield owner, i
         for node in body.node:
-            yield from carried(node)
+            yield from carried_containers(node)
 
 
 def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
@@ -181,17 +186,16 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
     target.name = proto.graph.name
     live = {v.name for v in graph.inputs}
     target.input.extend(_said(i for i in proto.graph.input if i.name in live))
-    initializers = list(graph.initializers.values())
-    outputs = graph.outputs
+    constants, outputs = list(graph.initializers.values()), graph.outputs
     if len(nodes) < graph.size:
         inside = set(nodes)
         inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.operands), like.values())
         read = dict.fromkeys(v for v in inputs if v.producer not in inside)
         made = [v for v in read if v.producer is not None]
         target.input.extend(_fact(v) for v in made if not v.constant)
-        initializers = [*(v for v in initializers if v in read), *(v for v in made if v.constant)]
+        constants = [*(v for v in constants if v in read), *(v for v in made if v.constant)]
         outputs = [v for v in outputs if v.producer in inside]
-    for value in initializers:
+    for value in constants:
         if not value.is_input:
             _add_constant(target, value)
     _copy_nodes(target, model, nodes, like, called)
@@ -210,7 +214,7 @@ def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:
         around = model.functions[function_label(function.domain, function.name, function.overload)]
         for owner in function.node:
             forget_claims(owner, around, called)
-            for loop, _ in carried(owner):
+            for loop, _ in carried_containers(owner):
                 loop.op_type = ""
     return called
 
@@ -243,7 +247,7 @@ def _copy_nodes(
     for node, copy in zip(nodes, target.node) if model.graph.owners else ():
         if node.bodies:
             forget_claims(copy, model.graph, called)
-            for (loop, i), name in zip(carried(copy), unused):
+            for (loop, i), name in zip(carried_containers(copy), unused):
                 target.input.add(name=name, type=body_graphs(loop)[0][1].input[i].type)
                 loop.input[i] = name
 
@@ -254,27 +258,24 @@ def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], calle
     Returns the results by name.
     """
     proto, graph = model.proto.graph, model.graph
-    opaque: dict[str, Value] = {}
-    followed: set[str] = set()
     schemas = {op: find_schema(op, graph.opset(op.rpartition("::")[0])) for op in graph.by_op}
     for node in nodes:
-        op = node.op
-        schema = schemas[op]
-        if schema is None:
-            opaque.update((v.name, v) for v in node.results)
-            if op in called:
-                followed.update(v.name for v in node.results)
-        elif op.startswith("ai.onnx.ml::"):
+        schema = schemas[node.op]
+        if schema is not None and node.op.startswith("ai.onnx.ml::"):
             target.value_info.extend(_declared(node, schema))
-    if opaque:
-        claims = _said(i for i in proto.value_info if i.name in opaque)
-        target.value_info.extend(claims)
-        said = {i.name for i in claims}
-        target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
-        target.output.extend(_said(i for i in proto.output if i.name in opaque))
-        for info in (*target.value_info, *target.output):
-            if info.name in followed:
-                forget_shape(info.type)
+    unknown = {op for op, schema in schemas.items() if schema is None}
+    opaque = {v.name: v for n in nodes if n.op in unknown for v in n.results}
+    if not opaque:
+        return opaque
+    claims = _said(i for i in proto.value_info if i.name in opaque)
+    target.value_info.extend(claims)
+    said = {i.name for i in claims}
+    target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
+    target.output.extend(_said(i for i in proto.output if i.name in opaque))
+    for info in (*target.value_info, *target.output):
+        maker = opaque[info.name].producer if info.name in opaque else None
+        if maker is not None and maker.op in called:  # inferred through the function
+            forget_shape(info.type)
     return opaque
 
 

@@ -123,9 +123,8 @@ class Groups:
         slots += [(1, i) for i, v in enumerate(node.outputs) if is_int64(v)]
         if not slots:
             return
-        graph = node.graph
-        assert graph is not None
-        known = formals(node.op, graph.opset(node.domain))
+        assert node.graph is not None
+        known = formals(node.op, node.graph.opset(node.domain))
         why = self._obstacle(node, known is not None)
         by_symbol: dict[str, Group] = {}
         for side, i in slots:
@@ -134,9 +133,7 @@ class Groups:
             group = by_symbol.setdefault(symbol, Group(node, [], [], "" if symbol else why or ONLY))
             (group.outputs if side else group.inputs).append(i)
         for group in by_symbol.values():
-            group.why = group.why or self._of_type(group)
-            if not group.why:
-                self._prove(group)
+            self._prove(group)
             yield group
 
     def _obstacle(self, node: Node, is_known: bool) -> str:
@@ -151,22 +148,15 @@ class Groups:
             return UNKNOWN
         return ""
 
-    def _of_type(self, group: Group) -> str:
-        """Return the reason why the type of the results cannot be chosen, or an empty string."""
-        op = group.node.op
-        if op in _BY_FIRST or (not group.inputs and group.outputs and op not in RESULT_TYPE):
-            return ONLY
-        return ""
-
     def _prove(self, group: Group) -> None:
-        node, clamped = group.node, _CLAMPED.get(group.node.op, ())
-        for i in group.inputs:
-            v = node.inputs[i]
-            if v is not None and not self.fits(v) and not (i in clamped and v.constant):
-                group.root = self.root(v)
-        for i in group.outputs:
-            v = node.outputs[i]
-            if v is not None and group.root is None and not self.fits(v):
-                group.root = self.root(v)
-        if group.root is not None:
-            group.why = NUMBERS
+        """Note why a group stays int64, if it has to."""
+        node, op, clamped = group.node, group.node.op, _CLAMPED.get(group.node.op, ())
+        if op in _BY_FIRST or (not group.inputs and group.outputs and op not in RESULT_TYPE):
+            group.why = group.why or ONLY  # the type of the results cannot be chosen
+        if group.why:
+            return
+        read = [v for i in group.inputs if (v := node.inputs[i]) is not None and not (i in clamped and v.constant)]
+        made = [v for i in group.outputs if (v := node.outputs[i]) is not None]
+        wide = [v for v in read if not self.fits(v)][-1:] or [v for v in made if not self.fits(v)]
+        if wide:
+            group.why, group.root = NUMBERS, self.root(wide[0])

@@ -52,13 +52,15 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
     found = inferred(node, given)
     if found and any(is_below_zero(kind) for kind, _ in found.values()):
         return None  # runtimes compute with negative sizes, and reject what does not fit
-    x = node.input(0)
-    if found and node.op == "Shape" and x is not None and x in given:  # runtimes know the sizes listed by a Shape
-        dims = dims_of(x, given)
-        part = None if dims is None else part_of_shape(node, dims)
-        if part is not None:
-            return {node.output: known_constant(part)}
-    return found
+    listed = _listed(node, given) if found and node.op == "Shape" else None
+    return found if listed is None else {node.output: known_constant(listed)}
+
+
+def _listed(shape: Node, given: Mapping[Value, Known]) -> Array | None:
+    """Return the sizes listed by a Shape, if a runtime knows them."""
+    x = shape.input(0)
+    dims = dims_of(x, given) if x is not None and x in given else None
+    return None if dims is None else part_of_shape(shape, dims)
 
 
 def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
@@ -176,12 +178,12 @@ class Loading:
         while asked and self.left > 0:
             node = next(iter(asked))
             del asked[node]
-            if not is_in_body(node) and operands(node, then) is None:
-                if not self._is_watched(node):
-                    continue
-                if self._far <= 0:
-                    return True
-                self._far -= 1
+            outer = not is_in_body(node) and operands(node, then) is None
+            if outer and not self._is_watched(node):
+                continue
+            if outer and self._far <= 0:
+                return True
+            self._far -= outer
             self.left -= 1
             old = made_of(node, ChainMap(before, self._known, seen_by(node, self.inside)))
             new = made_of(node, ChainMap(after, self._known, seen_by(node, ChainMap(self.may, self.inside))))
@@ -189,8 +191,9 @@ class Loading:
                 return True  # also where `old` follows from facts that runtimes may not have
             if new != old and is_misled(node, then):
                 return True
+            was_made = self._as_annotated(old)
             for v, known in self._as_annotated(new).items():
-                was = self._as_annotated(old).get(v, _NO_TYPE)
+                was = was_made.get(v, _NO_TYPE)
                 if known != was and told.get(v) != known:
                     before[v], after[v] = was, known
                     asked.update(dict.fromkeys(_takers(v)))

@@ -88,38 +88,42 @@ def watch(model: Model, loading: Loading) -> None:
 
     Values are watched instead of nodes: rewrites replace nodes, and keep values.
     """
-    scopes = [scope for scope in model.scopes() if scope.owner is not None]
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if is_misled(n)]
-    if not scopes and not misled:
+    if not misled and all(scope.owner is None for scope in model.scopes()):
         return
     order = [n for scope in model.scopes() if scope.owner is None for n in _in_order(scope)]
     bodies = [n for n in order if is_in_body(n)]
     read = {v for n in bodies for v in n.operands if v.graph.owner is None and not v.constant}
     loading.watched = {v for n in misled for v in n.results}
-    _watch_before(misled, loading.watched, lambda v: True)
-    refused = Loading(loading.left).refuses(
-        dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
-        {v: of_any_shape(v) for v in read},
-        {v: as_given(v) for v in read},
-    )
+    _watch_before(misled, loading.watched)
+    refused = _is_refused_now(bodies, read, loading.left)
     if refused:
         loading.beware()
     loading.annotated = annotated_shapes(model.scopes()) if bodies else {}
     all_matter = refused or _leads_there(loading.annotated, read, bodies)
-    leads = (lambda v: True) if all_matter else _tells_more
     read = read if all_matter else {v for v in read if types.is_open(v)}
     loading.watched |= read
-    _watch_before([v.producer for v in read if v.producer is not None], loading.watched, leads)
+    makers = _makers(read)
+    _watch_before(makers, loading.watched, None if all_matter else _tells_more)
     leading = [n for n in model.graph if not loading.watched.isdisjoint(n.outputs)]
-    # If a body would be rejected, facts unknown to runtimes matter for all of these; otherwise only what runtimes know.
-    makers = leading if all_matter else [v.producer for v in read if v.producer is not None]
-    for scope in scopes:
-        if scope.owner is not None and scope.owner.op == "Loop":
-            loading.inside.update(declared(scope))
     inside = loading.inside
+    for n in order:
+        if n.op == "Loop":
+            inside.update(known for body in n.bodies.values() for known in declared(body).items())
     inside.update((v, (tensor_type_proto(types.dtype(v), dims), None)) for v, dims in loading.annotated.items())
-    look_inside(_those(order, makers, bodies), inside, loading.annotated)
+    # If a body would be rejected, facts unknown to runtimes matter for all of these; otherwise only what runtimes know.
+    look_inside(_those(order, leading if all_matter else makers, bodies), inside, loading.annotated)
     look_further(_those(order, leading, bodies), loading.may, inside)
+
+
+def _is_refused_now(bodies: Iterable[Node], read: Set[Value], left: int) -> bool:
+    """Whether a body would be rejected with all facts about the outer values in `read`."""
+    asked = dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs))
+    return Loading(left).refuses(asked, {v: of_any_shape(v) for v in read}, {v: as_given(v) for v in read})
+
+
+def _makers(values: Iterable[Value]) -> list[Node]:
+    return [v.producer for v in values if v.producer is not None]
 
 
 def _in_order(scope: Graph) -> Iterator[Node]:
@@ -140,17 +144,17 @@ def _leads_there(annotated: Mapping[Value, Shape], read: Set[Value], bodies: Ite
     if not annotated:
         return False
     leading = {v for n in bodies for v in n.results} | read
-    _watch_before([v.producer for v in read if v.producer is not None], leading, lambda v: True)
+    _watch_before(_makers(read), leading)
     return not leading.isdisjoint(annotated)
 
 
-def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
+def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool] | None = None) -> None:
     """Watch the upstream values of these nodes, as long as `leads` holds."""
     stack = list(nodes)
     while stack:
-        more = {v for v in stack.pop().operands if v not in watched and leads(v)}
+        more = {v for v in stack.pop().operands if v not in watched and (leads is None or leads(v))}
         watched |= more
-        stack += [v.producer for v in more if v.producer is not None]
+        stack += _makers(more)
 
 
 def _tells_more(value: Value) -> bool:

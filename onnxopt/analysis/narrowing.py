@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 from onnx import TensorProto
+from onnx.defs import OpSchema
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Model, Value
@@ -105,23 +106,25 @@ def slots(op: str, opset: int, dtype: str) -> Slots:
         given, made = (tuple(is_there and s == "T" for s in symbols) for symbols in (own.inputs, own.outputs))
         return Slots(given, made)
     schema = find_schema(op, opset)
-    if schema is None or "::" in op:
-        return NONE
-    kind = f"tensor({dtype})"
+    return _slots_of(schema, dtype) if schema is not None and "::" not in op else NONE
+
+
+def _slots_of(schema: OpSchema, dtype: str) -> Slots:
+    op, kind = schema.name, f"tensor({dtype})"
     free = {c.type_param_str for c in schema.type_constraints if kind in c.allowed_type_strs}
     kept = _WIDE_INPUTS.get(op, ())
     inputs = tuple(i.type_str in free and k not in kept for k, i in enumerate(schema.inputs))
     bound = {i.type_str for i, taken in zip(schema.inputs, inputs) if taken}
-    chosen = op in RESULT_TYPE
-    outputs = tuple(o.type_str in free and (chosen or o.type_str in bound) for o in schema.outputs)
-    if chosen:
-        inputs = tuple(False if op != "Cast" else taken for taken in inputs)
+    outputs = tuple(o.type_str in free and (op in RESULT_TYPE or o.type_str in bound) for o in schema.outputs)
+    if op == "ConstantOfShape":
+        inputs = tuple(False for _ in inputs)
     if op == "DequantizeLinear":  # from opset 23 on its result has its own type, by default the scale's
         outputs = inputs[1:2]
-    last_in, last_out = (
-        bool(all_) and all_[-1].option == all_[-1].option.Variadic for all_ in (schema.inputs, schema.outputs)
-    )
-    return Slots(inputs, outputs, (last_in and inputs[-1], last_out and outputs[-1]))
+    last = [
+        bool(formals) and formals[-1].option == formals[-1].option.Variadic
+        for formals in (schema.inputs, schema.outputs)
+    ]
+    return Slots(inputs, outputs, (last[0] and inputs[-1], last[1] and outputs[-1]))
 
 
 @dataclass(frozen=True)

@@ -65,34 +65,33 @@ def _found(value: Value, limit: float, reach: int) -> Bounds | None:
 
 
 def _combined(node: Node, limit: float, reach: int) -> Bounds | None:
-    read = node.inputs[1:] if node.op == "Where" else node.inputs[:1] if node.op == "Trilu" else node.inputs
-    if node.op not in ("Where", "Trilu", "Concat", "Add", "Sub", "Mul", "Neg", "Max", "Min"):
+    op, read = node.op, node.inputs
+    if op not in ("Where", "Trilu", "Concat", "Add", "Sub", "Mul", "Neg", "Max", "Min"):
         return None
-    known = [_within(v, limit, reach) for v in read]
+    known = [_within(v, limit, reach) for v in (read[1:] if op == "Where" else read[:1] if op == "Trilu" else read)]
     parts = [b for b in known if b is not None]
     if len(parts) < len(known) or not parts:
         return None
-    hides = any(b.hides for b in parts)
-    if node.op in ("Where", "Concat"):
-        return Bounds(min(b.low for b in parts), max(b.high for b in parts), hides)
-    if node.op == "Trilu":
-        return Bounds(min(parts[0].low, 0.0), max(parts[0].high, 0.0), hides)
-    if node.op == "Add":
-        return Bounds(sum(b.low for b in parts), sum(b.high for b in parts), hides)
-    return None if hides else _computed(node.op, parts)
+    low, high, hides = [b.low for b in parts], [b.high for b in parts], any(b.hides for b in parts)
+    if op in ("Where", "Concat"):
+        return Bounds(min(low), max(high), hides)
+    if op == "Trilu":
+        return Bounds(min(*low, 0.0), max(*high, 0.0), hides)
+    if op == "Add":
+        return Bounds(sum(low), sum(high), hides)
+    return None if hides else _computed(op, low, high)
 
 
-def _computed(op: str, parts: Sequence[Bounds]) -> Bounds | None:
-    a, b = parts[0], parts[-1]
+def _computed(op: str, low: Sequence[float], high: Sequence[float]) -> Bounds:
     if op == "Neg":
-        return Bounds(-a.high, -a.low)
+        return Bounds(-high[0], -low[0])
     if op == "Sub":
-        return Bounds(a.low - b.high, a.high - b.low)
+        return Bounds(low[0] - high[1], high[0] - low[1])
     if op == "Mul":
-        ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        ends = [x * y for x in (low[0], high[0]) for y in (low[-1], high[-1])]
         return Bounds(min(ends), max(ends))
     choose = max if op == "Max" else min
-    return Bounds(choose(p.low for p in parts), choose(p.high for p in parts))
+    return Bounds(choose(low), choose(high))
 
 
 def _of_array(array: Array) -> Bounds | None:

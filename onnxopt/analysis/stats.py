@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import TensorProto
 
@@ -16,6 +16,9 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.proto.messages import element_type, tensor_bytes, tensor_type, type_name, type_proto_text
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.cost import NodeCost
 
 Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 
@@ -54,8 +57,6 @@ class Work:
 def model_work(model: Model, top: int = 0) -> Work:
     """Return MACs, FLOPs and memory of a run, with the `top` nodes by FLOPs."""
     from onnxopt.analysis.cost import model_costs, peak_memory
-    from onnxopt.analysis.types import shape
-    from onnxopt.graph.dims import is_invented
 
     macs: Counter[str] = Counter()
     flops: Counter[str] = Counter()
@@ -64,14 +65,6 @@ def model_work(model: Model, top: int = 0) -> Work:
         macs[c.node.op] += c.macs * c.times
         flops[c.node.op] += c.flops * c.times
     peak = peak_memory(model)
-    nodes = []
-    for c in sorted(costs, key=lambda c: -c.flops * c.times)[:top]:
-        output = next(v for v in c.node.outputs if v is not None)
-        dims = shape(output)
-        text = "?" if dims is None else ", ".join("?" if d is None or is_invented(d) else str(d) for d in dims)
-        scope = c.node.graph.path if c.node.graph is not None else ""
-        name = c.node.name or output.name
-        nodes.append(NodeWork(name, c.node.op, scope, f"[{text}]", c.macs * c.times, c.flops * c.times, c.times))
     return Work(
         macs=macs.total(),
         flops=flops.total(),
@@ -81,8 +74,20 @@ def model_work(model: Model, top: int = 0) -> Work:
         peak_bytes=peak.bytes,
         peak_at=repr(peak.node) if peak.node is not None else "",
         peak_exact=peak.exact,
-        nodes=nodes,
+        nodes=[_node_work(c) for c in sorted(costs, key=lambda c: -c.flops * c.times)[:top]],
     )
+
+
+def _node_work(c: NodeCost) -> NodeWork:
+    from onnxopt.analysis.types import shape
+    from onnxopt.graph.dims import is_invented
+
+    output = c.node.results[0]
+    dims = shape(output)
+    text = "?" if dims is None else ", ".join("?" if d is None or is_invented(d) else str(d) for d in dims)
+    scope = c.node.graph.path if c.node.graph is not None else ""
+    name = c.node.name or output.name
+    return NodeWork(name, c.node.op, scope, f"[{text}]", c.macs * c.times, c.flops * c.times, c.times)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,7 @@ def submodel(
     """
     model = graph.model
     read, constants, results = boundary(nodes)
-    if inputs is None:
-        inputs = [v for v in read if v.is_input or not is_stored(v)]
+    inputs = [v for v in read if v.is_input or not is_stored(v)] if inputs is None else inputs
     outputs = results if outputs is None else outputs
     proto = ModelProto(**fields(model.proto, leave_out=("graph", "functions", "training_info")))
     proto.functions.extend(_functions(model, nodes))
@@ -104,11 +103,12 @@ def submodel(
     border = _Border(graph)
     target.input.extend(border.info(v, fed=True) for v in inputs)
     target.output.extend(border.info(v) for v in outputs)
+    own = [v for v in stored if v not in given]
     for value in stored:
         if value not in given or (value.is_input and not value.constant):  # a default value stays
             _store(target, value)
-        if model.ir_version < 4 and value not in given:  # before IR 4 every initializer is also an input
-            target.input.append(border.info(value))
+    if model.ir_version < 4:  # every initializer is also an input
+        target.input.extend(map(border.info, own))
     at_border = {i.name for i in (*target.input, *target.output)}
     target.value_info.extend(border.declared_of((made | {v.name for v in stored}) - at_border))
     check_structure(proto, model.name, Excused(outputs={v.name for v in model.repeated}))

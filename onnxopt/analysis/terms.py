@@ -96,16 +96,19 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
         return _UNKNOWN_SIZES
     if b is not None and (not b.is_stored or not is_float(b.array)):
         return _NOWHERE
-    if node.op == "Gemm":
-        full = np.broadcast_to(term, (channels,)) if term.ndim < 2 and term.size in (1, channels) else None
-    else:
-        full = linear.per_channel(term, len(shape), channels)
+    full = _per_channel(node, term, len(shape), channels)
     own = linear.bias_of(node, b.array if b is not None else None, channels)
     if full is None or own is None:
         return _NOWHERE
     if b is not None and is_read_by_many(b, channels * b.array.itemsize):
         return READ_BY_MANY
     return Bias(node, 2, own + full)
+
+
+def _per_channel(node: Node, term: Array, rank: int, channels: int) -> Array | None:
+    if node.op != "Gemm":
+        return linear.per_channel(term, rank, channels)
+    return np.broadcast_to(term, (channels,)) if term.ndim < 2 and term.size in (1, channels) else None
 
 
 def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
