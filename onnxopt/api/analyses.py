@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verification
 
 
-# `onnxopt.bisect`: the command `onnxopt bisect IN` as a function.
-
-
 def bisect(
     model: AnyModel,
     *,
@@ -64,9 +61,6 @@ def bisect(
             custom_op_libraries=custom_op_libraries,
         )
         return bisection.bisect(source, options, options.judging(judging), progress)
-
-
-# Count the contents of a model file.
 
 
 def stats(
@@ -101,8 +95,6 @@ def stats(
         settle_shapes(measured, loaded)
         return replace(counted, work=model_work(measured, top))
 
-
-# `onnxopt.find`: the command `onnxopt find MODEL PATTERN` as a function.
 
 _MAX_INFERRED_NODES: Final = (
     20_000  # nodes of a model, of which nothing is inferred to show shapes: that takes longer than to find
@@ -185,9 +177,6 @@ def _found(m: SubgraphMatch) -> Found:
         {name: v.name if v is not None else None for name, v in m.values.items()},
         [node_text(node) for node in nodes],
     )
-
-
-# `onnxopt.verify`: the command `onnxopt verify A B` as a function.
 
 
 def verify(original: AnyModel, result: AnyModel, options: VerifyOptions | None = None, **settings: Any) -> Verification:

@@ -13,8 +13,6 @@ from onnxopt.arguments import dict_in, kind
 from onnxopt.errors import OnnxOptError, UsageError, file_path, nearest
 from onnxopt.plaintext import an
 
-# Temporary files for models in memory, for the optimizer and the verifier.
-
 if TYPE_CHECKING:
     from onnx import ModelProto
 
@@ -85,9 +83,7 @@ def input_files(given: Mapping[str, Any], setting: str) -> Iterator[dict[str, st
         yield files
 
 
-# Unknown keywords of a function, and their equivalents.
-#
-# Equivalents exist for keywords of other tools, options of the command, and misspelled names.
+# -- unknown keywords -------------------------------------------------------------------------------------------------
 
 _DEFAULT: Final = "leave it out: that is always done"
 _LOGGED: Final = 'logging.getLogger("onnxopt").setLevel("INFO") says what is done'

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from onnxopt.api.arguments import AnyModel
 
 
-# The result of `onnxopt.optimize`.
-
-
 class Result:
     """The optimized model and the report of the optimization."""
 
@@ -51,9 +48,6 @@ class Result:
 
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
-
-
-# `onnxopt.optimize`: the command `onnxopt optimize IN OUT` as a function.
 
 
 def optimize(

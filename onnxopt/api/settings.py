@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verifier
 
 
-# Messages of the command, for `logging.getLogger("onnxopt")`.
-
-
 def log(report: Report, remarks: Iterable[str], *, verified: bool) -> None:
     """Log the report line by line.
 
@@ -51,8 +48,6 @@ def warn(texts: Iterable[str]) -> None:
 
         logging.getLogger("onnxopt").warning("%s", line(text))
 
-
-# Settings of an optimization as keywords, with the names and defaults of the command's options.
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -123,9 +118,6 @@ def make_options(**settings: Unpack[OfAResult]) -> OptimizeOptions:
 
         warn(not_for_target(options))
     return options
-
-
-# Optimize a model file into another: extract, optimize, verify, roll back. Shared by command and API.
 
 
 def run(

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place
 
 
-# Bisection: find the rewrite that makes a result wrong.
-
 __all__ = [
     "Finding",
     "Trials",
@@ -51,8 +49,6 @@ __all__ = [
     "suspected",
 ]
 
-
-# Description of a faulty rewrite: its match, and the smallest model that reproduces the fault.
 
 Tell = Callable[[str], None]
 _RINGS = 6  # steps by which a submodel grows around the match
@@ -235,9 +231,7 @@ def _alone(text: str, options: OptimizeOptions) -> PassContext:
     return dataclasses.replace(options, pipeline=text, max_rewrites=None).context()
 
 
-# Search for the rewrite that makes a result wrong, by limiting fuel.
-#
-# If verification locates the fault, only rewrites at the place are searched; else first runs of passes, then rewrites.
+# -- the search -------------------------------------------------------------------------------------------------------
 
 
 def bisect(

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
 
 
-# Verified results of a pipeline stopped early, each computed once.
-#
-# Passes are deterministic: the first n rewrites are the same in every run.
-
-
 def run(
     source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
 ) -> Model:
@@ -148,7 +143,7 @@ class _Limit(Instrument):
         self.rewrites = PassContext.current().fuel.taken
 
 
-# Rewrites that may have caused a fault, from its place.
+# -- rewrites suspected at a place ------------------------------------------------------------------------------------
 
 NARROWING: Final = "convert-dtype"
 

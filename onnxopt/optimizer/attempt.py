@@ -9,12 +9,12 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import InvariantError, ModelError, OnnxOptError, UsageError, VerificationError, file_path
+from onnxopt.errors import ModelError, OnnxOptError, VerificationError, file_path
 from onnxopt.graph.dims import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.io.load import Watch
 from onnxopt.optimizer.options import OptimizeOptions
-from onnxopt.pipeline import Instrument, Pass, PassContext, PipelineReport, Sequential, execute, pipeline_text
+from onnxopt.pipeline import Instrument, Pass, PipelineReport, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
 from onnxopt.pipeline.records import WRONG, Site
 from onnxopt.plaintext import cleaned, counted
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verification, Verifier
 
 
-# Results of an optimization: the report, and the error of a refused result.
+# -- results ----------------------------------------------------------------------------------------------------------
 
 
 @record
@@ -56,8 +56,10 @@ class RolledBack:
 
 @record
 class Report:
-    """The report of an optimization. Bytes include the data files of the model. `verification` is None if not
-    requested, or without changes (`changed`)."""
+    """The report of an optimization. Bytes include the data files of the model.
+
+    `verification`: None if not requested, or without changes (`changed`).
+    """
 
     source: str
     destination: str
@@ -152,7 +154,7 @@ _REFUSED = {
 }
 
 
-# A single run of the passes on a file or an in-memory model.
+# -- a run ------------------------------------------------------------------------------------------------------------
 
 Progress = Callable[[str], None]
 
@@ -203,20 +205,17 @@ def _finish(model: Model, options: OptimizeOptions, *, outputs: bool) -> None:
 
     outputs: declare shapes of outputs, as sizes were given.
     """
+    if not (outputs or options.infer_shapes or options.rename or options.name_nodes):
+        return
+    from onnxopt.optimizer import finish
+
     if outputs or options.infer_shapes:
-        from onnxopt.optimizer.finish import declare_outputs, declare_values
-
-        declare_outputs(model)
-        if options.infer_shapes:
-            declare_values(model)
-    if options.rename:
-        from onnxopt.optimizer.finish import rename
-
-        rename(model, options.rename)
+        finish.declare_outputs(model)
+    if options.infer_shapes:
+        finish.declare_values(model)
+    finish.rename(model, options.rename)
     if options.name_nodes:
-        from onnxopt.optimizer.finish import name_nodes
-
-        name_nodes(model)
+        finish.name_nodes(model)
 
 
 def attempt(
@@ -238,9 +237,9 @@ def attempt(
     """Optimize a file into another, once. The destination is written only if the verdict permits. Returns the report.
 
     verify_options: None for no verification. verifier: started in advance, to load while this module is imported.
-    strict: refuse unproven results; allow_unverified: accept results without verdict. reproducer: folder for what is
-    needed to repeat a failing pass, without weights if `zero_weights`. home: final folder of the destination, for
-    references to data files. An unchanged model is copied byte for byte.
+    strict: refuse unproven results; allow_unverified: accept results without verdict. reproducer: folder for data to
+    repeat a failing pass, without weights if `zero_weights`. home: final folder of the destination, for references to
+    data files. An unchanged model is copied byte for byte.
 
     Raises ModelError, WriteError, PassError, and DifferentResult (a VerificationError) with the report as
     `error.report`.
@@ -288,15 +287,11 @@ def attempt(
                 phase("passes")
                 progress("writing")
                 changed = model.version > 0
-                if options.provenance:
-                    from onnxopt.io.save import write_provenance
-
-                    write_provenance(model, source, pipeline_text(passes.passes))
-                staged.write(model, options.external)
+                _write(model, staged, source, passes, options)
             except OnnxOptError as e:
-                if isinstance(e, InvariantError) and e.failed is None:
-                    ctx = _accuse(source, passes, ctx, e, options)
-                _keep(reproducer, source, passes, ctx, e, options, zero_weights)
+                from onnxopt.optimizer.remarks import keep_failure
+
+                keep_failure(e, source, passes, ctx, options, reproducer, zero_weights=zero_weights)
                 raise
             phase("write")
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
@@ -316,27 +311,39 @@ def attempt(
                 # While the verifier runs both models.
                 report.pipeline.warnings += growth(report, source, options, judge is not None)
             if judge is not None:
-                from onnxopt.verification import let_in
-
-                try:
-                    verdict = judge.finish()
-                except FileNotFoundError:
-                    watch.refuse_removed()
-                    raise
-                verdict = let_in(verdict, options.allow_domains)
-                if verdict.status == DIFFERENT and (options.target_opset or options.chosen or options.make_dynamic):
-                    from onnxopt.optimizer.remarks import judged
-
-                    verdict = judged(verdict, staged.path, source, options, judge)
-                report.verification = verdict
+                report.verification = _verdict(judge, staged.path, source, watch, options)
                 phase("verify")
             report.seconds = time.perf_counter() - start
             data.refuse()
-            if (found := report.verification) is not None and _is_refused(found, strict, allow_unverified):
+            if _is_refused(report.verification, strict, allow_unverified):
                 watch.refuse()  # the result was compared with the earlier file
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _write(model: Model, staged: Staged, source: Path, passes: Sequential, options: OptimizeOptions) -> None:
+    if options.provenance:
+        from onnxopt.io.save import write_provenance
+
+        write_provenance(model, source, pipeline_text(passes.passes))
+    staged.write(model, options.external)
+
+
+def _verdict(judge: Verifier, result: Path, source: Path, watch: Watch, options: OptimizeOptions) -> Verification:
+    """Return the verdict on a submitted result. Raises ModelError for a fault of a requested conversion alone."""
+    from onnxopt.verification import let_in
+
+    try:
+        verdict = let_in(judge.finish(), options.allow_domains)
+    except FileNotFoundError:
+        watch.refuse_removed()
+        raise
+    if verdict.status != DIFFERENT or not (options.target_opset or options.chosen or options.make_dynamic):
+        return verdict
+    from onnxopt.optimizer.remarks import judged
+
+    return judged(verdict, result, source, options, judge)
 
 
 def _int64_left(model: Model, before: int, options: OptimizeOptions) -> Int64 | None:
@@ -347,7 +354,9 @@ def _int64_left(model: Model, before: int, options: OptimizeOptions) -> Int64 | 
     return int64_left(model, before, keep_io=options.keep_io)
 
 
-def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bool:
+def _is_refused(found: Verification | None, strict: bool, allow_unverified: bool) -> bool:
+    if found is None:
+        return False
     unproven = strict and found.status not in PROVEN
     return found.is_refused or unproven or (not allow_unverified and found.status == UNVERIFIED)
 
@@ -359,40 +368,3 @@ def _bytes_of(source: Path, model: Model) -> int:
     from onnxopt.analysis.stats import file_bytes
 
     return file_bytes(model)
-
-
-def _accuse(
-    source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
-) -> PassContext:
-    """Repeat the run with a check after each pass, and name the faulty pass in `error`.
-
-    Returns the checking context.
-    """
-    from onnxopt.pipeline.instruments import CheckEach
-
-    checking = replace(ctx, instruments=(CheckEach(),), trace=None)
-    try:
-        execute(passes, options.load_converted(source), checking)
-    except OnnxOptError as e:
-        error.message, error.failed = e.message, e.failed
-    return checking
-
-
-def _keep(
-    reproducer: str | Path | None,
-    source: Path,
-    passes: Sequential,
-    ctx: PassContext,
-    error: OnnxOptError,
-    options: OptimizeOptions,
-    zero_weights: bool,
-) -> None:
-    if error.failed is None or isinstance(error, UsageError):
-        return
-    if reproducer is None:
-        error.hint += f"{'' if error.hint.endswith('?') else ';'} --reproducer DIR keeps what is needed to report it"
-        return
-    from onnxopt.pipeline.reproducer import keep_reproducer
-
-    model = options.load_converted(source)
-    keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)

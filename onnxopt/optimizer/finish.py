@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from onnx import FunctionProto, TypeProto
 
@@ -19,10 +20,7 @@ from onnxopt.graph.writer import write_types
 from onnxopt.proto.messages import tensor_type, tensor_type_proto, tensor_value_info
 
 if TYPE_CHECKING:
-    from onnxopt.graph import Graph, Model, Value
-
-
-# Declaration of known shapes in a result: of outputs, and of all values on request.
+    from onnxopt.graph import Graph
 
 
 def declare_outputs(model: Model) -> None:
@@ -96,26 +94,23 @@ def _refine(kind: TypeProto, value: Value, dims: Sequence[int | str | None] | No
     return changed
 
 
-# Other names for inputs, outputs and symbolic dims of a model, wherever the model names them.
+# -- names ------------------------------------------------------------------------------------------------------------
 
 _IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 
 
 def checked_names(model: Model, names: Mapping[str, str]) -> dict[str, str]:
-    """`names` with the name of the input or output at each position, for `rename`; no pass takes the new names from
-    here on. Raises UsageError where something could not be called so."""
-    if not names:
-        return {}
-    graph = model.graph
-    names = by_name(
-        names, *([v.name for v in ends if v.name not in graph.initializers] for ends in (graph.inputs, graph.outputs))
-    )
-    values, dims = {v.name for v in _interface(model)}, _interface_dims(model)
-    for old in names:
-        if old not in values and old not in dims:
-            known = [*dict.fromkeys(v.name for v in _interface(model)), *sorted(dims)]
-            hint = f"there are {few(known)}"
-            raise UsageError(f"{model.name}: no input, output or dim is called {old!r}", nearest(old, known, hint))
+    """Return `names` for `rename`, with the name of the input or output in place of a position.
+
+    Reserves the new names. Raises UsageError for an unknown old name, and for a new name in use.
+    """
+    ends = (model.graph.inputs, model.graph.outputs)
+    names = by_name(names, *([v.name for v in vs if v.name not in model.graph.initializers] for vs in ends))
+    values, dims = dict.fromkeys(v.name for v in _interface(model)), _interface_dims(model)
+    known = [*values, *sorted(dims)]
+    if unknown := next((old for old in names if old not in known), None):
+        hint = nearest(unknown, known, f"there are {few(known)}")
+        raise UsageError(f"{model.name}: no input, output or dim is called {unknown!r}", hint)
     taken = _collision(names, values, _value_names(model)) or _collision(names, dims, _dim_names(model))
     if taken is not None:
         old, new = taken
@@ -126,42 +121,46 @@ def checked_names(model: Model, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def rename(model: Model, names: Mapping[str, str]) -> None:
-    """Give inputs, outputs and dims that are called as the keys of `names` the names beside them, as `checked_names`
-    returns them."""
+    """Rename inputs, outputs and dims by `names`, from `checked_names`: {old: new}."""
     values = {v: names[v.name] for v in _interface(model) if v.name in names}
     dims = {old: names[old] for old in _interface_dims(model) if old in names}
     if not values and not dims:
         return
     if dims:
-        write_types(model.foreign)  # which speak of the old ones
+        write_types(model.foreign)  # with the old names
         for kind in _types(model):
             rename_dims(kind, _renamed(dims))
     called = {v.name: new for v, new in values.items()}
     for value, new in values.items():
         value.rename(new)
+    _rename_initializers(model.graph)
     _rename_in_protos(model, called)
     model.version += 1
     model.interface = interface_of(model.proto, model.graph.initializers)
 
 
-def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
-    """What no index has: interface, types, annotations, bindings of a training; and the table of initializers."""
-    graph = model.graph
+def _rename_initializers(graph: Graph) -> None:
+    """Write the names of values into their tensors, and into the table of initializers."""
     for value in graph.initializers.values():
         if value.tensor is not None:
             value.tensor.name = value.name
     graph.initializers = {v.name: v for v in graph.initializers.values()}
-    for info in (*model.proto.graph.input, *model.proto.graph.output):
+
+
+def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
+    """Rename in parts of the proto without an index."""
+    protos: list[Any] = [scope.proto for scope in model.scopes() if not scope.is_function]
+    ends = (model.proto.graph.input, model.proto.graph.output)
+    for info in chain(*ends, *(proto.value_info for proto in protos)):
         info.name = called.get(info.name, info.name)
-    for proto in (scope.proto for scope in model.scopes()):
-        if isinstance(proto, FunctionProto):
-            continue
-        for info in proto.value_info:
-            info.name = called.get(info.name, info.name)
-        for annotation in proto.quantization_annotation:
-            annotation.tensor_name = called.get(annotation.tensor_name, annotation.tensor_name)
-            for entry in annotation.quant_parameter_tensor_names:
-                entry.value = called.get(entry.value, entry.value)
+    for annotation in chain.from_iterable(proto.quantization_annotation for proto in protos):
+        annotation.tensor_name = called.get(annotation.tensor_name, annotation.tensor_name)
+        for entry in annotation.quant_parameter_tensor_names:
+            entry.value = called.get(entry.value, entry.value)
+    _rename_in_training(model, called)
+
+
+def _rename_in_training(model: Model, called: Mapping[str, str]) -> None:
     for training in model.proto.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
             binding.key = called.get(binding.key, binding.key)
@@ -170,7 +169,7 @@ def _rename_in_protos(model: Model, called: Mapping[str, str]) -> None:
 
 
 def _collision(names: Mapping[str, str], renamed: Iterable[str], there: Iterable[str]) -> tuple[str, str] | None:
-    """The first of these names, of what is `renamed`, that something has which is `there`, and keeps its name."""
+    """Return the first (old, new) of `renamed` whose new name is empty, or in use by a value or dim `there`."""
     taken = {*there} - {*names}
     for old in (old for old in names if old in renamed):
         if not names[old] or names[old] in taken:
@@ -185,14 +184,14 @@ def _interface(model: Model) -> Iterator[Value]:
 
 
 def _interface_dims(model: Model) -> set[str]:
-    """Symbols of inputs and outputs."""
+    """Return the symbols of inputs and outputs."""
     graph = model.proto.graph
     dims = (dim for info in (*graph.input, *graph.output) for dim in tensor_type(info.type)[1] or ())
     return {dim for dim in dims if isinstance(dim, str)}
 
 
 def _value_names(model: Model) -> set[str]:
-    """Of all values of the main graph and its bodies: what has the name of one around it would hide that."""
+    """Return the names of all values of the main graph and its bodies; an equal name in a body would hide a value."""
     found = {*model.hiding.values(), *(s.values.name for s in model.proto.graph.sparse_initializer)}
     for scope in model.scopes():
         if not scope.root.is_function:
@@ -214,7 +213,7 @@ def _dim_names(model: Model) -> set[str]:
 
 
 def _types(model: Model) -> Iterator[TypeProto]:
-    """Of what the file declares, at every depth."""
+    """Yield all declared types, at every depth."""
     for scope in model.scopes():
         proto = scope.proto
         infos = [*proto.value_info]
@@ -224,7 +223,7 @@ def _types(model: Model) -> Iterator[TypeProto]:
 
 
 def _renamed(dims: Mapping[str, str]) -> Callable[[str], str]:
-    """A dim's name afterwards. What is computed of others, such as `2*batch`, is a name of words."""
+    """Return a function from old to new names of dims. In an expression such as `2*batch`, each word is a name."""
 
     def name(old: str) -> str:
         if old in dims or _IDENTIFIER.fullmatch(old):
@@ -234,12 +233,8 @@ def _renamed(dims: Mapping[str, str]) -> Callable[[str], str]:
     return name
 
 
-# Names for nodes that have none.
-
-
 def name_nodes(model: Model) -> None:
-    """Call each node without a name by its operator and its place in the model, bodies and functions counted:
-    `Conv_12`. No two nodes have one name."""
+    """Name nodes without a name: operator and position, with bodies and functions, such as `Conv_12`. Names differ."""
     scopes = [model.graph, *model.functions.values()]
     for i, node in enumerate(node for scope in scopes for node in scope.walk()):
         if not node.name:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from onnxopt.verification import VerifyOptions
 
 _DTYPES: Final = ("float16", "bfloat16")
+_CHANGES: Final = (  # options that change a model without passes
+    *("extra", "dtype", "int32", "dims", "shapes", "make_dynamic", "target_opset"),
+    *("inline_functions", "infer_shapes", "rename", "name_nodes", "strip_qdq"),
+)
 
 
 class Converted(NamedTuple):
@@ -156,20 +160,7 @@ class OptimizeOptions:
     def only_copy(self) -> bool:
         """Whether the options request a mere copy. A changed model is still verified."""
         passes = self.level if self.pipeline is None else self.pipeline.strip()
-        sizes = self.dims or self.shapes or self.make_dynamic
-        return not (
-            passes
-            or self.extra
-            or self.dtype
-            or self.int32
-            or sizes
-            or self.target_opset
-            or self.inline_functions
-            or self.infer_shapes
-            or self.rename
-            or self.name_nodes
-            or self.strip_qdq
-        )
+        return not (passes or any(getattr(self, name) for name in _CHANGES))
 
     def load(self, source: str | Path, *, stored: bool = False) -> Model:
         """Return the model of a file, read as requested.

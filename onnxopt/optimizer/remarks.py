@@ -1,4 +1,4 @@
-"""Remarks about a result: rewrites left out, growth, faults of an opset conversion, int64 values left."""
+"""Remarks about a result: rewrites left out, growth, faults of an opset conversion, int64 values, failed passes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.analysis import types
 from onnxopt.analysis.int64 import INT64, int64_values
 from onnxopt.conversion.opset import opset_of
-from onnxopt.errors import ModelError, OnnxOptError, UsageError, few
+from onnxopt.errors import InvariantError, ModelError, OnnxOptError, UsageError, few
 from onnxopt.graph import Model, Value
 from onnxopt.io import Staged
 from onnxopt.io.load import read_proto
 from onnxopt.optimizer.attempt import ConversionFault
 from onnxopt.optimizer.options import OptimizeOptions
 from onnxopt.passes.conversions import Int64Plan
-from onnxopt.pipeline import execute
+from onnxopt.pipeline import PassContext, Sequential, execute
 from onnxopt.startup.record import record
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verification, Verifier
 from onnxopt.verification.runtime import missing
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from onnxopt.optimizer.attempt import Report, RolledBack
     from onnxopt.pipeline import PassReport
 
-
-# Warnings and hints about an optimization, besides its report: parts left out, and requests without effect.
 
 _MAX_SITES: Final = 3  # in a hint
 
@@ -108,7 +106,7 @@ def _idle(plugins: Sequence[str], options: OptimizeOptions) -> Iterator[str]:
         yield f"warning: --plugin {few(plugins)}: {few(names)} did not run; --with {names[0]} adds it"
 
 
-# Explanation of a result larger than its original, with options to avoid growth.
+# -- growth of the file -----------------------------------------------------------------------------------------------
 
 _PERCENT: Final = 1  # of the file; less growth is ignored
 _MAX_NAMED: Final = 3
@@ -147,7 +145,7 @@ def _measured(source: str | Path, options: OptimizeOptions) -> list[PassReport]:
     return execute(options.passes(), options.load_converted(source), options.context((Sizes(),))).passes
 
 
-# Attribution of a wrong or refused result to an opset conversion.
+# -- faults of a conversion -------------------------------------------------------------------------------------------
 
 
 def judged(
@@ -197,7 +195,7 @@ def judged(
         return found
 
 
-# The 64-bit integers that a model has, and why those stay that are left.
+# -- int64 values left ------------------------------------------------------------------------------------------------
 
 _INTERFACE: Final = "inputs and outputs of the model keep their type"
 _OVERRIDABLE: Final = "callers may override an initializer"
@@ -207,18 +205,17 @@ _CASTS: Final = "int32 would only add Casts"
 
 @record(frozen=True)
 class Left:
-    """A value that is int64 in the result: `node` makes it, or reads it. `why`, and `what` is to be named with that:
-    an operator, or the value whose numbers are not known."""
+    """A value that is int64 in the result."""
 
     value: str
-    node: str
+    node: str  # producer, or a reader
     why: str
-    what: str = ""
+    what: str = ""  # the operator, or the value with unknown numbers, of the reason
 
 
 @record
 class Int64:
-    """How many int64 values the model had, how many the result has, and those."""
+    """Numbers of int64 values in the model and in the result, and the values left."""
 
     before: int
     after: int
@@ -226,13 +223,13 @@ class Int64:
 
 
 def count_int64(model: Model) -> int:
-    """The number of int64 values of a model, those of functions left out, which have no types."""
+    """Return the number of int64 values of a model, without values of functions, which have no types."""
     types.update(model)
     return sum(1 for _ in int64_values(model))
 
 
 def int64_left(model: Model, before: int, *, keep_io: bool) -> Int64:
-    """The int64 values of the result, with the reason for each. `before`: how many the original had."""
+    """Return the int64 values of the result, each with a reason. `before`: their number in the original."""
     types.refresh_allowed(model)
     types.update(model)
     plan = Int64Plan(model, keep_io=keep_io)
@@ -243,22 +240,72 @@ def int64_left(model: Model, before: int, *, keep_io: bool) -> Int64:
 def _left(plan: Int64Plan, value: Value, *, keep_io: bool) -> Left:
     graph, groups = value.graph, plan.groups
     assert value.constant or types.dtype(value) == INT64
-    readers = [(n, i) for n in value.users for i in n.places(value)]
     node = value.producer or next(iter(value.users), None)
     told = repr(node) if node is not None else ""
     if graph.skipped:
         return Left(value.name, told, _SKIPPED)
-    is_input = value in graph.inputs
-    if graph.owner is None and (is_input or value.is_output) and (keep_io or value.is_stored):
-        overridable = is_input and value.name in graph.initializers
-        return Left(value.name, told, _OVERRIDABLE if overridable else _INTERFACE)
-    if graph.owner is None and is_input and value.name in graph.initializers:
-        return Left(value.name, told, _OVERRIDABLE)
+    if graph.owner is None and (why := _kept_type(value, keep_io)):
+        return Left(value.name, told, why)
     maker = groups.makers.get(value)
-    found = [g for g in (maker, *(groups.reader(n, i) for n, i in readers)) if g is not None and g.why]
-    if graph.owner is not None and (is_input or value.is_output) and not found:
+    readers = (groups.reader(n, i) for n in value.users for i in n.places(value))
+    blamed = next((g for g in (maker, *readers) if g is not None and g.why), None)
+    if blamed is not None:
+        return Left(value.name, told if blamed is maker else repr(blamed.node), blamed.why, blamed.what)
+    if graph.owner is not None and (value in graph.inputs or value.is_output):
         return Left(value.name, told, "bodies are given, and give, int64", graph.owner.op)
-    if not found:
-        return Left(value.name, told, _CASTS)
-    blamed = found[0]
-    return Left(value.name, told if blamed is maker else repr(blamed.node), blamed.why, blamed.what)
+    return Left(value.name, told, _CASTS)
+
+
+def _kept_type(value: Value, keep_io: bool) -> str:
+    """Return why a value of the main graph keeps its type as input or output; empty for a value that may change."""
+    is_input = value in value.graph.inputs
+    if is_input and value.name in value.graph.initializers:
+        return _OVERRIDABLE
+    return _INTERFACE if (is_input or value.is_output) and (keep_io or value.is_stored) else ""
+
+
+# -- a failed pass ----------------------------------------------------------------------------------------------------
+
+
+def keep_failure(
+    error: OnnxOptError,
+    source: Path,
+    passes: Sequential,
+    ctx: PassContext,
+    options: OptimizeOptions,
+    reproducer: str | Path | None,
+    *,
+    zero_weights: bool,
+) -> None:
+    """Keep a reproducer of a failed pass in a folder; without a folder, add the option to the hint.
+
+    For a violated invariant, the run is repeated first, to find the faulty pass.
+    """
+    if isinstance(error, InvariantError) and error.failed is None:
+        ctx = _accuse(source, passes, ctx, error, options)
+    if error.failed is None or isinstance(error, UsageError):
+        return
+    if reproducer is None:
+        error.hint += f"{'' if error.hint.endswith('?') else ';'} --reproducer DIR keeps what is needed to report it"
+        return
+    from onnxopt.pipeline.reproducer import keep_reproducer
+
+    model = options.load_converted(source)
+    keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
+
+
+def _accuse(
+    source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
+) -> PassContext:
+    """Repeat the run with a check after each pass, and name the faulty pass in `error`.
+
+    Returns the checking context.
+    """
+    from onnxopt.pipeline.instruments import CheckEach
+
+    checking = replace(ctx, instruments=(CheckEach(),), trace=None)
+    try:
+        execute(passes, options.load_converted(source), checking)
+    except OnnxOptError as e:
+        error.message, error.failed = e.message, e.failed
+    return checking

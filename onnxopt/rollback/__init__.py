@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verifier
 
 
-# Rollback: optimize again without the rewrites whose result differs from the original.
-
 __all__ = ["optimize_or_roll_back"]
 
-
-# Repeats optimization after a verification failure, leaving out guilty rewrites until the result is verified.
 
 _MAX_ATTEMPTS: Final = 16  # attempts
 
