@@ -12,9 +12,9 @@ from typing import Any, Final
 _MAX_NAME_IN_LINE: Final = 44  # characters of a name in a line with others
 _MAX_NAME: Final = 120  # characters of a name in a message
 _LINE: Final = 2000  # characters
-_WORDS: Final = re.compile(rf"[^\s,/()\\]{{{_MAX_NAME + 1},}}")
+_LONG_WORD: Final = rf"[^\s,/()\\]{{{_MAX_NAME + 1},}}"
 # "::error::" at the start of a line and "##[error]" anywhere for GitHub, "##vso[" for Azure, "##teamcity[".
-_COMMANDS: Final = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
+_COMMAND: Final = r"(?m)^\s*:(?=:)|#(?=#\w*\[)"
 
 
 def line(text: str, *, whole: bool = False) -> str:
@@ -37,14 +37,14 @@ def harmless(text: str) -> str:
     """Returns the text without commands to systems that run builds, in any of its lines."""
     if "::" not in text and "#" not in text:
         return text
-    return _COMMANDS.sub(lambda found: f"{found[0][:-1]}\\x{ord(found[0][-1]):02x}", text)
+    return re.sub(_COMMAND, lambda found: f"{found[0][:-1]}\\x{ord(found[0][-1]):02x}", text)
 
 
 def cut(text: str) -> str:
     """Returns the text with long names cut in the middle, and cut itself if it has too many names."""
     if len(text) <= _MAX_NAME:
         return text
-    return short(_WORDS.sub(lambda found: short(found[0], _MAX_NAME), text), _LINE)
+    return short(re.sub(_LONG_WORD, lambda found: short(found[0], _MAX_NAME), text), _LINE)
 
 
 def cleaned(record: Any) -> Any:

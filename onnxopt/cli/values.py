@@ -151,7 +151,7 @@ def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
 
 # Names on the command line: given with commas, and completed by the shell.
 
-_COMMA: Final = re.compile(r"(?<!\\),")  # between names
+_COMMA: Final = r"(?<!\\),"  # between names
 
 
 def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Callable[[Any], Any]:
@@ -163,7 +163,7 @@ def names_option(*words: str, help: str, complete: Any = None, metavar: str = "N
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    names = (name.replace("\\,", ",").strip() for text in value for name in _COMMA.split(text))
+    names = (name.replace("\\,", ",").strip() for text in value for name in re.split(_COMMA, text))
     return tuple(name for name in names if name)
 
 

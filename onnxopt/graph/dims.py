@@ -6,9 +6,8 @@ any name, even `a*b` or `{a*b}`. Such a name is no expression: two dims are equa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from onnx import TypeProto, ValueInfoProto
 
@@ -26,15 +25,13 @@ if TYPE_CHECKING:
 # A computed dim is named by its expression, `{a*b}`; a dim invented by shape inference contains an `@`. A file may use
 # any name, even `a*b` or `{a*b}`. Such a name is no expression: two dims are equal only if the names are equal.
 
-_PLAIN: Final = re.compile(r"[^\W\d][\w.]*")
-
 
 def as_symbol(name: str) -> str:
     """Return the symbol for a name of a file: the name, or a quoted form for anything but a plain identifier.
 
     Names made by onnxopt are never quoted, so symbols from a file cannot collide with made ones.
     """
-    if _PLAIN.fullmatch(name):
+    if name.replace(".", "_").isidentifier() and name[0] != ".":
         return name
     import json
 

@@ -92,7 +92,7 @@ else:
 _TOKEN: Final = 12  # hexadecimal digits
 _TRIES: Final = 40 if sys.platform == "win32" else 0  # attempts before the last
 _RETRY_PAUSE: Final = 0.05
-_DATA: Final = re.compile(rf"\.[0-9a-f]{{{_TOKEN}}}\.data")
+_DATA: Final = rf"\.[0-9a-f]{{{_TOKEN}}}\.data"
 
 
 def data_name(model: str, digest: str) -> str:
@@ -103,7 +103,7 @@ def data_name(model: str, digest: str) -> str:
 
 def is_data_of(model: str, file: str) -> bool:
     """Whether `file` is a name made by `data_name` for this model."""
-    return file.startswith(model) and _DATA.fullmatch(file, len(model)) is not None
+    return file.startswith(model) and re.fullmatch(_DATA, file[len(model) :]) is not None
 
 
 def put_in_place(
@@ -223,8 +223,8 @@ _ROOM: Final = 1 << 20  # bytes
 MANY: Final = "onnxopt"  # staging name for results of many models
 # locked while the process lives; lists the data files about to appear beside the destination
 _OWNER: Final = "onnxopt.owner"
-_FOLDER = re.compile(r"[a-z0-9_]{8}\.tmp")
-_FILE = re.compile(r"[a-z0-9_]{8}\.onnx\.tmp")
+_FOLDER = r"[a-z0-9_]{8}\.tmp"
+_FILE = r"[a-z0-9_]{8}\.onnx\.tmp"
 
 
 class StagingFolder:
@@ -305,9 +305,9 @@ def clear(parent: Path, *names: str) -> None:
     hidden = [f for f in listed(parent) if f.startswith(prefixes)]
     for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
         entry, rest = parent / found, found[len(prefix) :]
-        if _FOLDER.fullmatch(rest) and entry.is_dir() and not entry.is_symlink():
+        if re.fullmatch(_FOLDER, rest) and entry.is_dir() and not entry.is_symlink():
             _clear_folder(entry)
-        elif _FILE.fullmatch(rest) and _is_file(entry) and not is_owned(entry):
+        elif re.fullmatch(_FILE, rest) and _is_file(entry) and not is_owned(entry):
             entry.unlink(missing_ok=True)
 
 

@@ -21,7 +21,6 @@ P = TypeVar("P", bound=Pass)
 
 GROUP = "onnxopt.passes"  # entry point group of plugins
 _PLUGIN: Final = "a plugin is a Python file, or a module on the path, that registers passes"
-_NAME: Final = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _LOOSE: Final = "a RewritePass with @register that has it among its `rules` does"
 
 # Passes merged into others: their names remain valid, for the other pass.
@@ -67,7 +66,7 @@ def register(p: type[P] | P) -> type[P] | P:
         raise TypeError(
             f"pass {name}: rules = {_written(rules)} is no tuple of what @rewrite makes: rules = (my_rule,)"
         )
-    if not _NAME.fullmatch(name):
+    if not all(part.isascii() and part.isalnum() and part == part.lower() for part in name.split("-")):
         known_by = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "my-pass"
         raise ValueError(
             f"a pass cannot be named {name!r} in pipelines and options: small letters and dashes: {known_by}"

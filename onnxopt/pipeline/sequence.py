@@ -126,7 +126,7 @@ class Fixpoint(Composite):
 # White space, line ends and comments from # to the end of the line are ignored. Reading and printing are inverse.
 
 _TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
-_BARE_WORD: Final = re.compile(r"[\w.:/+-]+")
+_BARE_WORD: Final = r"[\w.:/+-]+"
 _NO_PASSES: Final[Mapping[str, LazyPass]] = {}
 
 
@@ -177,7 +177,7 @@ def _value_text(value: Any) -> str:
     if isinstance(value, str):
         import json
 
-        plain = _BARE_WORD.fullmatch(value) and isinstance(literal(value), str)
+        plain = re.fullmatch(_BARE_WORD, value) and isinstance(literal(value), str)
         return value if plain else json.dumps(value)
     return repr(value)
 

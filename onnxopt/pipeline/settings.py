@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # Config keys with type, default and help; options of registered passes are keys, too.
 
-_NAME: Final = re.compile(r"[A-Za-z0-9]+([.-][A-Za-z0-9]+)*")
-
 
 @record(frozen=True)
 class ConfigKey:
@@ -44,7 +42,9 @@ def declare_config(name: str, type: type | UnionType, default: Any, help: str) -
     Raises ValueError for an invalid or taken name (also by a pass option), TypeError for a `default` of another type.
     """
     written = str(name).replace("_", "-")
-    if not isinstance(name, str) or not _NAME.fullmatch(written):
+    if not isinstance(name, str) or not all(
+        part.isascii() and part.isalnum() for part in written.replace(".", "-").split("-")
+    ):
         raise ValueError(f"a config key cannot be named {name!r}: letters, digits and dashes, with dots: npu.tile-size")
     if not _is_type(type):
         raise TypeError(f"config key {written}: {type!r} is no type: a class, or several: int | None")
@@ -164,7 +164,7 @@ def configured(p: Pass, config: Mapping[str, Any]) -> Pass:
 ANY: Final = "any"
 COMMON: Final = ("arm", "cpu", "cuda", "gpu", "npu", "x86")  # valid targets even without a pass for them
 RUNTIME: Final = "onnxruntime"
-_VERSION: Final = re.compile(r"(\d{1,9}\.\d{1,9})([.+a-z]\S*)?")  # the first two numbers count
+_VERSION: Final = r"(\d{1,9}\.\d{1,9})([.+a-z]\S*)?"  # the first two numbers count
 
 
 def all_targets(*, plugins: bool = True) -> list[str]:
@@ -230,7 +230,7 @@ def _version(target: str, written: str) -> str:
         except ImportError:
             raise UsageError(f"target {target}: none is installed", f"{candidates}: {RUNTIME}==VERSION") from None
         whose = f"{RUNTIME} {version}, which is installed"
-    found = _VERSION.fullmatch(version)
+    found = re.fullmatch(_VERSION, version)
     if found is None or (written and not written.startswith("==")):
         raise UsageError(f"target {target!r}: {written!r} is no version", f"{RUNTIME}==VERSION; {candidates}")
     if found[1] not in LOADS:

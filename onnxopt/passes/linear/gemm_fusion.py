@@ -17,7 +17,7 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, op, quantized, rewrite, var
 
 _RUNTIMES_OWN: Final = ("gemm_input_shape", "gemm_output_shape")
-_CAST: Final = re.compile(r"InsertedPrecisionFreeCast_gemm_(in|out)put_reshape_arg(_token_\d+)?")
+_CAST: Final = r"InsertedPrecisionFreeCast_gemm_(in|out)put_reshape_arg(_token_\d+)?"
 
 
 @rewrite(op.Add(op.MatMul(var("x"), var("w"), name="product"), var("b")))
@@ -165,7 +165,8 @@ class GemmFusion(RewritePass):
                 if value.constant and not value.is_output and ctx.spend("name_of_runtime", at=value):
                     value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
                     scope.remove_initializer(value)
-            casts = [v for node in scope for v in node.outputs if v is not None and _CAST.fullmatch(v.name)]
+            made = (v for node in scope for v in node.outputs if v is not None)
+            casts = [v for v in made if v.name.startswith("Inserted") and re.fullmatch(_CAST, v.name)]
             if casts and any(types.dtype(product) == TensorProto.FLOAT16 for product in products):
                 for value in casts:
                     if not value.is_output and ctx.spend("name_of_runtime", at=value):
