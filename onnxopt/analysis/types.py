@@ -250,6 +250,25 @@ def shape_of(value: Value | None) -> Shape | None:
     return None if value is None else shape(value)
 
 
+def dims_of(value: Value | None) -> Shape:
+    """Return the dims of an operand; none for an absent one, or for unknown rank."""
+    return shape_of(value) or ()
+
+
+def full_shape(value: Value | None) -> Shape | None:
+    """Return the shape if no dim is unknown, else None."""
+    dims = shape_of(value)
+    return None if dims is None or None in dims else dims
+
+
+def length_of(value: Value | None, axis: int) -> int | None:
+    """Return the number of elements along an axis; None if unknown."""
+    dims = dims_of(value)
+    length = dims[axis] if -len(dims) <= axis < len(dims) else None
+    # In code that never runs, an axis may be missing, or a size negative.
+    return length if isinstance(length, int) and length >= 0 else None
+
+
 def rank(value: Value) -> int | None:
     dims = shape(value)
     return None if dims is None else len(dims)

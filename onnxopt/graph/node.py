@@ -341,7 +341,29 @@ def producer(value: Value | None, *ops: str) -> Node | None:
     return node if node is not None and (not ops or node._op in ops) else None
 
 
+def own_producer(value: Value | None, reader: Node, *ops: str) -> Node | None:
+    """Return the node that makes `value` for `reader` alone, if it is one of `ops` (any, without `ops`), else None."""
+    return producer(value, *ops) if value is not None and value.only_user is reader else None
+
+
 def sole_reader(value: Value | None, *ops: str) -> Node | None:
     """Return the only reader of `value`, no graph output, if it is one of `ops` (any, without `ops`), else None."""
     node = value.only_user if value is not None else None
     return node if node is not None and (not ops or node._op in ops) else None
+
+
+def present(values: Iterable[Value | None]) -> list[Value]:
+    """Return the operands or results that are not absent."""
+    return [v for v in values if v is not None]
+
+
+def array_of(value: Value | None) -> Array | None:
+    """Return the data of a constant; None for an absent or computed value."""
+    return value.array if value is not None and value.constant else None
+
+
+def arrays_of(values: Iterable[Value | None]) -> list[Array] | None:
+    """Return the data of constants; None if any of `values` is absent or computed."""
+    given = list(values)
+    constants = [v.array for v in given if v is not None and v.constant]
+    return constants if len(constants) == len(given) else None

@@ -12,7 +12,7 @@ from onnxopt.analysis.narrowing import ALWAYS, NARROW, Network
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Model, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present
 from onnxopt.graph.structure import interface_of
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.proto.messages import make_node, tensor_bytes
@@ -40,20 +40,12 @@ class ConvertDtype(ModelPass):
     keep_io: bool = option(True, "the model's inputs and outputs stay float32")
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        if self.dtype not in NARROW:
-            raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {any_of([*NARROW])}")
-        opset = model.opsets.get("", 0)
-        if not opset:
-            return  # no standard operator, as in most tree models
-        if opset < (least := 13 if self.dtype == "bfloat16" else 7):
-            raise ModelError(
-                f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
-                f"--target-opset {least} converts it first",
-            )
+        if not self._is_possible(model):
+            return
         forget_unstored(model.open_scopes())
         types.update(model)
         for scope in reversed([*model.open_scopes()]):  # outer ones first: behind onnxruntime's own operators
-            if not scope.root.is_function and any(v is not None and not v.dtype for n in scope for v in n.outputs):
+            if not scope.root.is_function and any(not v.dtype for n in scope for v in present(n.outputs)):
                 learn_shapes(scope)
         decline = partial(ctx.decline, "narrow")
         plan = Plan(
@@ -63,13 +55,22 @@ class ConvertDtype(ModelPass):
             decline=decline,
             leaves_out=ctx.leaves_out if ctx.excluded else None,
         )
-        narrow = plan.narrow()
-        chosen = dict.fromkeys(node for node in narrow if ctx.spend("narrow", at=node))
+        chosen = dict.fromkeys(node for node in plan.narrow() if ctx.spend("narrow", at=node))
         if chosen or plan.interface:
             Conversion(plan, chosen).apply()
 
+    def _is_possible(self, model: Model) -> bool:
+        """Whether the model has standard operators; most tree models have none. Raises UsageError and ModelError."""
+        if self.dtype not in NARROW:
+            raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {any_of([*NARROW])}")
+        opset, least = model.opsets.get("", 0), 13 if self.dtype == "bfloat16" else 7
+        if 0 < opset < least:
+            raise ModelError(
+                f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
+                f"--target-opset {least} converts it first",
+            )
+        return opset > 0
 
-# Conversion of int64 values to int32 where all numbers provably fit, leaving the fewest int64 values, then Casts.
 
 _VALUE: Final = 1 << 20  # cost, in Casts, of an int64 value, or of a constant of _LARGE bytes or more
 _LARGE: Final = 1 << 14
@@ -92,7 +93,7 @@ class ConvertInt32(ModelPass):
 
     def run(self, model: Model, ctx: PassContext) -> None:
         types.update(model)
-        if not any(True for _ in int64_values(model)):
+        if next(iter(int64_values(model)), None) is None:
             return
         plan = Int64Plan(model, keep_io=self.keep_io)
         for group in (g for found in plan.groups.of.values() for g in found if g.why):
@@ -108,18 +109,18 @@ class Int64Plan:
     def __init__(self, model: Model, *, keep_io: bool) -> None:
         self.model = model
         graph = model.graph
-        free = not keep_io and not graph.skipped
-        self.given = {v for v in graph.inputs if free and is_int64(v) and v.name not in graph.initializers}
-        self.groups = Groups(model, self.given)
-        outputs = [v for v in graph.outputs if free and is_int64(v) and v not in model.repeated]
-        self.given_out = {v for v in outputs if v not in self.given and _is_made(v) and self.groups.fits(v)}
-        self.given = {v for v in self.given if not v.is_output}
+        inputs, outputs = ([], []) if keep_io or graph.skipped else (graph.inputs, graph.outputs)
+        given = {v for v in inputs if is_int64(v) and v.name not in graph.initializers}
+        self.groups = Groups(model, given)
+        made = (v for v in outputs if is_int64(v) and v not in model.repeated and v not in given)
+        self.given_out = {v for v in made if _is_made(v) and self.groups.fits(v)}
+        self.given = {v for v in given if not v.is_output}
 
     def values(self) -> Iterator[Value]:
         """Yield the int64 values in scopes that passes may change."""
         for scope in open_scopes(self.model):
             yield from (v for v in (*scope.inputs, *scope.initializers.values()) if is_int64(v))
-            yield from (v for node in scope for v in node.outputs if v is not None and is_int64(v))
+            yield from (v for node in scope for v in present(node.outputs) if is_int64(v))
 
     def narrow(self) -> list[Group]:
         """Return the groups to convert: a minimum cut, by the costs of int64 values and Casts."""
@@ -134,21 +135,24 @@ class Int64Plan:
             readers = {of(self.groups.reader(n, i)) for n in value.users for i in n.places(value)}
             if value.is_output:
                 readers.add(_NARROW if value in self.given_out else _WIDE)
-            cost = _VALUE
             if value.is_stored:
-                sides = readers
-                cost = _VALUE if tensor_bytes(*value.constant_type()) >= _LARGE else _CONSTANT
-            else:
-                maker = _NARROW if value in self.given else of(self.groups.makers.get(value))
-                sides = {maker, *readers}
-                network.add_star(maker, readers - {maker})
-            if _WIDE not in sides and sides != {_NARROW}:
-                wide = network.add_vertex()
-                network.add_edge(wide, _NARROW, cost)
-                for side in sides - {_NARROW}:
-                    network.add_edge(side, wide, ALWAYS)
+                large = tensor_bytes(*value.constant_type()) >= _LARGE
+                _add_value(network, readers, _VALUE if large else _CONSTANT)
+                continue
+            maker = _NARROW if value in self.given else of(self.groups.makers.get(value))
+            network.add_star(maker, readers - {maker})
+            _add_value(network, {maker, *readers}, _VALUE)
         stays = network.source_side(_WIDE, _NARROW)
         return [g for g, i in vertex.items() if i not in stays]
+
+
+def _add_value(network: Network, sides: set[int], cost: int) -> None:
+    """Add the cost of a value of 64 bits, unless all its producers and readers are narrow."""
+    if _WIDE not in sides and sides != {_NARROW}:
+        wide = network.add_vertex()
+        network.add_edge(wide, _NARROW, cost)
+        for side in sides - {_NARROW}:
+            network.add_edge(side, wide, ALWAYS)
 
 
 class _Conversion:
@@ -161,26 +165,27 @@ class _Conversion:
         self.constants: dict[Value, Value] = {}
 
     def apply(self) -> None:
-        plan = self.plan
-        values = list(dict.fromkeys(plan.values()))
+        values = list(dict.fromkeys(self.plan.values()))
         for group in self.narrow:
             if group.outputs:
                 self._set_type(group.node)
         for value in values:
-            readers = [(n, i) for n in value.users for i in n.places(value)]
-            narrow = [(n, i) for n, i in readers if plan.groups.reader(n, i) in self.narrow]
-            if value.is_stored:
-                for n, i in narrow:
-                    n.set_input(i, self._constant(value))
-            elif value in plan.given or value in plan.given_out:
-                self._change(value, [r for r in readers if r not in narrow])
-            elif plan.groups.makers.get(value) in self.narrow:
-                self._make_narrow(value, narrow, len(narrow) < len(readers) or value.is_output)
-            elif narrow:
-                cast = self._cast(value, INT32, behind=value.producer)
-                for n, i in narrow:
-                    n.set_input(i, cast)
+            self._convert(value)
         self._declare()
+
+    def _convert(self, value: Value) -> None:
+        """Give each reader the value in its type."""
+        plan = self.plan
+        readers = [(n, i) for n in value.users for i in n.places(value)]
+        narrow = [(n, i) for n, i in readers if plan.groups.reader(n, i) in self.narrow]
+        if value in plan.given or value in plan.given_out:
+            self._change(value, [r for r in readers if r not in narrow])
+        elif not value.is_stored and plan.groups.makers.get(value) in self.narrow:
+            self._make_narrow(value, narrow, len(narrow) < len(readers) or value.is_output)
+        elif narrow:
+            read = self._constant(value) if value.is_stored else self._cast(value, INT32, behind=value.producer)
+            for n, i in narrow:
+                n.set_input(i, read)
 
     def _new(self, value: Value, data_type: int) -> Value:
         made = Value(self.model.names.fresh(value.name, "_int32" if data_type == INT32 else "_int64"), value.graph)

@@ -108,6 +108,10 @@ class Match:
         """Return the dims as int, symbol or None; None for unknown rank."""
         return types.shape(value)
 
+    def dims(self, value: Value | None) -> Shape:
+        """Return the dims; none for an absent operand, or for unknown rank."""
+        return types.dims_of(value)
+
     def rank(self, value: Value) -> int | None:
         return types.rank(value)
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import make_node
@@ -280,8 +280,7 @@ class Reshaped(Relayout):
     @property
     def normalized_sums(self) -> int:
         """Number of LayerNormalizations that read an Add: runtimes run such a pair slower in the view."""
-        read = (n.inputs[0].producer for n in self.nodes if n.op == "LayerNormalization" and n.inputs[0] is not None)
-        return sum(n is not None and n.op == "Add" for n in read)
+        return sum(n.op == "LayerNormalization" and producer(n.inputs[0], "Add") is not None for n in self.nodes)
 
     def keeps(self, quantizer: Node | None) -> bool:
         """Return whether a Reshape must stay next to this node, a quantizer."""
@@ -314,11 +313,15 @@ class Reshaped(Relayout):
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
         """Return the end at an outside reader: a Reshape reads the value in the view, or is removed."""
-        is_reader = user.graph is self.graph and user.inputs[0] is v and v.users[user] == 1 and not user.has_references
+        is_reader = self.reads_alone(user, v) and not user.has_references
         target = self.sizes_for(v, user, self.seen_dims(v)) if is_reader else None
         if target is None:
             return None
         return End(int(not target), lambda new: self.read_by(user, new, target, new), node=user)
+
+    def reads_alone(self, user: Node, v: Value) -> bool:
+        """Return whether a node of the graph reads the value as first operand only."""
+        return user.graph is self.graph and user.inputs[0] is v and v.users[user] == 1
 
     def sizes_for(self, v: Value, user: Node, dims: Shape | None) -> Sequence[int] | None:
         """Return the target of a reader turned into a Reshape from these dims; empty if no Reshape is needed."""

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis.linear import bias_of
+from onnxopt.analysis.shapes.sizes import cuts
 from onnxopt.analysis.types import dtype
 from onnxopt.errors import PassError, broken
 from onnxopt.graph.node import UNKNOWN, Node
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 class Declined(Exception):
     """A guard does not hold; the message is the reason shown to users."""
+
+
+def require(condition: object, reason: str) -> None:
+    """Raise Declined with `reason` unless `condition`: a guard of a graph pass, which catches it."""
+    if not condition:
+        raise Declined(reason)
 
 
 @record(frozen=True, eq=False)
@@ -166,6 +173,15 @@ def operands(node: Node) -> list[Value | None]:
     while found and found[-1] is None:
         found.pop()
     return found
+
+
+def constant_cuts(node: Node, rank: int) -> list[tuple[int, int, int, int]]:
+    """Return (axis, start, end, step) of a Slice of a value of this rank; none if computed, or invalid."""
+    given = [*operands(node), None, None, None, None][1:5]
+    if any(v is not None and (not v.constant or v.array.size > rank) for v in given):
+        return []
+    starts, ends, axes, steps = ([] if v is None else v.array.reshape(-1).tolist() for v in given)
+    return cuts(starts, ends, axes or None, steps or None, rank) or []
 
 
 def listed_axes(node: Node, place: int = 1) -> list[int] | None:

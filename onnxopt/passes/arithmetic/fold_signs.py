@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
@@ -130,45 +130,45 @@ def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None)
     signs, inputs = turned
     if target is not None:
         signs = _in_a_row(signs, m.reshape)
-    m.require(signs is not None, "the length of a part is unknown, or large")
+    signs = m.known(signs, "the length of a part is unknown, or large")
     m.require(m.dtype(first) in FLOATS, "the lowest of the integers has no negative")
-    assert signs is not None
-    if y.constant:
-        c = y.array
-        m.require((c * signs).size == c.size, "the constant would become larger")
-        m.require(y.feeds_only(lambda u: _signs_beside(u, y) is not None), "the constant is used elsewhere")
-        factor = m.const(c * signs, like=c)
-    else:
-        beside = (_signs_beside(u, y) for u in islice(y.users, _MAX_SIGN_READERS))
-        alike = (s for s in beside if s is not None and np.array_equal(s, signs))
-        m.require(len(list(islice(alike, 2))) == 2, "a product more for a Neg less")
-        factor = m.op.Mul(y, m.const(signs, like=first))
+    factor = _with_signs(m, y, signs, first)
     joined = m.op.Concat(*inputs, like=m.concat)
     return m.op.Mul(joined if target is None else m.op.Reshape(joined, target, like=m.reshape), factor, like=m.node)
 
 
+def _with_signs(m: Match, y: Value, signs: Array, like: Value) -> Value:
+    """Return y times the signs: a constant of the same size, or a product that several readers share."""
+    if y.constant:
+        c = y.array
+        m.require((c * signs).size == c.size, "the constant would become larger")
+        m.require(y.feeds_only(lambda u: _signs_beside(u, y) is not None), "the constant is used elsewhere")
+        return m.const(c * signs, like=c)
+    beside = (_signs_beside(u, y) for u in islice(y.users, _MAX_SIGN_READERS))
+    alike = (s for s in beside if s is not None and np.array_equal(s, signs))
+    m.require(len(list(islice(alike, 2))) == 2, "a product more for a Neg less")
+    return m.op.Mul(y, m.const(signs, like=like))
+
+
 def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     """Return (signs along the axis of a Concat, parts without Neg); None if no part is a Neg of its own."""
-    own = [v.producer if v is not None and v.only_user is concat else None for v in concat.inputs]
-    negative = [n is not None and n.op == "Neg" for n in own]
-    if not any(negative):
+    negs = [own_producer(v, concat, "Neg") for v in concat.inputs]
+    if not any(negs):
         return None
-    inputs = [n.inputs[0] if n is not None and neg else v for n, neg, v in zip(own, negative, concat.inputs)]
-    shapes = [types.shape(v) for v in inputs if v is not None]
+    inputs = present(v if neg is None else neg.inputs[0] for neg, v in zip(negs, concat.inputs))
     axis = int(concat.attr("axis"))
-    lengths = [n for s in shapes if s and -len(s) <= axis < len(s) and isinstance(n := s[axis], int)]
-    if len(lengths) < len(shapes) or sum(lengths) > _MAX_SIGNS:
+    lengths = [n for v in inputs if (n := types.length_of(v, axis)) is not None]
+    if len(lengths) < len(inputs) or sum(lengths) > _MAX_SIGNS:
         return None, []
-    signs = np.concatenate([np.full(n, -1.0 if neg else 1.0) for n, neg in zip(lengths, negative)])
-    behind = (len(shapes[0] or ()) - 1 - axis) if axis >= 0 else -1 - axis
-    return signs.reshape(-1, *(1,) * behind), [v for v in inputs if v is not None]
+    signs = np.concatenate([np.full(n, 1.0 if neg is None else -1.0) for n, neg in zip(lengths, negs)])
+    behind = len(types.dims_of(inputs[0])) - 1 - axis if axis >= 0 else -1 - axis
+    return signs.reshape(-1, *(1,) * behind), inputs
 
 
 def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
     """Return the signs along the last axis of a Reshape of columns, repeated for each column block."""
-    shape = types.shape(reshape.output)
-    length = shape[-1] if shape else None
-    if signs is None or signs.ndim > 1 or not isinstance(length, int):
+    length = types.length_of(reshape.output, -1)
+    if signs is None or signs.ndim > 1 or length is None:
         return None
     if length > _MAX_SIGNS or not signs.size or length % signs.size:
         return None
@@ -179,15 +179,13 @@ def _signs_beside(user: Node, y: Value) -> Array | None:
     """Return the signs by which `user` multiplies y: from parts of a Concat, or an existing constant."""
     if user.op != "Mul" or user.graph is not y.graph:
         return None
-    other = next((v for v in user.inputs if v is not None and v is not y), None)
-    if other is None:
-        return None
-    if other.constant:
-        return other.array if (np.abs(other.array) == 1).all() else None
-    node, reshape = other.producer if other.only_user is user else None, None
-    if node is not None and node.op == "Reshape" and (joined := node.inputs[0]) is not None:
-        node, reshape = joined.producer if joined.only_user is node else None, node
-    turned = _turned_parts(node) if node is not None and node.op == "Concat" else None
+    other = next((v for v in present(user.inputs) if v is not y), None)
+    given = array_of(other)
+    if given is not None:
+        return given if (np.abs(given) == 1).all() else None
+    reshape = own_producer(other, user, "Reshape")
+    node = own_producer(other if reshape is None else reshape.inputs[0], reshape or user, "Concat")
+    turned = _turned_parts(node) if node is not None else None
     if turned is None:
         return None
     return turned[0] if reshape is None else _in_a_row(turned[0], reshape)
@@ -203,41 +201,46 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
     if turning is None:
         m.skip()
     x, (c, d), (s, t) = turning
-    dims = m.shape(x)
-    width = dims[-1] if dims else None
-    m.require(isinstance(width, int) and m.dtype(x) in FLOATS, "no floats, or nobody knows how many")
-    shapes = [m.shape(v) for v in (c, d, s, t)]
-    # higher rank shifts the axes of the Concat
-    widened = any(r is not None and len(r) > len(dims or ()) for r in shapes)
-    last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
-    m.require(all(last) and not widened, "not along the last axis")
-    half = all(r and None not in r and isinstance(r[-1], int) and 2 * r[-1] == width for r in shapes)
+    width, rank = types.length_of(x, -1) or 0, len(m.dims(x))
+    m.require(width and m.dtype(x) in FLOATS, "no floats, or nobody knows how many")
+    shapes = [m.dims(v) for v in (c, d, s, t)]
+    last = all(int(n.attr("axis")) in (-1, rank - 1) for n in (m.concat, *_makers(m.concat)))
+    m.require(last and max(map(len, shapes)) <= rank, "not along the last axis")  # a higher rank shifts the axes
+    half = width % 2 == 0 and all(r[-1:] == (width // 2,) and None not in r for r in shapes)
     m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
-    if all(v.constant and v.array.size <= _MAX_SINES for v in (c, d, s, t)):
-        factors = [
-            m.const(np.concatenate(pair, -1), like=pair[0]) for pair in ((c.array, d.array), (-s.array, t.array))
-        ]
-    else:
-        m.require(c is d and s is t and _is_shared(m, c, turning), "one product more in place of two")
-        factors = [m.op.Concat(c, c, axis=-1), m.op.Concat(m.op.Neg(s), s, axis=-1)]
+    cosines, sines = _joined_factors(m, turning)
     crossed = m.op.Concat(*(v for n in _makers(m.concat) for v in n.outputs[::-1]), like=m.concat)
-    return m.op.Add(m.op.Mul(x, factors[0]), m.op.Mul(crossed, factors[1]))
+    return m.op.Add(m.op.Mul(x, cosines), m.op.Mul(crossed, sines))
+
+
+def _joined_factors(m: Match, turning: Turning) -> tuple[Value, Value]:
+    """Return [c, d] and [-s, t]: constants, or a Concat each that all rotated values share."""
+    _, (c, d), (s, t) = turning
+    if all(v.constant and v.array.size <= _MAX_SINES for v in (c, d, s, t)):
+        cosines = m.const(np.concatenate((c.array, d.array), -1), like=c.array)
+        return cosines, m.const(np.concatenate((-s.array, t.array), -1), like=s.array)
+    m.require(c is d and s is t and _is_shared(m, c, turning), "one product more in place of two")
+    return m.op.Concat(c, c, axis=-1), m.op.Concat(m.op.Neg(s), s, axis=-1)
 
 
 def _turning(concat: Node) -> Turning | None:
     """Return (x, (c, d), (s, t)) of [x₁ c - x₂ s, x₂ d + x₁ t], or None."""
-    if len(concat.inputs) != 2:
-        return None
-    minus, plus = (v.producer if v is not None and v.only_user is concat else None for v in concat.inputs)
-    if minus is None or plus is None or (minus.op, plus.op) != ("Sub", "Add"):
+    minus, plus = own_producer(concat.input(0), concat, "Sub"), own_producer(concat.input(1), concat, "Add")
+    if len(concat.inputs) != 2 or minus is None or plus is None:
         return None
     for split in _makers(concat):
-        first, second = split.outputs
-        c, s = _factor(minus, 0, first), _factor(minus, 1, second)
+        x, (first, second) = split.inputs[0], split.outputs
         for i in (0, 1):
-            d, t = _factor(plus, i, second), _factor(plus, 1 - i, first)
-            if c is not None and s is not None and d is not None and t is not None:
-                x = split.inputs[0]
+            factors = present(
+                (
+                    _factor(minus, 0, first),
+                    _factor(plus, i, second),
+                    _factor(minus, 1, second),
+                    _factor(plus, 1 - i, first),
+                )
+            )
+            if len(factors) == 4:
+                c, d, s, t = factors
                 return None if x is None else (x, (c, d), (s, t))
     return None
 
@@ -247,33 +250,30 @@ def _is_shared(m: Match, c: Value, turning: Turning) -> bool:
     users = [u for u in islice(c.users, _MAX_SIGN_READERS) if u.graph is m.graph]
     if any(u.op == "Concat" and u.inputs == [c, c] for u in users):
         return True
-    joins = {u for v in users if (u := _joins(v)) is not None and u.op == "Concat"}
-    found = [other[1:] for u in joins if (other := _turning(u)) is not None]
-    return found.count(turning[1:]) > 1
+    joins = {u for v in users if (u := _joins(v)) is not None}
+    return [other[1:] for u in joins if (other := _turning(u)) is not None].count(turning[1:]) > 1
 
 
 def _makers(concat: Node) -> list[Node]:
     """Return the Split into two whose part is a factor in the first part of a Concat."""
-    part = concat.inputs[0].producer if concat.inputs[0] is not None else None
-    product = part.inputs[0].producer if part is not None and part.inputs[0] is not None else None
-    makers = [v.producer for v in product.inputs if v is not None] if product is not None else []
-    found = [n for n in makers if n is not None and n.op == "Split" and len(n.outputs) == 2]
-    return found[:1]
+    part = producer(concat.inputs[0])
+    product = producer(part.inputs[0]) if part is not None else None
+    makers = [producer(v, "Split") for v in product.inputs] if product is not None else []
+    return [n for n in makers if n is not None and len(n.outputs) == 2][:1]
 
 
 def _factor(reader: Node, i: int, half: Value | None) -> Value | None:
     """Return the factor of `half` in operand i of `reader`, if the product has no other reader."""
-    value = reader.inputs[i]
-    product = value.producer if value is not None and value.only_user is reader else None
-    if product is None or product.op != "Mul" or half is None or half not in product.inputs:
+    product = own_producer(reader.inputs[i], reader, "Mul")
+    if product is None or half not in product.inputs:
         return None
-    return product.inputs[1 - product.inputs.index(half)]
+    return product.inputs[1 - product.inputs.index(half)] if half is not None else None
 
 
 def _joins(product: Node) -> Node | None:
     """Return the Concat behind the sum behind a product."""
-    term = product.output.only_user if product.op == "Mul" else None
-    return term.output.only_user if term is not None and term.op in ("Add", "Sub") else None
+    term = sole_reader(product.output, "Add", "Sub") if product.op == "Mul" else None
+    return sole_reader(term.output, "Concat") if term is not None else None
 
 
 @register

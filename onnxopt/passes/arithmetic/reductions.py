@@ -14,8 +14,6 @@ from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.rule import reduced_axes
 
-# Sums, means and bounds over several axes with fewer operations.
-
 _ANY: Final = one_of(*(op for op in REDUCTIONS if op in HOMOGENEOUS))
 
 
@@ -109,9 +107,6 @@ class SimplifyReductions(RewritePass):
         ops=("GlobalAveragePool", "ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
     )
     rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first, centered_product)
-
-
-# Einsums equivalent to a simpler operator.
 
 
 def equation(m: Match) -> Equation:

@@ -15,8 +15,6 @@ from onnxopt.proto.messages import Array, tensor_bytes
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.startup.record import record
 
-# Descriptions of data become constants; each construct gets a single form, expected by later passes.
-
 
 @rewrite(op.CastLike(var("x"), var("like"), name="cast"))
 def cast_like(m: Match, x: Value, like: Value) -> Value:
@@ -172,9 +170,6 @@ class Canonicalize(RewritePass):
         range_of_scalars,
         constant_on_the_right,
     )
-
-
-# Constant nodes become initializers where a scope can hold them.
 
 
 @register

@@ -8,7 +8,7 @@ from onnxopt.analysis import kernels, types
 from onnxopt.analysis.constants import REFUSED, is_computable, is_refused, is_repeated
 from onnxopt.analysis.folding import Once, is_read, is_second_layout, is_widened, quantize, worth_running
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present, producer
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.proto.messages import Array, element_type, tensor_bytes
@@ -74,9 +74,7 @@ class _Cone:
     """The nodes of a scope computable from constants."""
 
     def __init__(self, graph: Graph, options: ConstantFolding, ctx: PassContext) -> None:
-        self.graph = graph
-        self.options = options
-        self.ctx = ctx
+        self.graph, self.options, self.ctx = graph, options, ctx
         self.nodes: dict[Node, None] = {}  # in topological order
         self.arrays: dict[Value, Array] = {}  # results computed and not yet stored
         self.once = Once()
@@ -96,13 +94,13 @@ class _Cone:
         for node in self.graph:
             if self._foldable(node) and not self._is_left_out(node):
                 self.nodes[node] = None
-                self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(node.inputs) if v is not None)
+                self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(present(node.inputs)))
 
     def _foldable(self, node: Node) -> bool:
         for v in node.inputs:
             if v is not None and not v.constant and v.producer not in self.nodes:
                 return False
-        if self.failed.get(node) == _makers(node):  # retried if a producer changed since
+        if self.failed.get(node) == [*map(producer, node.inputs)]:  # retried if a producer changed since
             return False
         return is_computable(node, self.graph.opset(node.domain))
 
@@ -124,14 +122,14 @@ class _Cone:
 
         `patient`: nodes of unknown size wait until the rest is folded, and may have a known size then.
         """
-        rest = [n for n in self._by_kernels(list(self.nodes)) if n in self.nodes and self._affordable(n)]
+        rest = [n for n in self._by_kernels(list(self.nodes)) if self._affordable(n)]
         if not rest:
             return
         from onnxopt.analysis.folding_runtime import of_known_size
 
         if ready := of_known_size(rest):
             self._run(ready)
-            rest = [n for n in self._by_kernels([n for n in rest if n not in ready]) if n in self.nodes]
+            rest = self._by_kernels([n for n in rest if n not in ready])
         if not patient:
             self._run(rest)
             return
@@ -141,44 +139,44 @@ class _Cone:
 
     def _by_kernels(self, nodes: list[Node]) -> list[Node]:
         """Evaluate nodes with a kernel and known operands. Returns the others."""
-        rest: list[Node] = []
-        waiting: set[Value] = set()
-        opset = self.graph.opset()
+        rest, waiting = dict[Node, None](), set[Value]()
         for node in nodes:
             if self._is_cut_off(node):
                 self.nodes.pop(node, None)
-                continue
-            if any(v in waiting for v in node.inputs if v is not None):
-                rest.append(node)
-                waiting.update(v for v in node.outputs if v is not None)
-                continue
-            inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.glance() for v in node.inputs]
-            if not self._pays(node, kernels.result_bytes(node, inputs)):
-                continue
-            if node.op == "QuantizeLinear":
-                quantized = quantize(node, inputs)
-                if quantized is None:
-                    self._give_up(node, "runtimes may quantize it otherwise")
-                else:
-                    self.arrays[node.output] = quantized
-                continue
-            try:
-                results = self.once.evaluate(node, inputs, opset)
-            except kernels.Invalid as e:
-                self._give_up(node, str(e))
-                # As constants these inputs would make a runtime reject the whole model, even in an untaken branch.
-                self.dangerous.update(v for v in node.inputs if v is not None)
-                continue
-            if results is None:
-                rest.append(node)
-                waiting.update(v for v in node.outputs if v is not None)
+            elif not waiting.isdisjoint(node.inputs) or not self._by_kernel(node):
+                rest[node] = None
+                waiting.update(present(node.outputs))
+        return [n for n in rest if n in self.nodes]
+
+    def _by_kernel(self, node: Node) -> bool:
+        """Evaluate a node by its kernel, or give it up. Returns False without a kernel."""
+        inputs = [None if v is None else self._array(v) for v in node.inputs]
+        if not self._pays(node, kernels.result_bytes(node, inputs)):
+            return True
+        if node.op == "QuantizeLinear":
+            quantized = quantize(node, inputs)
+            if quantized is None:
+                self._give_up(node, "runtimes may quantize it otherwise")
             else:
-                self.arrays.update((v, r) for v, r in zip(node.outputs, results) if v is not None)
-        return rest
+                self.arrays[node.output] = quantized
+            return True
+        try:
+            results = self.once.evaluate(node, inputs, self.graph.opset())
+        except kernels.Invalid as e:
+            self._give_up(node, str(e))
+            # As constants these inputs would make a runtime reject the whole model, even in an untaken branch.
+            self.dangerous.update(present(node.inputs))
+            return True
+        self.arrays.update((v, r) for v, r in zip(node.outputs, results or ()) if v is not None)
+        return results is not None
+
+    def _array(self, v: Value) -> Array:
+        """Return the data of a constant, or of a result computed and not yet stored."""
+        return self.arrays[v] if v in self.arrays else v.glance()
 
     def _is_cut_off(self, node: Node) -> bool:
         """Whether the node reads a result given up before."""
-        return any(v is not None and not v.constant and v.producer not in self.nodes for v in node.inputs)
+        return any(not v.constant and v.producer not in self.nodes for v in present(node.inputs))
 
     def _pays(self, node: Node, made: int) -> bool:
         """Whether `made` bytes may be computed. Freed bytes are not counted, so big weights are always permuted."""
@@ -200,7 +198,6 @@ class _Cone:
 
     def _affordable(self, node: Node) -> bool:
         """Whether a node may run: the size of its result must be known, or small because all operands are small."""
-        from onnxopt.analysis.folding_runtime import work
         from onnxopt.graph.writer import write_names
         from onnxopt.proto.inference import is_sound
 
@@ -211,37 +208,47 @@ class _Cone:
         if not is_sound(node.proto):  # every loader infers it
             self._give_up(node, "runtimes die of it, or take for ever")
             return False
-        for v in node.inputs:
-            if v is None or v not in self.arrays:
+        outputs = present(node.outputs)
+        return self._pays_for_inputs(node) and all(self._pays_for(node, v) for v in outputs) and self._is_quick(node)
+
+    def _pays_for_inputs(self, node: Node) -> bool:
+        """Whether the operands may be written out. Notes the types of operands computed before."""
+        for v in present(node.inputs):
+            array = self.arrays.get(v)
+            if array is None:
                 continue
-            array = self.arrays[v]
             v.dtype, v.shape = element_type(array), array.shape
             if v not in self.written_out and is_repeated(array):
                 self.written_out.add(v)
-                if not self._pays(node, self.arrays[v].nbytes + self.freed[node]):
+                if not self._pays(node, array.nbytes + self.freed[node]):
                     return False
-        for v in node.outputs:
-            if v is None:
-                continue
-            computed = any(i is not None and not i.constant for i in node.inputs)
-            if types.static_shape(v) is None and not computed:
-                types.update(self.graph.model)  # operands may have become constant just now
-            shape, data_type = types.static_shape(v), types.dtype(v)
-            if shape is None or not data_type:
-                if not v.is_used and node.op not in _GROWING:
-                    continue  # secondary results, such as statistics and masks, are no larger
-                if sum(self._bytes(i) for i in node.inputs if i is not None) > 1 << 16 or node.op in _GROWING:
-                    # In a body inference cannot read outer constants; after inlining it can.
-                    self._give_up(node, "the size of the result is unknown", retry=True)
-                    return False
-            elif not self._pays(node, tensor_bytes(data_type, shape)):
-                return False
+        return True
+
+    def _pays_for(self, node: Node, v: Value) -> bool:
+        """Whether a result may be computed: of known size, or from small operands."""
+        if types.static_shape(v) is None and all(i.constant for i in present(node.inputs)):
+            types.update(self.graph.model)  # operands may have become constant just now
+        shape, data_type = types.static_shape(v), types.dtype(v)
+        if shape is not None and data_type:
+            return self._pays(node, tensor_bytes(data_type, shape))
+        if not v.is_used and node.op not in _GROWING:
+            return True  # secondary results, such as statistics and masks, are no larger
+        if sum(map(self._bytes, present(node.inputs))) <= 1 << 16 and node.op not in _GROWING:
+            return True
+        # In a body inference cannot read outer constants; after inlining it can.
+        self._give_up(node, "the size of the result is unknown", retry=True)
+        return False
+
+    def _is_quick(self, node: Node) -> bool:
+        """Whether the operations of a node are few enough. Counts the operations."""
+        from onnxopt.analysis.folding_runtime import work
+
         found = work(node)
-        if found is not None:
-            if self.spent.operations + found.operations > self.options.max_operations:
-                self._give_up(node, "takes too many operations to compute", detail=f" ({found.operations:.1e})")
-                return False
-            self.spent.operations += found.operations
+        operations = found.operations if found is not None else 0
+        if self.spent.operations + operations > self.options.max_operations:
+            self._give_up(node, "takes too many operations to compute", detail=f" ({operations:.1e})")
+            return False
+        self.spent.operations += operations
         return True
 
     def _bytes(self, v: Value) -> int:
@@ -254,7 +261,7 @@ class _Cone:
         if retry:
             self.waiting = True
         else:
-            self.failed[node] = _makers(node)
+            self.failed[node] = [*map(producer, node.inputs)]
         self.nodes.pop(node, None)
         self._decline(node, reason, detail)
 
@@ -270,11 +277,8 @@ class _Cone:
         if not running:
             return
         needed: set[Value | None] = set(wanted)
-        known: dict[Value, Array] = {}
-        for node in running:
-            for v in node.inputs:
-                if v is not None and v not in known and (v in self.arrays or v.constant):
-                    known[v] = self.arrays[v] if v in self.arrays else v.glance()
+        read = dict.fromkeys(v for node in running for v in present(node.inputs))
+        known = {v: self._array(v) for v in read if v in self.arrays or v.constant}
         from onnxopt.analysis.folding_runtime import run_cone
         from onnxopt.worker import Limits
         from onnxopt.worker.service import Sandbox
@@ -316,7 +320,7 @@ class _Cone:
         replaced: list[tuple[Node, Value]] = []
         kept: set[Node] = set()
         for node in reversed(self.nodes):
-            wanted = [v for v in node.outputs if v is not None and is_read(v, self.nodes, kept)]
+            wanted = [v for v in present(node.outputs) if is_read(v, self.nodes, kept)]
             if wanted and self._stays(node, wanted, kept):
                 kept.add(node)
             else:
@@ -339,11 +343,8 @@ class _Cone:
         if why := next(filter(None, (cannot_hold(v, self.arrays[v]) for v in wanted)), ""):
             self._decline(node, why)
             return True
-        if any(self._stays_repeated(self.arrays[v]) for v in wanted):
-            if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
-                for v in wanted:
-                    v.array = self.arrays[v]
-                    self.graph.know(v)  # readable by every rule, stored by none
+        if any(self.arrays[v].nbytes > self.options.max_fill and is_repeated(self.arrays[v]) for v in wanted):
+            self._know(wanted)
             self._decline(node, "repeated elements stay a node: written out they would take the bytes")
             return True
         made = sum(self.arrays[v].nbytes for v in wanted)
@@ -351,18 +352,27 @@ class _Cone:
             self._measure(wanted)
             return True
         growth = made - self.freed[node]
-        # At -O1 no pass folds the Transpose into a product: nodes count there, and the file grows.
-        if growth > self.options.max_fill and self.ctx.opt_level > 1 and is_second_layout(node, self.nodes, kept):
-            self._decline(node, "others read the weight as it is stored, and it would be stored twice")
-            return True
-        if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
-            self._decline(node, "a weight that is stored in fewer bits stays so")
-            return True
-        if any(is_refused(v, self.arrays[v]) for v in wanted):
-            self._decline(node, REFUSED)
+        if why := self._reason_to_stay(node, wanted, growth, kept):
+            self._decline(node, why)
             return True
         self.spent.kept += max(0, growth)
         return False
+
+    def _reason_to_stay(self, node: Node, wanted: list[Value], growth: int, kept: Container[Node]) -> str:
+        """Return why computed results must not be stored, or an empty string."""
+        # At -O1 no pass folds the Transpose into a product: nodes count there, and the file grows.
+        if growth > self.options.max_fill and self.ctx.opt_level > 1 and is_second_layout(node, self.nodes, kept):
+            return "others read the weight as it is stored, and it would be stored twice"
+        if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
+            return "a weight that is stored in fewer bits stays so"
+        return REFUSED if any(is_refused(v, self.arrays[v]) for v in wanted) else ""
+
+    def _know(self, results: list[Value]) -> None:
+        """Make repeated elements readable by every rule, stored by none."""
+        if all(self.arrays[v].nbytes <= self.options.max_work for v in results):
+            for v in results:
+                v.array = self.arrays[v]
+                self.graph.know(v)
 
     def _measure(self, results: Collection[Value]) -> None:
         for v in results:
@@ -377,14 +387,6 @@ class _Cone:
             node = stack.pop()
             if node.graph is None or node not in self.nodes or node.is_used:
                 continue
-            stack += [v.producer for v in node.inputs if v is not None and v.producer is not None]
+            stack += [v.producer for v in present(node.inputs) if v.producer is not None]
             self.graph.remove(node)
             self.ctx.count(_RULE)
-
-    def _stays_repeated(self, array: Array) -> bool:
-        """Whether a large array repeats few elements (ConstantOfShape, Expand), for folds to read without storing."""
-        return array.nbytes > self.options.max_fill and is_repeated(array)
-
-
-def _makers(node: Node) -> list[Node | None]:
-    return [v.producer if v is not None else None for v in node.inputs]

@@ -57,19 +57,26 @@ def _drop_nodes(model: Model, ctx: PassContext) -> None:
 
 def _drop_function_ends(model: Model, ctx: PassContext) -> bool:
     """Remove unread inputs of functions, and outputs unread at all calls. Returns whether any was removed."""
+    changed = [drop(*call, ctx) for call in _calls(model) for drop in (_drop_inputs, _drop_outputs)]
+    return any(changed)
+
+
+def _drop_inputs(function: Graph, calls: list[Node], ctx: PassContext) -> bool:
     again = False
-    for function, calls in _calls(model):
-        for i in reversed(range(len(function.inputs))):
-            if function.inputs[i].is_used or not ctx.spend("function_input", at=function.inputs[i]):
-                continue
+    for i in reversed(range(len(function.inputs))):
+        if not function.inputs[i].is_used and ctx.spend("function_input", at=function.inputs[i]):
             function.drop_input(i)
             for node in calls:
                 node.remove_input(i)
             again = True
-        for i in reversed(range(len(function.outputs))):
-            read = any(v is not None and v.is_used for node in calls for v in node.outputs[i : i + 1])
-            if read or len(function.outputs) == 1 or not ctx.spend("function_output", at=function.outputs[i]):
-                continue
+    return again
+
+
+def _drop_outputs(function: Graph, calls: list[Node], ctx: PassContext) -> bool:
+    again = False
+    for i in reversed(range(len(function.outputs))):
+        read = any(v is not None and v.is_used for node in calls for v in node.outputs[i : i + 1])
+        if not read and len(function.outputs) > 1 and ctx.spend("function_output", at=function.outputs[i]):
             function.drop_output(i)
             for node in calls:
                 node.remove_output(i)
@@ -105,14 +112,7 @@ def _called(function: Graph) -> str:
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     """Remove unread optional trailing outputs (a Dropout's mask, an LSTM's last state)."""
     schema = find_schema(node.op, graph.opset(node.domain))
-    # further outputs indicate training mode
-    if schema is None or (node.op == "BatchNormalization" and may_train(node)):
-        return
-    # onnxruntime rejects a past without a present, and rounds differently without the scores
-    if node.op == "Attention":
-        return
-    # onnxruntime has two kernels: the one without Indices hides -inf and NaN
-    if node.op == "MaxPool" and ctx.opt_level < 2:
+    if schema is None or _needs_outputs(node, ctx.opt_level):
         return
     last = len(node.outputs) - 1
     while last >= 1:
@@ -124,15 +124,24 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
         last -= 1
 
 
+def _needs_outputs(node: Node, opt_level: int) -> bool:
+    """Whether fewer outputs would change what the node, or a runtime, computes."""
+    if node.op == "BatchNormalization":
+        return may_train(node)  # further outputs indicate training mode
+    if node.op == "MaxPool":
+        return opt_level < 2  # onnxruntime has two kernels: the one without Indices hides -inf and NaN
+    return node.op == "Attention"  # onnxruntime rejects a past without a present, and rounds differently without scores
+
+
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
-    unused = [v for v in graph.initializers.values() if not v.users and not v.output_count]
-    dead = [v for v in unused if v.constant or not v.is_input]
+    unused = (v for v in graph.initializers.values() if not v.is_used)
+    dead = dict.fromkeys(v for v in unused if v.constant or not v.is_input)
     if dead:
         graph.remove_initializer(*dead)
         ctx.count("dead_initializer", len(dead))
     # IR 3, or frozen: a weight listed as input is not part of the interface
-    if listed := {v for v in dead if v.is_input}:
-        graph.inputs = [v for v in graph.inputs if v not in listed]
+    if any(v.is_input for v in dead):
+        graph.inputs = [v for v in graph.inputs if v not in dead]
 
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:
@@ -145,10 +154,8 @@ def _drop_functions(model: Model, ctx: PassContext) -> None:
         labels.setdefault(_called(function), []).append(label)
     alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]
     while alive and dead:
-        for scope in inner_scopes(alive.pop()):
-            for op in scope.by_op:
-                if scope.by_op[op]:
-                    alive += [dead.pop(label) for label in labels.pop(op, ()) if label in dead]
+        called = [op for scope in inner_scopes(alive.pop()) for op in scope.by_op if scope.by_op[op]]
+        alive += [dead.pop(label) for op in called for label in labels.pop(op, ()) if label in dead]
     if not dead:
         return
     model.drop_functions(dead)

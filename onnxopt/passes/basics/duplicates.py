@@ -15,8 +15,6 @@ from onnxopt.pipeline import GraphPass, ModelPass, PassContext, PassInfo, option
 from onnxopt.proto.messages import tensor_bytes
 from onnxopt.startup.record import record
 
-# Common subexpression elimination: equal operators on equal inputs are computed once.
-
 Seen = MutableMapping[Hashable, Node | None]
 Inside = dict[Value, int]  # numbers for values computed in bodies
 
@@ -185,9 +183,6 @@ def _replaceable(node: Node, first: Node) -> bool:
         if a is not None and a.is_used and (b is None or (a.is_output and (b.is_output or node.graph != first.graph))):
             return False
     return True
-
-
-# Deduplication of equal constants.
 
 
 @register

@@ -14,8 +14,6 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import forward_results, misleads, obstacle
 
-# Conditions of an If implied by its readers.
-
 _BRANCHES: Final = ("then_branch", "else_branch")
 _NOTS: Final = 4  # chained Not operators looked through
 
@@ -104,9 +102,6 @@ def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
             behind += [(n.output, not is_so) for n in readers if n.op == "Not" and n.outputs[0] is not None]
         stack = behind
     return found
-
-
-# Inlines the taken branch of an If with a known condition.
 
 
 @register

@@ -21,14 +21,12 @@ from onnxopt.analysis.loops import (
     starts_below,
 )
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.graph.schema import signature
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.replace import forward_results, misleads, obstacle, remove_dead
-
-# Loop states, results, counters and trip counts, reduced to what is needed.
 
 
 @register
@@ -102,9 +100,7 @@ class _Loop(Recurrence):
             inside, handed = self.body.inputs[self.first_in + i], self.body.outputs[self.first_out + i]
             if given is None or _named(handed) is not inside:
                 continue
-            stays = inside.output_count > (handed is inside) or (result is not None and result.is_output)
-            gives_one = len(self.body.outputs) == self.first_out + 1
-            stays = stays or gives_one or self.states <= self.least
+            stays = inside.output_count > (handed is inside) or self._stays(result)
             if (stays and not inside.users) or not ctx.spend("unchanged", at=inside):
                 continue
             inside.redirect_readers(given)
@@ -112,6 +108,11 @@ class _Loop(Recurrence):
                 result.redirect_readers(given)
             if not stays:
                 self.drop_state(i)
+
+    def _stays(self, result: Value | None) -> bool:
+        """Whether the graph around outputs a result, or the loop needs the state to be valid."""
+        is_output = result is not None and result.is_output
+        return is_output or len(self.body.outputs) == self.first_out + 1 or self.states <= self.least
 
     # -- the loop's own counter ------------------------------------------------------------------------------
 
@@ -172,13 +173,17 @@ class _Loop(Recurrence):
             left = self.result(state) if state is not None else None
             if collected is None or left is None:
                 continue
-            for pick in [n for n in collected.users if n.op == "Gather" and n.places(collected) == [0]]:
-                index = pick.inputs[1]
-                if index is None or not is_number(index, -1) or pick.attr("axis") != self.joined_along(i):
-                    continue
+            for pick in [n for n in collected.users if self._takes_last(n, collected, i)]:
                 if ctx.spend("last", at=pick):
                     left = pick.output.replace_all_uses_with(left)
                     remove_dead(pick)
+
+    def _takes_last(self, pick: Node, collected: Value, i: int) -> bool:
+        """Whether a node is a Gather of the last element of a collected state."""
+        if pick.op != "Gather" or pick.places(collected) != [0] or pick.attr("axis") != self.joined_along(i):
+            return False
+        index = pick.inputs[1]
+        return index is not None and is_number(index, -1)
 
     # -- states without readers ------------------------------------------------------------------------------
 
@@ -189,11 +194,14 @@ class _Loop(Recurrence):
         if not read or len(read) == results:
             return  # left to dead-code
         live = self.live(read)
-        if self.least and not any(i < self.states for i in live):
+        if self.least and min(live) >= self.states:
             live = min((self.live([*read, i]) for i in range(self.states)), key=len)
         gone = [i for i in range(results) if i not in live]
-        if not gone or not ctx.spend("unread", at=self.node):
-            return
+        if gone and ctx.spend("unread", at=self.node):
+            self._drop(gone)
+
+    def _drop(self, gone: list[int]) -> None:
+        """Remove states and scan outputs, with the nodes of the body that compute nothing else."""
         for i in reversed(gone):
             self.drop_result(i)
         for inner in reversed(list(self.body)):
@@ -206,12 +214,9 @@ class _Loop(Recurrence):
 
 def _named(value: Value) -> Value:
     """Return the value behind Identity nodes."""
-    while value.producer is not None and value.producer.op == "Identity" and value.producer.inputs[0] is not None:
-        value = value.producer.inputs[0]
+    while (node := producer(value, "Identity")) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
     return value
-
-
-# Inlines Loops known to make 0 or 1 iterations.
 
 
 @register
@@ -228,30 +233,33 @@ class InlineLoops(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         inlined = False
         for node in list(graph.by_op.get("Loop", ())):
-            trips, body = _trips(node), node.bodies["body"]
-            carried = len(body.inputs) - 2
+            trips = _trips(node)
             if trips is None:
                 continue
-            if [v is not None for v in node.inputs[2:]] != [True] * carried:
-                ctx.decline("inlined", "it is not given what it carries", repr(node))
-                continue
-            if trips == 0:
-                if any(v is not None and v.is_used for v in node.outputs[carried:]):
-                    ctx.decline("inlined", "what no trip collects has a shape that is not known", repr(node))
-                elif misleads(zip(node.outputs, node.inputs[2:])):
-                    ctx.decline("inlined", REFUSED, repr(node))
-                elif ctx.spend("inlined", at=node):
-                    forward_results(graph, node, node.inputs[2:])
-                    inlined = True
-                continue
-            reason = obstacle(graph, body) or (REFUSED if misleads(_instead(graph, node, body, carried)) else "")
+            reason = _obstacle(graph, node, trips)
             if reason:
                 ctx.decline("inlined", reason, repr(node))
             elif ctx.spend("inlined", at=node):
-                _inline(graph, node, body, carried)
+                if trips:
+                    _inline(graph, node)
+                else:
+                    forward_results(graph, node, node.inputs[2:])
                 inlined = True
         if inlined:
             types.update(graph.model)  # downstream shapes held for any number of iterations
+
+
+def _obstacle(graph: Graph, node: Node, trips: int) -> str:
+    """Return why a Loop of 0 or 1 iterations must stay, or an empty string."""
+    body = node.bodies["body"]
+    carried = len(body.inputs) - 2
+    if len(node.inputs[2:]) != carried or None in node.inputs[2:]:
+        return "it is not given what it carries"
+    if trips:
+        return obstacle(graph, body) or (REFUSED if misleads(_instead(graph, node, body, carried)) else "")
+    if any(v.is_used for v in present(node.outputs[carried:])):
+        return "what no trip collects has a shape that is not known"
+    return REFUSED if misleads(zip(node.outputs, node.inputs[2:])) else ""
 
 
 def _trips(node: Node) -> int | None:
@@ -267,7 +275,8 @@ def _trips(node: Node) -> int | None:
 
 
 def _scalar(value: Value | None) -> int | None:
-    return int(value.array.item()) if value is not None and value.constant and value.array.size == 1 else None
+    array = array_of(value)
+    return int(array.item()) if array is not None and array.size == 1 else None
 
 
 def _instead(
@@ -288,9 +297,10 @@ def _counted(body: Graph) -> tuple[Array, Array]:
     return np.zeros([1] * ranks[0], np.int64), np.ones([1] * ranks[1], bool)
 
 
-def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
+def _inline(graph: Graph, node: Node) -> None:
+    body = node.bodies["body"]
+    carried = len(body.inputs) - 2
     counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
-    carried_in = [v for v in node.inputs[2:] if v is not None]  # all are present, otherwise declined
-    _, *results = graph.inline(body, [*counted, *carried_in])
+    _, *results = graph.inline(body, [*counted, *present(node.inputs[2:])])  # all are present, otherwise declined
     collected = [insert_new(graph, of_axes(graph, "Unsqueeze", v, [0], node), v, node) for v in results[carried:]]
     forward_results(graph, node, [*results[:carried], *collected])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
@@ -13,19 +14,22 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import distinct
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.replace import forward_results
-from onnxopt.rewriting.rule import FORMS, listed_axes, operands
-
-# Independent iterations of a Loop become a single computation with an additional axis.
+from onnxopt.rewriting.rule import FORMS, Declined, listed_axes, operands, require
 
 _TRIPS: Final = 1 << 12
 _PICKED: Final = 1 << 16  # indices stored for all iterations
+_SCAN_OF_AXES: Final = 9  # first opset with scan axes
+_STATES: Final = (5, 6)  # initial states of a recurrent operator
+_MAX_EXAMINED: Final = 32  # values examined
+_RANKS: Final = "operands of other ranks, or unknown ones"
+_AXES: Final = "axes that are computed, or not there"
 
 
 class _Step(NamedTuple):
@@ -70,15 +74,19 @@ class BatchLoops(GraphPass):
 def _trips(node: Node) -> int | None:
     """Return the trip count if constant and no state is carried, else None."""
     body, count, condition = node.bodies["body"], node.inputs[0], node.input(1)
-    if len(node.inputs) > 2 or len(body.inputs) != 2 or body.skipped or count is None or not count.constant:
+    number = array_of(count)
+    if len(node.inputs) > 2 or len(body.inputs) != 2 or body.skipped or number is None or number.size != 1:
         return None
-    goes_on = body.outputs[0]
-    maker = goes_on.producer
-    handed = maker.inputs[0] if maker is not None and maker.op == "Identity" else goes_on
-    always = handed is body.inputs[1] or (handed is not None and handed.constant and handed.array.all())
-    begins = condition is None or (condition.constant and condition.array.all())
-    trips = int(count.array.reshape(-1)[0]) if count.array.size == 1 else 0
-    return trips if always and begins and 1 < trips <= _TRIPS else None
+    maker = producer(body.outputs[0], "Identity")
+    handed = maker.inputs[0] if maker is not None else body.outputs[0]
+    always = handed is body.inputs[1] or _is_true(handed)
+    trips = int(number.reshape(-1)[0])
+    return trips if always and (condition is None or _is_true(condition)) and 1 < trips <= _TRIPS else None
+
+
+def _is_true(condition: Value | None) -> bool:
+    array = array_of(condition)
+    return array is not None and bool(array.all())
 
 
 class _Batch:
@@ -93,112 +101,105 @@ class _Batch:
 
     def reason(self) -> str:
         """Return why the Loop must stay, or an empty string."""
-        counter = self.body.inputs[0]
-        rank = types.rank(counter)
-        goes_on = self.body.outputs[0]
-        read = goes_on.users or self.body.inputs[1].users.keys() - {goes_on.producer}
-        if rank is None or (read and not goes_on.constant):
-            return "its counter has an unknown rank, or its condition is read"
-        self.found[counter] = np.arange(self.trips, dtype=np.int64).reshape(-1, *[1] * rank)
-        results = self.body.outputs[1:]
-        for node in self.body:
-            if node.output is goes_on:
-                continue
-            if len(node.outputs) != 1 or node.has_references or node.bodies or node.op in RANDOM:
-                return f"{node.op} in its body"
-            if why := self._step(node):
-                return why
-        for v in results:
-            made = self.found.get(v)
-            if not isinstance(made, _Step) or not made.varies:
-                return "a result is the same in each trip"
+        try:
+            self._look()
+        except Declined as e:
+            return str(e)
         return ""
+
+    def _look(self) -> None:
+        """Find the step for each node of the body. Raises Declined."""
+        counter, goes_on = self.body.inputs[0], self.body.outputs[0]
+        rank = types.rank(counter)
+        read = goes_on.users or self.body.inputs[1].users.keys() - {goes_on.producer}
+        known = rank is not None and (not read or goes_on.constant)
+        require(known, "its counter has an unknown rank, or its condition is read")
+        self.found[counter] = np.arange(self.trips, dtype=np.int64).reshape(-1, *[1] * (rank or 0))
+        for node in self.body:
+            if node.output is not goes_on:
+                plain = len(node.outputs) == 1 and not node.has_references and not node.bodies
+                require(plain and node.op not in RANDOM, f"{node.op} in its body")
+                self._step(node)
+        made = (self.found.get(v) for v in self.body.outputs[1:])
+        require(all(isinstance(v, _Step) and v.varies for v in made), "a result is the same in each trip")
 
     def _operand(self, v: Value | None) -> Operand:
         return v if v is None else self.found.get(v, v)
 
-    def _step(self, node: Node) -> str:
+    def _step(self, node: Node) -> None:
         given = [self._operand(v) for v in operands(node)]
-        if not any(isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies) for v in given):
-            return self._add(node, given, types.rank(node.output), varies=False)
-        data = given[0]
+        data, own = given[0], [_rank(v) for v in given if _varies(v)]
+        if not own:
+            self._add(node, given, types.rank(node.output), varies=False)
+        elif node.op == "Gather" and not isinstance(data, np.ndarray) and not int(node.attr("axis", 0)):
+            self._gather(node, given)
+        elif node.op == "Slice" and isinstance(data, Value):
+            self._slice(node, data, given[1:])
+        elif node.op in ("Squeeze", "Unsqueeze", *REDUCTIONS) and isinstance(data, np.ndarray | _Step):
+            self._along(node, data)
+        else:
+            self._elementwise(node, given, own)
+
+    def _elementwise(self, node: Node, given: list[Operand], own: list[int | None]) -> None:
+        """Add an elementwise operator. Behind the batch axis, each operand has the axes of a single iteration."""
+        require(node.op in UNARY or node.op in MULTIDIRECTIONAL, f"{node.op} in its body")
         ranks = [_rank(v) for v in given if v is not None]
-        if node.op == "Gather" and not isinstance(data, np.ndarray) and not int(node.attr("axis", 0)):
-            return self._gather(node, given, ranks)
-        if node.op == "Slice" and isinstance(data, Value):
-            return self._slice(node, data, given[1:])
-        if node.op in ("Squeeze", "Unsqueeze", *REDUCTIONS) and isinstance(data, np.ndarray | _Step):
-            return self._along(node, data)
-        if node.op not in UNARY and node.op not in MULTIDIRECTIONAL:
-            return f"{node.op} in its body"
-        known = [r for r in ranks if r is not None]
-        rank = max(known, default=0)
-        # Behind the batch axis, each operand has the axes of a single iteration.
-        own = [_rank(v) for v in given if isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies)]
-        if len(known) < len(ranks) or any(r != rank for r in own):
-            return "operands of other ranks, or unknown ones"
-        return self._add(node, given, rank)
+        rank = max((r for r in ranks if r is not None), default=0)
+        require(None not in ranks and all(r == rank for r in own), _RANKS)
+        self._add(node, given, rank)
 
     def _add(
         self, node: Node, given: list[Operand], rank: int | None, axes: list[int] | None = None, varies: bool = True
-    ) -> str:
+    ) -> None:
         self.found[node.output] = _Step(len(self.steps), rank, varies)
         self.steps.append((node, given, axes))
-        return ""
 
-    def _gather(self, node: Node, given: list[Operand], ranks: list[int | None]) -> str:
+    def _gather(self, node: Node, given: list[Operand]) -> None:
         data, places = given[:2]
-        if isinstance(data, _Step) and data.varies:
-            return "rows of what each trip has its own of"
-        if isinstance(places, np.ndarray) and isinstance(data, Value) and data.constant:
-            kind, dims = data.constant_type()
-            listed = kind == TensorProto.INT64 and 0 < prod(dims) <= _PICKED and dims
-            if listed and ((places >= 0) & (places < dims[0])).all():
-                self.found[node.output] = data.array[places]
-                return ""
-        if ranks[0] is None or ranks[1] is None:
-            return "operands of other ranks, or unknown ones"
-        return self._add(node, given, ranks[0] + ranks[1] - 1)
+        require(not isinstance(data, _Step) or not data.varies, "rows of what each trip has its own of")
+        if isinstance(places, np.ndarray) and isinstance(data, Value) and _lists(data, places):
+            self.found[node.output] = data.array[places]
+            return
+        rank, picked = _rank(data), _rank(places)
+        require(rank is not None and picked is not None, _RANKS)
+        self._add(node, given, (rank or 0) + (picked or 0) - 1)
 
-    def _along(self, node: Node, data: Array | _Step) -> str:
+    def _along(self, node: Node, data: Array | _Step) -> None:
         """Add an operator along axes, counted behind the batch axis."""
         own, axes = _rank(data), listed_axes(node)
-        if own is None:
-            return "operands of other ranks, or unknown ones"
+        require(own is not None, _RANKS)
+        rank = own or 0
         if axes is None and node.op in REDUCTIONS and node.input(1) is None:
-            axes = [] if node.attr("noop_with_empty_axes", 0) else [*range(own)]
-        wide = own + len(axes or ()) if node.op == "Unsqueeze" else own
-        if not axes or not all(-wide <= a < wide for a in axes):
-            return "axes that are computed, or not there"
+            axes = [] if node.attr("noop_with_empty_axes", 0) else [*range(rank)]
+        axes = axes or []
+        wide = rank + len(axes) if node.op == "Unsqueeze" else rank
+        require(axes and all(-wide <= a < wide for a in axes), _AXES)
         moved = sorted({a % wide + 1 for a in axes})
-        if isinstance(data, np.ndarray) and node.op in ("Squeeze", "Unsqueeze"):
-            if node.op == "Squeeze" and any(data.shape[a] != 1 for a in moved):
-                return "axes that are computed, or not there"
-            change = np.squeeze if node.op == "Squeeze" else np.expand_dims
-            self.found[node.output] = change(data, tuple(moved))
-            return ""
-        goes = node.op == "Squeeze" or (node.op in REDUCTIONS and not node.keeps_dims)
-        return self._add(node, [data], own - len(moved) if goes else wide, moved)
+        if isinstance(data, np.ndarray) and node.op == "Squeeze":
+            require(all(data.shape[a] == 1 for a in moved), _AXES)
+            self.found[node.output] = np.squeeze(data, tuple(moved))
+        elif isinstance(data, np.ndarray) and node.op == "Unsqueeze":
+            self.found[node.output] = np.expand_dims(data, tuple(moved))
+        else:
+            goes = node.op == "Squeeze" or (node.op in REDUCTIONS and not node.keeps_dims)
+            self._add(node, [data], rank - len(moved) if goes else wide, moved)
 
-    def _slice(self, node: Node, data: Value, given: list[Operand]) -> str:
+    def _slice(self, node: Node, data: Value, given: list[Operand]) -> None:
         """Add a Slice as a Gather, if all iterations take equally many elements of an invariant tensor."""
         starts, ends, axes, steps = [*given, None, None][:4]
-        dims = types.shape(data)
-        size = dims[0] if dims else None
-        if not isinstance(size, int) or not isinstance(starts, np.ndarray) or not isinstance(ends, np.ndarray):
-            return "slices of what each trip has its own of, of unknown size, or by computed places"
-        plain = [v is None or (isinstance(v, Value) and v.constant and v.array.size == 1) for v in (axes, steps)]
-        if not all(plain) or starts.shape != (self.trips, 1) or ends.shape != (self.trips, 1):
-            return "slices along several axes"
-        first, step = (int(v.array.item()) if isinstance(v, Value) else d for v, d in ((axes, 0), (steps, 1)))
-        if first not in (0, -len(dims or ())) or step != 1:
-            return "slices along another axis, or by steps"
+        size, rank = types.length_of(data, 0), len(types.dims_of(data))
+        if size is None or not isinstance(starts, np.ndarray) or not isinstance(ends, np.ndarray):
+            raise Declined("slices of what each trip has its own of, of unknown size, or by computed places")
+        first, step = _number(axes, 0), _number(steps, 1)
+        alone = first is not None and step is not None and starts.shape == ends.shape == (self.trips, 1)
+        require(alone, "slices along several axes")
+        require(first in (0, -rank) and step == 1, "slices along another axis, or by steps")
         bounds = [slice(int(a), int(b)).indices(size)[:2] for a, b in zip(starts[:, 0], ends[:, 0])]
         length = bounds[0][1] - bounds[0][0]
-        if length < 1 or any(b - a != length for a, b in bounds) or length * self.trips > _PICKED:
-            return "slices of different lengths, or empty ones"
+        equal = length > 0 and all(b - a == length for a, b in bounds) and length * self.trips <= _PICKED
+        require(equal, "slices of different lengths, or empty ones")
         places = np.array([range(a, b) for a, b in bounds], np.int64)
-        return self._add(node, [data, places], len(dims or ()))
+        self._add(node, [data, places], rank)
 
     def carry_out(self) -> None:
         graph, loop, made = self.graph, self.loop, list[Value]()
@@ -233,6 +234,25 @@ class _Batch:
         return Node(make_node(node.op, "", "", keep), [x, given], [])
 
 
+def _varies(v: Operand) -> bool:
+    """Whether each iteration reads an operand of its own."""
+    return isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies)
+
+
+def _number(v: Operand, default: int) -> int | None:
+    """Return the number in an operand, or the default of an absent one; None if computed, or several."""
+    if v is None:
+        return default
+    return int(v.array.item()) if isinstance(v, Value) and v.constant and v.array.size == 1 else None
+
+
+def _lists(data: Value, places: Array) -> bool:
+    """Whether `data` is a short list of integers, and has elements at all `places`."""
+    kind, dims = data.constant_type() if data.constant else (0, ())
+    is_list = kind == TensorProto.INT64 and dims and 0 < prod(dims) <= _PICKED
+    return bool(is_list and ((places >= 0) & (places < dims[0])).all())
+
+
 def _rank(v: Operand) -> int | None:
     """Return the rank of an operand in a single iteration."""
     if isinstance(v, np.ndarray):
@@ -240,11 +260,6 @@ def _rank(v: Operand) -> int | None:
     if isinstance(v, _Step):
         return v.rank
     return types.rank(v) if v is not None else None
-
-
-# Transposes around a Scan, replaced by scan axes.
-
-_SCAN_OF_AXES = 9  # first opset with scan axes
 
 
 @register
@@ -270,14 +285,14 @@ class ScanAxes(GraphPass):
 
 def _read_untransposed(scan: Node, states: int, ctx: PassContext) -> None:
     for i in range(states, len(scan.inputs)):
-        given = scan.inputs[i]
-        transpose = given.producer if given is not None else None
-        if given is None or transpose is None or transpose.op != "Transpose" or given.only_user is not scan:
+        given, transpose = scan.inputs[i], producer(scan.inputs[i], "Transpose")
+        perm = _perm(transpose) if transpose is not None else None
+        if given is None or transpose is None or perm is None:
             continue
-        perm, source = _perm(transpose), transpose.inputs[0]
+        source = transpose.inputs[0]
+        if source is None or given.only_user is not scan or given.users[scan] > 1:
+            continue
         axes = _axes(scan, "scan_input_axes", len(scan.inputs) - states)
-        if perm is None or source is None or len(scan.places(given)) > 1:
-            continue
         axis = axes[i - states] % len(perm)
         if _others_stay(perm, axis) and ctx.spend("input", at=transpose):
             axes[i - states] = perm[axis]
@@ -287,9 +302,8 @@ def _read_untransposed(scan: Node, states: int, ctx: PassContext) -> None:
 
 def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext) -> None:
     for i in range(states, len(scan.outputs)):
-        made = scan.outputs[i]
-        transpose = made.only_user if made is not None else None
-        if made is None or transpose is None or transpose.op != "Transpose" or transpose.graph is not graph:
+        transpose = sole_reader(scan.outputs[i], "Transpose")
+        if transpose is None or transpose.graph is not graph:
             continue
         perm = _perm(transpose)
         if perm is None:
@@ -305,8 +319,7 @@ def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext)
 
 def _perm(transpose: Node) -> tuple[int, ...] | None:
     """Return the permutation if valid and known, else None."""
-    given: Value | None = transpose.inputs[0]
-    rank = types.rank(given) if given is not None else None
+    rank = len(types.dims_of(transpose.inputs[0]))
     return None if transpose.has_references or not rank else known_order(transpose, rank)
 
 
@@ -318,12 +331,6 @@ def _others_stay(perm: Sequence[int], axis: int) -> bool:
 def _axes(scan: Node, attribute: str, count: int) -> list[int]:
     given = list(scan.attr(attribute) or [])
     return given + [0] * (count - len(given))
-
-
-# Optional inputs equal to their default.
-
-_STATES: Final = (5, 6)  # initial states of a recurrent operator
-_MAX_EXAMINED: Final = 32  # values examined
 
 
 @register
@@ -338,13 +345,10 @@ class DefaultInputs(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for op in RECURRENT:
-            for node in graph.by_op.get(op, ()):
-                for i in _STATES:
-                    value = node.input(i)
-                    if value is None or not _is_zero(value):
-                        continue
-                    if ctx.spend("zero_state", at=node):
-                        node.set_input(i, None)
+            for node, i in product(graph.by_op.get(op, ()), _STATES):
+                value = node.input(i)
+                if value is not None and _is_zero(value) and ctx.spend("zero_state", at=node):
+                    node.set_input(i, None)
 
 
 def _is_zero(value: Value) -> bool:
@@ -352,20 +356,23 @@ def _is_zero(value: Value) -> bool:
     asked = [value]
     for value in asked:
         if value.constant:
-            array = distinct(value.array)
-            if element_kind(array) not in "fiu" or array.tobytes().strip(b"\0") or array.any():  # E8M0 has no zero
+            if not _is_of_zeros(value.array):
                 return False
             continue
-        node = value.producer
+        node = producer(value, "Cast", "Concat", "ConstantOfShape", *PICKS)
         if node is None or node.has_references or len(asked) > _MAX_EXAMINED:
             return False
         if node.op == "ConstantOfShape":
             fill = node.attr("value")
             if fill is not None and fill.tobytes().strip(b"\0"):
                 return False
-        elif node.op in ("Cast", "Concat") or node.op in PICKS:
-            handed_on = node.inputs if node.op == "Concat" else node.inputs[:1]
-            asked += [v for v in handed_on if v is not None and v not in asked]
-        else:
-            return False
+            continue
+        handed_on = node.inputs if node.op == "Concat" else node.inputs[:1]
+        asked += [v for v in present(handed_on) if v not in asked]
     return True
+
+
+def _is_of_zeros(array: Array) -> bool:
+    array = distinct(array)
+    # E8M0 has no zero
+    return element_kind(array) in "fiu" and not array.tobytes().strip(b"\0") and not array.any()

@@ -9,9 +9,10 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.proto.messages import make_node
+from onnxopt.proto.messages import Array, make_node
+from onnxopt.rewriting.rule import Declined, require
 
 _PARTS: Final = 1024  # mostly unread parts: the size declared by a file is not trusted
 
@@ -29,52 +30,50 @@ class SplitSequences(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in list(graph.by_op.get("SplitToSequence", ())):
-            sizes = _sizes(node)
-            if isinstance(sizes, str):
-                ctx.decline("split", sizes, repr(node))
-            elif ctx.spend("split", at=node):
+            try:
+                sizes = _sizes(node)
+            except Declined as e:
+                ctx.decline("split", str(e), repr(node))
+                continue
+            if ctx.spend("split", at=node):
                 _split(graph, node, sizes)
 
 
-def _sizes(node: Node) -> list[int] | str:
-    """Return the sizes of the parts, or why the node stays."""
-    graph, value, x, split = node.graph, node.output, node.inputs[0], node.input(1)
-    if graph is None or graph.opset() < 13 or node.has_references:
-        return "Split takes its sizes as input from opset 13 on"
-    dims = types.shape(x) if x is not None else None
-    axis = node.attr("axis")
-    size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
-    if not isinstance(size, int):
-        return "the size of the axis is unknown"
+def _sizes(node: Node) -> list[int]:
+    """Return the sizes of the parts. Raises Declined."""
+    graph, value, split = node.graph, node.output, node.input(1)
+    since = graph is not None and graph.opset() >= 13 and not node.has_references
+    require(since, "Split takes its sizes as input from opset 13 on")
+    size = types.length_of(node.inputs[0], node.attr("axis"))
+    require(size is not None, "the size of the axis is unknown")
     # with sizes given, the standard ignores keepdims and runtimes do not
-    if split is None or not node.attr("keepdims", 1):
-        return "the parts lose their axis"
-    if not split.constant:
-        return "the sizes are computed"
-    if split.array.ndim > 1:
-        return "the sizes are no list"
-    step = 0 if split.array.ndim else max(0, int(split.array))
-    if (-(-size // step) if step else split.array.size) > max(_PARTS, len(value.users)):
-        return "there are too many parts"
-    if split.array.ndim:
-        sizes = [int(n) for n in split.array]
-    else:
-        sizes = [min(step, size - start) for start in range(0, size, step)] if step else []
-    if not sizes or sum(sizes) != size:
-        return "the sizes do not add up"
-    if value.is_output or any(_position(u, value, len(sizes)) is None for u in value.users):
-        return "the sequence is used as a whole"
+    require(split is not None and node.attr("keepdims", 1), "the parts lose their axis")
+    given = array_of(split)
+    if given is None:
+        raise Declined("the sizes are computed")
+    require(given.ndim < 2, "the sizes are no list")
+    sizes = _lengths(given, size or 0, max(_PARTS, len(value.users)))
+    require(sizes and sum(sizes) == size, "the sizes do not add up")
+    whole = value.is_output or any(_position(u, value, len(sizes)) is None for u in value.users)
+    require(not whole, "the sequence is used as a whole")
     return sizes
+
+
+def _lengths(given: Array, size: int, most: int) -> list[int]:
+    """Return the lengths of the parts of an axis: a list, or a length for all but the last. Raises Declined."""
+    step = 0 if given.ndim else max(0, int(given))
+    require((-(-size // step) if step else given.size) <= most, "there are too many parts")
+    if given.ndim:
+        return [int(n) for n in given]
+    return [min(step, size - start) for start in range(0, size, step)] if step else []
 
 
 def _position(user: Node, sequence: Value, count: int) -> int | None:
     """Return the position read by a SequenceAt of the same scope; None for other readers."""
-    at = user.input(1)
-    if user.op != "SequenceAt" or user.graph is not sequence.graph:
+    at = array_of(user.input(1))
+    if user.op != "SequenceAt" or user.graph is not sequence.graph or at is None or at.size != 1:
         return None
-    if at is None or not at.constant or at.array.size != 1:
-        return None
-    position = int(at.array.item())
+    position = int(at.item())
     position += count if position < 0 else 0
     return position if 0 <= position < count else None
 

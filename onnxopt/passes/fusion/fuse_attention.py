@@ -9,9 +9,11 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.analysis.score_masks import bounds
 from onnxopt.graph import Value
 from onnxopt.graph.dims import is_invented
+from onnxopt.graph.node import arrays_of, present, producer
 from onnxopt.graph.value import Dim, Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import BY_CODE
@@ -86,30 +88,34 @@ def _without_causal(m: Match, terms: Sequence[Value | Filled], sizes: Shape) -> 
 def _is_causal(m: Match, term: Value | Filled, sizes: Shape, least: float) -> bool:
     filled = _as_filled(term)
     if filled is not None:
-        dims = m.shape(filled.condition)
+        dims = m.dims(filled.condition)
         hides = (one_number(filled.fill) or 0.0) <= least
         kept = kept_by(filled.condition, filled.kept) if hides else Kept.UNKNOWN
     elif isinstance(term, Filled):
         return False
     else:
-        dims, found = m.shape(term), bounds(term)
+        dims, found = m.dims(term), bounds(term)
         hides = found is not None and found.hides and found.low == found.high == 0
         kept = kept_by_numbers(term) if hides else Kept.UNKNOWN
-    full = (1,) * (4 - len(dims)) + tuple(dims) if dims is not None else ()
+    full = (1,) * (4 - len(dims)) + dims
     return kept == Kept.CAUSAL and full == (1, 1, *sizes[2:]) and None not in sizes[2:]
 
 
 def _sizes(m: Match, q: Value, turned: Value, v: Value) -> Shape:
     """Return (batch, heads, queries, keys). Widths and numbers of keys and values are equal, as the products
     require."""
-    shapes = m.shape(q), m.shape(turned), m.shape(v)
-    m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
-    (batch, heads, rows, _), keys, values = (s or () for s in shapes)
+    shapes = (batch, heads, rows, _), keys, values = [_of_heads(m, x) for x in (q, turned, v)]
     alike = keys[:2] == values[:2] == (batch, heads) and None not in (batch, heads)
     m.require(alike, "batches or heads may differ, and broadcast")
-    m.require(all(0 not in (s or ()) for s in shapes), "there is nothing, of which runtimes take no Attention")
+    m.require(all(0 not in s for s in shapes), "there is nothing, of which runtimes take no Attention")
     m.require(some_keys(keys[3], rows), "no keys may be left of some: the operator fails then, the formula gives zeros")
     return batch, heads, rows, keys[3]
+
+
+def _of_heads(m: Match, x: Value) -> Shape:
+    """Return (batch, heads, rows, width); declines for another rank."""
+    m.require(m.rank(x) == 4, "not batches of heads")
+    return m.dims(x)
 
 
 def some_keys(columns: Dim, rows: Dim) -> bool:
@@ -124,8 +130,8 @@ def some_keys(columns: Dim, rows: Dim) -> bool:
 
 def _straight(m: Match, turned: Value) -> Value:
     """Return the keys with the last axes swapped back: the operand of the Transpose, if possible."""
-    node = turned.producer
-    perm = list(node.attr("perm") or ()) if node is not None and node.op == "Transpose" else []
+    node = producer(turned, "Transpose")
+    perm = list(node.attr("perm") or ()) if node is not None else []
     if node is None or node.inputs[0] is None or len(perm) != 4:
         return m.op.Transpose(turned, perm=[0, 1, 3, 2])
     straight = [*perm[:2], perm[3], perm[2]]
@@ -164,8 +170,8 @@ def _as_filled(term: Value | Filled) -> Filled | None:
     """Return a term Where(c, number, 0), equivalent to the same Where on scores, as Filled; else None."""
     if isinstance(term, Filled):
         return term
-    node = term.producer
-    if node is None or node.op != "Where" or node.inputs[0] is None:
+    node = producer(term, "Where")
+    if node is None or node.inputs[0] is None:
         return None
     numbers = [one_number(v) for v in node.inputs[1:]]
     if 0.0 not in numbers or None in numbers:
@@ -200,39 +206,43 @@ def _numbers(m: Match, term: Value | Filled, filled: Filled | None, needed: Kept
 def _as_large(m: Match, mask: Value, q: Value, keys: Value, v: Value, sizes: Shape) -> Value:
     """Return the mask expanded over all queries and keys, where a single row or column is possible."""
     batch, heads, rows, columns = sizes
-    dims = m.shape(mask)
-    m.require(dims is not None and 0 < len(dims) <= 4, "the mask has another rank")
-    rank = len(dims or ())
-    full = (1,) * (4 - rank) + tuple(dims or ())
+    dims = m.dims(mask)
+    rank = len(dims)
+    m.require(0 < rank <= 4, "the mask has another rank")
+    full = (1,) * (4 - rank) + dims
     widens = full[0] not in (1, batch) or full[1] not in (1, heads) or full[2] not in (1, rows)
     m.require(not widens, "the mask may widen the scores")
     # keys, values and mask columns are equally many, or the mask has a single column; otherwise the product fails
-    sure = full[3] == 1 or columns == (m.shape(v) or (None,) * 4)[2] is not None
+    sure = full[3] == 1 or columns == m.dims(v)[2] is not None
     m.require(full[3] == columns is not None or sure, "the mask may widen the scores")
     wanted = [m.ints([1]), m.ints([1])]
     if full[2] != rows or rank < 2:
         wanted[0] = _size(m, mask, rank - 1) if rows == columns == full[3] else _size(m, q, 2)
     if full[3] != columns:
         wanted[1] = _size(m, keys, 2)
-    if all(w.constant and w.array.item() == 1 for w in wanted) and rank > 1:
-        return mask
-    if all(w.constant for w in wanted):
-        return m.op.Expand(mask, m.ints([w.array.item() for w in wanted]))
-    return m.op.Expand(mask, m.op.Concat(*wanted, axis=0))
+    return _expanded(m, mask, wanted)
+
+
+def _expanded(m: Match, mask: Value, wanted: Sequence[Value]) -> Value:
+    """Return the mask expanded to at least the last two sizes."""
+    numbers = arrays_of(wanted)
+    if numbers is None:
+        return m.op.Expand(mask, m.op.Concat(*wanted, axis=0))
+    target = [n.item() for n in numbers]
+    return mask if target == [1, 1] and len(m.dims(mask)) > 1 else m.op.Expand(mask, m.ints(target))
 
 
 def _size(m: Match, value: Value, axis: int) -> Value:
     """Return the size of an axis; for past and new keys a sum, usable by an operator that concatenates both."""
-    dims = m.shape(value)
-    size = dims[axis] if dims is not None else None
-    if isinstance(size, int):
+    size = types.length_of(value, axis)
+    if size is not None:
         return m.ints([size])
     node = value.producer
     if node is not None and node.inputs[0] is not None:
         if node.op == "Gather" and node.attr("axis") % 4 < axis and m.rank(value) == m.rank(node.inputs[0]):
             return _size(m, node.inputs[0], axis)
         if node.op == "Concat" and node.attr("axis") % 4 == axis:
-            return _joined(m.op.Add, [_size(m, v, axis) for v in node.inputs if v is not None])
+            return _joined(m.op.Add, [_size(m, v, axis) for v in present(node.inputs)])
     return m.op.Shape(value, start=axis, end=axis + 1)
 
 
@@ -270,10 +280,8 @@ def shared_heads(m: Match, q: Value, k: Value, v: Value, keys_of: Array, values_
     """Attention(q, k[:, heads], v[:, heads]) = Attention(q, k, v), where equal numbers of queries share a head."""
     rest = _only_scored(m)
     m.require(m.keys.attr("axis") in (1, -3) and m.values.attr("axis") in (1, -3), "not heads are picked")
-    sizes = [(m.shape(x) or (None,) * 4)[1:2] for x in (k, v)]
-    count = sizes[0][0] if sizes[0] == sizes[1] and len(sizes[0]) == 1 else None
-    m.require(isinstance(count, int) and count, "the number of heads is unknown")
-    assert isinstance(count, int)
+    count = types.length_of(k, 1) if m.dims(k)[1:2] == m.dims(v)[1:2] else None
+    count = m.known(count or None, "the number of heads is unknown")
     regular = np.repeat(np.arange(count), keys_of.size // count)
     equal = np.array_equal(keys_of, regular) and np.array_equal(values_of, regular)
     m.require(equal, "the same number of queries does not share each head, in order")
@@ -297,9 +305,7 @@ def past_and_present(m: Match, q: Value, past_k: Value, k: Value, past_v: Value,
     rest = _only_scored(m)
     joined = m.keys, m.values
     m.require(all(n.attr("axis") in (2, -2) for n in joined), "not a past along the axis of the keys")
-    shapes = m.shape(q), m.shape(k), m.shape(v)
-    m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
-    rows, columns, values = ((s or (None,) * 3)[2] for s in shapes)
+    rows, columns, values = (_of_heads(m, x)[2] for x in (q, k, v))
     m.require(columns == values and some_keys(columns, rows), "new keys may be none, or not as many as new values")
     alone = m.keys is not m.values and all(set(n.output.users) == {m.attention} for n in joined)
     m.require(alone, "something else reads the keys or values")

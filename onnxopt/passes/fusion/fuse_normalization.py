@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import linear, types
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, producer
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
@@ -18,8 +18,6 @@ from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, r
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.rule import is_number, known_axes, listed_axes
 from onnxopt.startup.record import record
-
-# Decomposed normalizations become standard operators.
 
 _MAX_SCALE: Final = 1 << 18  # elements of a scale
 
@@ -229,11 +227,11 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
 
 
 def filled_with(value: Value, number: int) -> bool:
-    maker = value.producer
+    maker = producer(value, "ConstantOfShape", "Expand")
     if maker is not None and maker.op == "ConstantOfShape" and not maker.has_references:
         return bool((maker.attr("value", np.zeros(1)) == number).all())
-    source = maker.inputs[0] if maker is not None and maker.op == "Expand" and maker.inputs else value
-    return source is not None and source.constant and bool((source.array == number).all())
+    array = array_of(maker.inputs[0] if maker is not None and maker.op == "Expand" else value)
+    return array is not None and bool((array == number).all())
 
 
 def axes_but_one(node: Node) -> bool:
@@ -262,17 +260,16 @@ def group_normalization(
     if m.options is not None and not m.options.groups:
         m.skip()
     m.require(m.opset >= 21, "GroupNormalization is there from opset 21 on")
-    dims = m.shape(x)
-    m.require(dims is not None and len(dims) > 2 and isinstance(dims[1], int), "the number of channels is unknown")
+    dims = m.dims(x)
+    m.require(len(dims) > 2 and isinstance(dims[1], int), "the number of channels is unknown")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    rank, channels = len(dims or ()), (dims or (0, 0))[1]
-    m.require(groups.shape == (3,) and groups[0] in (0, (dims or (0,))[0]), "not the groups of each image")
+    rank, channels = len(dims), types.length_of(x, 1) or 0
+    m.require(groups.shape == (3,) and groups[0] in (0, dims[0]), "not the groups of each image")
     m.require(types.same_shape(x, m.anchor.output), "not provably the same shape")
     m.require((ones == 1).all() and not zeros.any() and ones.size == groups[1], "a scale or shift for each group")
-    m.require(int(channels or 0) % (ones.size or 1) == 0, "a group ends within a channel")
-    per = [linear.per_channel(z, rank, int(channels or 0)) for z in (scale, shift)]
-    m.require(per[0] is not None and per[1] is not None, "the constants are not one per channel")
-    s, b = (m.const(z, like=scale) for z in per)
+    m.require(channels % (ones.size or 1) == 0, "a group ends within a channel")
+    per = (linear.per_channel(z, rank, channels) for z in (scale, shift))
+    s, b = (m.const(m.known(z, "the constants are not one per channel"), like=scale) for z in per)
     return m.op.GroupNormalization(x, s, b, num_groups=int(groups[1]), epsilon=m.norm.attr("epsilon"))
 
 
@@ -309,8 +306,7 @@ class FuseNormalization(RewritePass):
     )
 
 
-# Decomposed Softmax and LogSoftmax become standard operators.
-
+_MERGES: Final = "before opset 13 a Softmax is over all axes from one on"
 _MAXIMUM: Final = op.ReduceMax(var("x"), ..., name="largest")
 _BELOW: Final = op.Sub(var("x"), _MAXIMUM, name="below")
 _POWERS: Final = op.Exp(either(_BELOW, var("x")), name="powers")
@@ -325,13 +321,11 @@ def softmax(m: Match, x: Value) -> Value:
 @rewrite(op.Softmax(_BELOW, name="softmax"))
 def softmax_of_differences(m: Match, x: Value) -> Value:
     """Softmax(x - max(x)) = Softmax(x), which takes the largest off itself."""
-    rank, axis = m.rank(x), int(m.softmax.attr("axis"))
+    rank, axis = len(m.dims(x)), int(m.softmax.attr("axis"))
     axes = listed_axes(m.largest) or []
     m.require(rank and m.largest.keeps_dims and len(axes) == 1, "the largest along all axes, or the dims go")
-    m.require(axes[0] % (rank or 1) == axis % (rank or 1), "along another axis")
-    m.require(
-        m.opset >= 13 or axis % (rank or 1) == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on"
-    )
+    m.require(axes[0] % rank == axis % rank, "along another axis")
+    m.require(m.opset >= 13 or axis % rank == rank - 1, _MERGES)
     return m.op.Softmax(x, axis=axis)
 
 
@@ -346,18 +340,18 @@ def log_softmax_of_sum(m: Match, x: Value) -> Value:
 
 def one_axis(m: Match, x: Value) -> int:
     """Return the single axis reduced and kept; before opset 13 it must be the last, as Softmax merges later axes."""
-    rank = m.rank(x)
+    rank = len(m.dims(x))
     m.require(rank and m.dtype(x) in FLOATS, "the rank is unknown, or not floating point")
     found = set()
     for node in (m.sum, *([m.largest] if "largest" in m.bindings.nodes else [])):
         axes = listed_axes(node) or []
         m.require(len(axes) == 1, "not over one axis")
         m.require(node.keeps_dims, "the dims are not kept")
-        found.add(axes[0] % (rank or 1))
+        found.add(axes[0] % rank)
     m.require(len(found) == 1, "not over one axis")
     axis = found.pop()
-    m.require(m.opset >= 13 or axis == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on")
-    return axis if m.opset < 13 or axis < (rank or 0) - 1 else -1
+    m.require(m.opset >= 13 or axis == rank - 1, _MERGES)
+    return axis if m.opset < 13 or axis < rank - 1 else -1
 
 
 @rewrite(op.Log(op.Softmax(var("x"), name="softmax")))

@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Value
+from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, either, op, rewrite, var
 from onnxopt.rewriting.attention import half
@@ -21,8 +22,7 @@ _SWAPPED: Final = op.Concat(_HALVES.at(1), _HALVES.at(0), name="turned")
 @rewrite(op.Add(op.Mul(var("x"), var("cos")), op.Mul(either(_NEGATED, _SWAPPED), var("sin"))))
 def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """x [c, c] + [-x₂, x₁] [s, s] = x [c, c] + [x₂, x₁] [-s, s] = RotaryEmbedding(x, c, s), x = [x₁, x₂]."""
-    made = m.turned.inputs[0].producer if m.turned.inputs[0] is not None else None
-    negated = made is not None and made.op == "Neg"
+    negated = producer(m.turned.inputs[0], "Neg") is not None
     _require_halves(m, x)
     m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
     c, s = half(m, cos, 1), half(m, sin, 1 if negated else -1)
@@ -66,12 +66,11 @@ _PAIRS: Final = op.Split(op.Reshape(var("x"), ..., name="pairs"), ..., name="hal
 )
 def rotary_of_pairs(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """x [c, c] + [-x₂, x₁] [s, s] = RotaryEmbedding(x, c, s, interleaved = 1), x₁ and x₂ at even and odd places."""
-    made = m.turned.inputs[0].producer if m.turned.inputs[0] is not None else None
-    negated = made is not None and made.op == "Neg"
+    negated = producer(m.turned.inputs[0], "Neg") is not None
     _require_heads(m, x)
-    dims = [m.shape(v) for v in (m.pairs.output, *m.halves.outputs) if v is not None]
-    ones = [d[-1] if d else None for d in dims] == [2, 1, 1]  # in row-major order pairs are adjacent
-    m.require(ones and m.turned.attr("axis") in (-1, len(dims[0] or ()) - 1), "not pairs of features")
+    dims = [m.dims(v) for v in (m.pairs.output, *m.halves.outputs)]
+    ones = [d[-1:] for d in dims] == [(2,), (1,), (1,)]  # in row-major order pairs are adjacent
+    m.require(ones and m.turned.attr("axis") in (-1, len(dims[0]) - 1), "not pairs of features")
     m.require(types.same_shape(x, m.row.output), "not pairs of features")
     c, s = half(m, cos, 1, True), half(m, sin, 1 if negated else -1, True)
     m.require(c is not None and s is not None, "the angles are not the same for both of a pair")
@@ -105,22 +104,31 @@ def _paired(m: Match, a: Value, b: Value) -> Value | None:
 
 
 def _every_other(m: Match, value: Value, place: int) -> Value | None:
-    node = value.producer
+    """Return the source of `value`: each second element of its last axis, from `place` on; else None."""
+    node = producer(value, "Gather", "Slice")
     source = node.inputs[0] if node is not None else None
     if node is None or source is None:
         return None
-    dims = m.shape(source)
-    if node.op == "Slice" and dims is not None and isinstance(dims[-1], int) and len(node.inputs) == 5:
-        bounds = [v.array.tolist() if v is not None and v.constant else None for v in node.inputs[1:]]
-        starts, ends, axes, steps = bounds
-        even = starts == [place] and steps == [2] and axes in ([len(dims) - 1], [-1])
-        return source if even and ends is not None and ends[0] >= dims[-1] else None
-    if node.op != "Gather" or dims is None or node.attr("axis") % len(dims) != len(dims) - 1:
+    return (_sliced if node.op == "Slice" else _gathered)(m, node, source, place)
+
+
+def _sliced(m: Match, node: Node, source: Value, place: int) -> Value | None:
+    """Return x of x[..., place::2]."""
+    rank, size = len(m.dims(source)), types.length_of(source, -1)
+    given = [array_of(v) for v in node.inputs[1:]]
+    starts, ends, axes, steps = (
+        [a.tolist() if a is not None else None for a in given] if len(given) == 4 else [None] * 4
+    )
+    is_second = starts == [place] and steps == [2] and axes in ([rank - 1], [-1])
+    return source if is_second and ends and size is not None and ends[0] >= size else None
+
+
+def _gathered(m: Match, node: Node, source: Value, place: int) -> Value | None:
+    """Return x of Gather(Reshape(x, pairs), place), along the last axis."""
+    rank, index, pairs = len(m.dims(source)), array_of(node.inputs[1]), producer(source, "Reshape")
+    if not rank or node.attr("axis") % rank != rank - 1 or index is None or index.ndim or int(index) != place:
         return None
-    index, pairs = node.inputs[1], source.producer
-    if index is None or not index.constant or index.array.ndim or int(index.array) != place:
-        return None
-    x = pairs.inputs[0] if pairs is not None and pairs.op == "Reshape" else None
+    x = pairs.inputs[0] if pairs is not None else None
     return x if x is not None and _are_pairs(m, x, source) else None
 
 
@@ -141,59 +149,53 @@ def _are_pairs(m: Match, x: Value, pairs: Value) -> bool:
 )
 def rotary_of_part(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     """[RotaryEmbedding(x₁), x₂] = RotaryEmbedding(x), of the features in front of x₂ alone."""
-    dims = m.shape(x)
-    m.require(dims is not None and len(dims) == 4 and m.joined.attr("axis") in (-1, 3), "not features of heads")
-    first = m.shape(m.rotary.output)
+    m.require(m.rank(x) == 4 and m.joined.attr("axis") in (-1, 3), "not features of heads")
     m.require(len(m.parts.outputs) == 2, "more parts")
-    size = first[-1] if first else None
-    m.require(isinstance(size, int) and not m.rotary.attr("rotary_embedding_dim", 0), "a part of a part")
+    size = types.length_of(m.rotary.output, -1)
+    m.require(size is not None and not m.rotary.attr("rotary_embedding_dim", 0), "a part of a part")
     return m.op.RotaryEmbedding(x, cos, sin, like=m.rotary, rotary_embedding_dim=size)
 
 
 def _require_heads(m: Match, x: Value) -> int:
     m.require(m.opset >= 23, "the operator is there from opset 23 on")
     m.require(m.dtype(x) in (TensorProto.FLOAT, TensorProto.FLOAT16), "neither float32 nor float16")
-    shape = m.shape(x)
-    width = shape[3] if shape is not None and len(shape) == 4 else None
-    m.require(isinstance(width, int), "not batches of heads")
-    assert isinstance(width, int)
-    return width
+    return m.known(types.length_of(x, 3) if m.rank(x) == 4 else None, "not batches of heads")
 
 
 def _require_halves(m: Match, x: Value) -> None:
     width = _require_heads(m, x)
-    halves = [m.shape(v) for v in m.halves.outputs if v is not None]
-    m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
+    halves = [m.dims(v)[-1:] for v in present(m.halves.outputs)]
+    m.require(width % 2 == 0 and halves == [(width // 2,)] * 2, "not two halves")
 
 
 def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
     """Return the angles in the operator's layout [batch, positions, half]; `whole`: angles of both halves."""
-    batch, _, length, width = m.shape(x) or (None,) * 4
-    dims = m.shape(whole)
+    batch, _, length, width = m.dims(x)
     assert isinstance(width, int)
-    wide = width if whole is not angles else width // 2
-    m.require(dims is not None and dims[-1:] == (wide,), "one angle for several features")
-    m.require(
-        dims is not None and 1 < len(dims) <= 4 and dims[-2] == length is not None,
-        "the positions of x and of the angles may differ, and broadcast",
-    )
-    full = (1,) * (4 - len(dims or ())) + tuple(dims or ())
+    dims = m.dims(whole)
+    m.require(dims[-1:] == (width if whole is not angles else width // 2,), "one angle for several features")
+    same = 1 < len(dims) <= 4 and dims[-2] == length is not None
+    m.require(same, "the positions of x and of the angles may differ, and broadcast")
+    full = (1,) * (4 - len(dims)) + dims
     m.require(full[1] == 1, "angles for each head")
     m.require(full[0] in (1, batch) and batch is not None, "angles for another batch")
-    rank = len(dims or ())
-    if rank == 4:
-        maker = angles.producer  # a new node, or a node of the graph
-        one = maker.inputs[1] if maker is not None and maker.op == "Unsqueeze" and len(maker.inputs) > 1 else None
-        inner = maker.inputs[0] if maker is not None and one is not None and one.constant else None
-        taken = inner is not None and one is not None and one.array.tolist() in ([1], [-3])
-        angles = inner if taken and inner is not None else m.op.Squeeze(angles, m.ints([1]))
-    elif rank == 2:
+    if len(dims) == 4:
+        angles = _without_heads(m, angles)
+    elif len(dims) == 2:
         angles = m.op.Unsqueeze(angles, m.ints([0]))
     if full[0] == batch:
         return angles
     if isinstance(batch, int):
         return m.op.Expand(angles, m.ints([batch, 1, 1]))
     return m.op.Expand(angles, m.op.Concat(m.op.Shape(x, start=0, end=1), m.ints([1, 1]), axis=0))
+
+
+def _without_heads(m: Match, angles: Value) -> Value:
+    """Return Squeeze(angles, 1), or the operand of an Unsqueeze."""
+    node = producer(angles, "Unsqueeze")  # a new node, or a node of the graph
+    axes = array_of(node.input(1)) if node is not None else None
+    inner = node.inputs[0] if node is not None and axes is not None and axes.tolist() in ([1], [-3]) else None
+    return inner if inner is not None else m.op.Squeeze(angles, m.ints([1]))
 
 
 @register

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from onnxopt.graph import Value
+from onnxopt.graph.node import present, producer
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 from onnxopt.rewriting.attention import scores_of
-
-# Attention with heads side by side in each row, the layout of the products around it.
 
 _TURNED = [0, 2, 1, 3]  # exchanges [batch, rows, heads, width] and [batch, heads, rows, width]
 
@@ -32,7 +33,7 @@ def attention_of_rows(m: Match, q: Value, k: Value, v: Value) -> Value:
     turned = m.q_turned, m.k_turned, m.v_turned, m.back
     m.require(all(list(n.attr("perm") or ()) == _TURNED for n in turned), "not rows and heads are exchanged")
     m.require(all(x is None for x in m.attention.inputs[4:6]), "it has a past")
-    sizes = [(m.shape(x) or ())[2:] for x in (q, k, v)]
+    sizes = [m.dims(x)[2:] for x in (q, k, v)]
     known = all(len(s) == 2 and all(isinstance(n, int) and n > 0 for n in s) for s in sizes)
     m.require(known, "the heads, or their width, are unknown")
     (heads, _), (keys, _), (_, width) = sizes
@@ -53,8 +54,6 @@ class AttentionHeads(RewritePass):
     rules = (attention_of_rows,)
 
 
-# Keys and values shared by several query heads are read directly, not copied for each head.
-
 _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 
 
@@ -73,10 +72,9 @@ def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | N
     m.require(guarded in (None, m.softmax.output), "zeros in place of NaN of something else")
     s = m.known(scores_of(x), "not the scores of queries and keys")
     m.require(all(part.only_user is not None for part in s.through), "scores are used elsewhere")
-    shapes = m.shape(s.q), m.shape(s.turned), m.shape(v), m.shape(m.values.output)
-    m.require(all(d is not None and len(d) == 4 for d in shapes), "not batches of heads")
-    queries = shapes[0] or ()
-    (batch, many, rows, width), turned, (_, few, _, size), values = (d or () for d in shapes)
+    shapes = queries, turned, given, values = [m.dims(x) for x in (s.q, s.turned, v, m.values.output)]
+    m.require(all(len(d) == 4 for d in shapes), "not batches of heads")
+    (batch, many, rows, width), (_, few, _, size) = queries, given
     m.require(
         turned[:2] == values[:2] == (batch, many) and batch is not None, "batches or heads may differ, and broadcast"
     )
@@ -87,37 +85,38 @@ def grouped_heads(m: Match, x: Value, v: Value, heads: Array, guarded: Value | N
     )
     keys = _few(m, s.turned, few)
     group = many // few
-    scores = m.op.MatMul(
-        m.op.Reshape(s.q, m.ints([0, few, group * rows if isinstance(rows, int) else -1, width])), keys
-    )
-    for old, part in zip(s.through, s.through[1:]):
+    count = rows if isinstance(rows, int) else -1
+    scores = m.op.MatMul(m.op.Reshape(s.q, m.ints([0, few, max(group * count, -1), width])), keys)
+    p = m.op.Softmax(_through(m, s.through, scores, queries, group), axis=-1)
+    if guarded is not None:
+        p = m.op.Where(m.op.IsNaN(p), m.guard.inputs[1], p)
+    return m.op.Reshape(m.op.MatMul(p, v), m.ints([0, many, count, size]))
+
+
+def _through(m: Match, steps: Sequence[Value], scores: Value, queries: Shape, group: int) -> Value:
+    """Return the scores after the operators between product and Softmax."""
+    for old, part in pairwise(steps):
         node = part.producer
         assert node is not None
         reads = [scores if i is old else None if i is None else _for_group(m, i, queries, group) for i in node.inputs]
         scores = m.op[node.op](*reads, like=node)
-    p = m.op.Softmax(scores, axis=-1)
-    if guarded is not None:
-        p = m.op.Where(m.op.IsNaN(p), m.guard.inputs[1], p)
-    return m.op.Reshape(m.op.MatMul(p, v), m.ints([0, many, rows if isinstance(rows, int) else -1, size]))
+    return scores
 
 
 def _few(m: Match, turned: Value, few: int) -> Value:
     """Return the keys, with the last axes swapped, before heads were copied."""
-    node, axis, perm = turned.producer, 1, None
-    if node is not None and node.op == "Transpose" and turned.only_user is not None and node.inputs[0] is not None:
-        perm = list(node.attr("perm") or ())
-        m.require(len(perm) == 4, "not batches of heads")
-        node, axis = node.inputs[0].producer, perm[1]
-    m.require(node is not None and node.op == "Gather", "the keys are not copied for each head")
-    assert node is not None
-    source, heads = node.inputs
+    transpose = producer(turned, "Transpose") if turned.only_user is not None else None
+    perm = [0, 1, 2, 3] if transpose is None else list(transpose.attr("perm") or ())
+    m.require(len(perm) == 4, "not batches of heads")
+    copied = turned if transpose is None else transpose.inputs[0]
+    node = m.known(producer(copied, "Gather"), "the keys are not copied for each head")
+    source, heads = present(node.inputs)
     m.require(node.output.only_user is not None, "something else reads the copied keys")
-    same = source is not None and heads is not None and heads.constant and node.attr("axis") % 4 == axis
-    m.require(same and is_regular(heads.array, few), "not as many queries for each head, in order")  # type: ignore[union-attr]
-    dims = m.shape(source) if source is not None else None
-    m.require(dims is not None and len(dims) == 4 and dims[axis] == few, "keys and values have other heads")
-    assert source is not None
-    return source if perm is None else m.op.Transpose(source, perm=perm)
+    same = heads.constant and node.attr("axis") % 4 == perm[1] and is_regular(heads.array, few)
+    m.require(same, "not as many queries for each head, in order")
+    dims = m.dims(source)
+    m.require(len(dims) == 4 and dims[perm[1]] == few, "keys and values have other heads")
+    return source if transpose is None else m.op.Transpose(source, perm=perm)
 
 
 def is_regular(heads: Array, few: int) -> bool:
@@ -127,10 +126,10 @@ def is_regular(heads: Array, few: int) -> bool:
 
 def _for_group(m: Match, value: Value, sizes: Shape, group: int) -> Value:
     """Return an operand of the scores for all queries sharing a head: a single row, or tiled."""
-    dims = m.shape(value)
-    m.require(dims is not None and len(dims) <= 4, "a mask of unknown rank")
-    rank = len(dims or ())
-    full = (1,) * (4 - rank) + tuple(dims or ())
+    m.require(m.rank(value) in range(5), "a mask of unknown rank")
+    dims = m.dims(value)
+    rank = len(dims)
+    full = (1,) * (4 - rank) + dims
     m.require(full[0] in (1, sizes[0]) and full[1] == 1, "a mask for each head")
     m.require(full[2] in (1, sizes[2]), "the mask may widen the scores")
     return value if full[2] == 1 else m.op.Tile(value, m.ints([*[1] * (rank - 2), group, 1]))

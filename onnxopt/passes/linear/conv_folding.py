@@ -27,8 +27,6 @@ from onnxopt.rewriting import (
 )
 from onnxopt.rewriting.rule import again, bias_per_channel
 
-# Constants added to, or multiplied with, the result of a Conv or Gemm are folded into bias and weights.
-
 
 def linear_call() -> Call:
     return one_of("Conv", "ConvTranspose", "Gemm")(var("x"), const("w"), const("b").opt(), name="linear")
@@ -198,8 +196,6 @@ class ConvAddFolding(RewritePass):
         fold_shifted_summand,
     )
 
-
-# BatchNormalization in inference is an affine function of each channel, folded into neighbouring weights.
 
 STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
 

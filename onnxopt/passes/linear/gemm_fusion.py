@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import Final
 
@@ -10,7 +11,8 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import added_by_gemm
-from onnxopt.graph import Model, Node, Value
+from onnxopt.graph import Graph, Model, Node, Value
+from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
@@ -26,10 +28,10 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     m.require(m.rank(x) == 2 and m.rank(w) == 2, "not matrices")
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
     m.require(not quantized(m, x) and not quantized(m, w), "the product is quantized")
-    rows, columns = (m.shape(x) or ())[0], (m.shape(w) or ())[1]
-    dims = m.shape(b)
-    m.require(dims is not None and len(dims) <= 2, "the rank of what is added is unknown or higher")
-    padded = (1,) * (2 - len(dims or ())) + tuple(dims or ())
+    rows, columns = m.dims(x)[0], m.dims(w)[1]
+    m.require(m.rank(b) in (0, 1, 2), "the rank of what is added is unknown or higher")
+    dims = m.dims(b)
+    padded = (1,) * (2 - len(dims)) + dims
     m.require(padded[0] in (1, rows) and padded[1] in (1, columns) and None not in padded, "it may widen the product")
     m.require(m.opset >= 7 or dims == (rows, columns), "before opset 7 a Gemm has to be told to broadcast")
     return m.op.Gemm(x, w, b)
@@ -50,11 +52,8 @@ def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: 
     m.require(all(term.size in (1, *term.shape[-1:]) for term, _ in terms), "the bias differs from row to row")
     lengths = {term.size for term, _ in terms} - {1}
     m.require(len(lengths) < 2 and 0 not in lengths, "the biases are not as long as each other")
-    total = None
-    for term, node in terms:
-        total = added_by_gemm(node, term) + (0 if total is None else total)
-    given = "c" if b is None else "b"
-    bias = None if total is None else m.const(total, like=m.value("w"), hint=m.value(given).name)
+    total = sum(added_by_gemm(node, term) for term, node in terms)
+    bias = m.const(total, like=m.value("w"), hint=m.value("c" if b is None else "b").name) if terms else None
     return m.op.Gemm(x, w, m.op.Gemm(y, v, bias, like=m.other, beta=1.0), like=m.gemm, beta=1.0)
 
 
@@ -100,37 +99,42 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     Saves a node, as onnxruntime merges leading dims by itself; if x is not wide enough yet, saves computing a target.
     For several products in a chain nodes would be added: see `flatten-rows`.
     """
-    dims, result = m.shape(x), m.shape(m.outer.output)
-    made = m.shape(m.inner.output) if rows is None else tuple(rows.tolist())
-    m.require(made is not None and len(made) == 2 and w.ndim == 2, "not rows of a matrix")
+    dims, result = m.dims(x), m.dims(m.outer.output)
+    made = m.dims(m.inner.output) if rows is None else tuple(rows.tolist())
+    m.require(len(made) == w.ndim == 2, "not rows of a matrix")
     m.require(m.opset >= 7, "operands do not broadcast before opset 7")
-    m.require(dims is not None and result is not None and len(dims) >= len(result) > 2, "the dims are unknown, or few")
-    assert dims is not None and result is not None
-    columns, plain, n = w.shape, m.product.op == "MatMul", len(result) - 1
+    m.require(len(dims) >= len(result) > 2, "the dims are unknown, or few")
+    columns, n, is_wide = w.shape, len(result) - 1, len(dims) > len(result)
     if m.product.attr("transB"):
         columns = columns[::-1]
-    if x.producer is not None and x.producer.op == "Reshape" and (target.constant or x.only_user is not None):
+    if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
         m.skip()  # two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge
-    if len(dims) > len(result) and target.constant:
+    if is_wide and target.constant:
         m.skip()  # a Reshape would remain, with no less to compute
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
-    m.require((last, result[-1]) == columns and (made or ())[1] in (-1, last), "the rows are others")
-    m.require(None not in dims[:n] and dims[:n] == result[:n] and 0 not in dims[:n], "not provably the leading dims")
-    m.require(plain or not m.product.attr("transA"), "the first matrix is transposed")
-    m.require(plain or m.product.attr("alpha") == m.product.attr("beta") == 1, "alpha or beta is not 1")
-    m.require(b is None or (m.rank(b) or 0) == 1 or m.shape(b) == (1, columns[1]), "the bias differs from row to row")
+    m.require((last, result[-1]) == columns and made[1] in (-1, last), "the rows are others")
+    m.require(dims[:n] == result[:n] and not {None, 0} & {*dims[:n]}, "not provably the leading dims")
+    _require_plain(m, b, columns[1])
     m.require(not quantized(m, x), "the product is quantized")
     weight = m.value("w")
     if m.product.attr("transB"):
         m.require(weight.only_user is m.product, "the weights would be stored twice")
         weight = m.const(w.T, like=weight)
-    if len(dims) > len(result):
+    if is_wide:
         x = m.op.Reshape(x, m.ints([0] * n + [last]))
     product: Value = m.op.MatMul(x, weight)
     if b is None:
         return product
     total: Value = m.op.Add(product, b)
     return total
+
+
+def _require_plain(m: Match, b: Value | None, columns: int) -> None:
+    """Decline unless the product is x W + b for each row x, with one b for all rows."""
+    plain = m.product.op == "MatMul"
+    m.require(plain or not m.product.attr("transA"), "the first matrix is transposed")
+    m.require(plain or m.product.attr("alpha") == m.product.attr("beta") == 1, "alpha or beta is not 1")
+    m.require(b is None or m.rank(b) == 1 or m.shape(b) == (1, columns), "the bias differs from row to row")
 
 
 @register
@@ -159,21 +163,23 @@ class GemmFusion(RewritePass):
         super().run(model, ctx)
         for scope in model.scopes():
             products = list(filter(None, map(_added_product, scope.by_op.get("Add", ()))))
-            if not products:
-                continue
-            for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN)]:
-                if value.constant and not value.is_output and ctx.spend("name_of_runtime", at=value):
-                    value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
-                    scope.remove_initializer(value)
-            made = (v for node in scope for v in node.outputs if v is not None)
-            casts = [v for v in made if v.name.startswith("Inserted") and re.fullmatch(_CAST, v.name)]
-            if casts and any(types.dtype(product) == TensorProto.FLOAT16 for product in products):
-                for value in casts:
-                    if not value.is_output and ctx.spend("name_of_runtime", at=value):
-                        scope.rename(value, "_value")
+            if products:
+                _free_names_of_runtime(scope, products, ctx)
+
+
+def _free_names_of_runtime(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
+    """Rename values of a scope whose names onnxruntime would give to values of its own."""
+    for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN)]:
+        if value.constant and not value.is_output and ctx.spend("name_of_runtime", at=value):
+            value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
+            scope.remove_initializer(value)
+    made = (v for node in scope for v in present(node.outputs) if v.name.startswith("Inserted"))
+    casts = [v for v in made if re.fullmatch(_CAST, v.name)]
+    if casts and any(types.dtype(product) == TensorProto.FLOAT16 for product in products):
+        for value in casts:
+            if not value.is_output and ctx.spend("name_of_runtime", at=value):
+                scope.rename(value, "_value")
 
 
 def _added_product(node: Node) -> Value | None:
-    return next(
-        (v for v in node.inputs if v is not None and v.producer is not None and v.producer.op == "MatMul"), None
-    )
+    return next((v for v in present(node.inputs) if producer(v, "MatMul") is not None), None)

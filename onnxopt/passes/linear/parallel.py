@@ -12,15 +12,13 @@ import numpy as np
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present, producer
 from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array, attribute_bytes, tensor_bytes
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 from onnxopt.rewriting.parts import hoist, insert_new, insert_split, plan_hoist
 from onnxopt.startup.record import record
-
-# Parallel operators on a tensor, merged into a single operator with a Split behind.
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 
@@ -89,16 +87,14 @@ class _Merging:
         if len(node.inputs) < 2 or node.has_references or node.outputs[0] is None:
             return False
         x, w, b = node.inputs[0], node.inputs[1], node.input(2)
-        if x is None or w is None or not w.constant or x.constant or x is w or (b is not None and not b.constant):
+        if x is None or x.constant or w is None or not w.is_stored or not _is_product(node, w):
             return False
-        rank = len(w.constant_type()[1])
-        if (rank < 3 or node.attr("group") != 1) if node.op == "Conv" else rank != 2:
+        if b is not None and not b.constant:
             return False
         if b is not None and linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is None:
             return False
-        if not w.is_stored or (x.producer is not None and x.producer.op == "DequantizeLinear"):
-            return False
-        return all(user.op != "QuantizeLinear" for user in node.output.users)
+        quantized = producer(x, "DequantizeLinear") is not None
+        return not quantized and all(user.op != "QuantizeLinear" for user in node.output.users)
 
     def _profitable(self, group: list[Node]) -> list[list[Node]]:
         """Return the subsets that leave fewer nodes; nodes with equal continuations are merged first."""
@@ -138,29 +134,23 @@ class _Merging:
 def _hoist_all(split: Node, ctx: PassContext) -> None:
     """Move equal readers of all parts of a Split in front of it, as long as nodes are saved."""
     while split.graph is not None and not split.has_references:
-        parts = [v for v in split.outputs if v is not None]
-        sizes = [_length(v, split.attr("axis") or 0) for v in parts]
-        x = split.inputs[0]
-        if len(parts) < max(2, len(split.outputs)) or x is None:
-            return
-        known = [s for s in sizes if s is not None]
-        plan = plan_hoist(parts, split.attr("axis") or 0, known) if len(known) == len(sizes) else None
-        if plan is None or plan.saved < 1 or not ctx.spend("hoisted", at=split):
+        graph, x, parts, axis = split.graph, split.inputs[0], present(split.outputs), split.attr("axis") or 0
+        sizes = [n for v in parts if (n := types.length_of(v, axis)) is not None]
+        plan = plan_hoist(parts, axis, sizes) if len(sizes) >= max(2, len(split.outputs)) else None
+        if x is None or plan is None or plan.saved < 1 or not ctx.spend("hoisted", at=split):
             return
         replaced, split = split, hoist(plan, x, split)
-        graph = replaced.graph
-        assert graph is not None
         graph.remove(replaced)
 
 
-def _length(value: Value, axis: int) -> int | None:
-    shape = types.shape(value)
-    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    return size if isinstance(size, int) else None
-
-
 def _elements(value: Value) -> int:
-    return prod(d for d in types.shape(value) or () if isinstance(d, int))
+    return prod(d for d in types.dims_of(value) if isinstance(d, int))
+
+
+def _is_product(node: Node, w: Value) -> bool:
+    """Whether the weights have the rank of a matrix, or of an ungrouped convolution."""
+    rank = len(w.constant_type()[1])
+    return rank == 2 if node.op != "Conv" else rank > 2 and node.attr("group") == 1
 
 
 def _weight(node: Node) -> Value:
@@ -202,8 +192,7 @@ def _lane(value: Value) -> Hashable:
         if node is None or not node.outputs or node.outputs[0] is None:
             return None
         if node.op == "Reshape":
-            width = _length(node.output, -1)
-            return None if width is None else width
+            return types.length_of(node.output, -1)
         if node.op not in UNARY and not (node.op in ARITHMETIC and _constants(node) == 1):
             return None
         value = node.output
@@ -211,15 +200,12 @@ def _lane(value: Value) -> Hashable:
 
 
 def _constants(node: Node) -> int:
-    return sum(v is not None and v.constant for v in node.inputs)
+    return sum(v.constant for v in present(node.inputs))
 
 
 def _joins_readers(group: Sequence[Node]) -> bool:
     plan = plan_hoist([n.output for n in group], _result_axis(group[0]), _sizes(group))
     return plan is not None and plan.saved > 0
-
-
-# Parallel convolutions of the same input, added up and merged (branches of RepVGG, MobileOne, ACNet).
 
 
 class _Window(NamedTuple):

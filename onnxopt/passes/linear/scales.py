@@ -13,16 +13,14 @@ from onnxopt.analysis.scale_downwards import downwards
 from onnxopt.analysis.scale_upwards import Edit, Reach, are_products, upwards
 from onnxopt.analysis.terms import MOVES, bias_for
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, producer
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, ends_formula, one_of, op, quantized, rewrite, scales_formula, var
 from onnxopt.rewriting.replace import bypass
 
-# Constant factors, moved through linear operators into weights.
-#
-# The usual case is the scale of attention, exported behind heads cut out of a product with weights.
+_MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
 
 
 class _Scaled(NamedTuple):
@@ -54,30 +52,30 @@ class ScalePropagation(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
             return  # attributes name the broadcast axes
-        for kind in ("Mul", "Div"):
-            for node in list(graph.by_op.get(kind, ())):
-                found = _factor(node)
-                if found is None:
-                    continue
-                x, factor = found
-                reach = Reach(met={})
-                edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
-                if not reach.all_ask():
-                    edits = None
-                if edits is None and (ends_formula(x, factor) or scales_formula(node, factor)):
-                    reason = "it ends a normalization or Gelu, which runtimes run as one operator"
-                    ctx.decline("propagated", reason, repr(node))
-                    continue
-                if edits is None:
-                    edits = downwards(node, factor)
-                if edits is None:
-                    ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
-                elif lost := next((e.lost for e in edits if e.lost), ""):
-                    ctx.decline("propagated", lost, repr(node))
-                elif ctx.spend("propagated", at=node):
-                    _carry_out(graph, _Scaled(node, x, edits))
+        for node in [n for kind in ("Mul", "Div") for n in graph.by_op.get(kind, ())]:
+            found = _factor(node)
+            if found is not None:
+                _propagate(graph, node, *found, ctx)
         while _into_shared(graph, ctx):
             pass
+
+
+def _propagate(graph: Graph, node: Node, x: Value, factor: Array, ctx: PassContext) -> None:
+    """Move a factor upwards, else downwards, into weights."""
+    reach = Reach(met={})
+    edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
+    if edits is None or not reach.all_ask():
+        if ends_formula(x, factor) or scales_formula(node, factor):
+            reason = "it ends a normalization or Gelu, which runtimes run as one operator"
+            ctx.decline("propagated", reason, repr(node))
+            return
+        edits = downwards(node, factor)
+    if edits is None:
+        ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
+    elif lost := next((e.lost for e in edits if e.lost), ""):
+        ctx.decline("propagated", lost, repr(node))
+    elif ctx.spend("propagated", at=node):
+        _carry_out(graph, _Scaled(node, x, edits))
 
 
 def _carry_out(graph: Graph, scaled: _Scaled) -> None:
@@ -89,18 +87,8 @@ def _carry_out(graph: Graph, scaled: _Scaled) -> None:
 def _into_shared(graph: Graph, ctx: PassContext) -> bool:
     """Fold a factor common to all products with the same weights, such as a repeated layer. Returns whether any was
     folded."""
-    found: dict[Value, list[_Scaled]] = {}
-    for node in (n for kind in ("Mul", "Div") for n in graph.by_op.get(kind, ())):
-        x, factor = _factor(node) or (None, None)
-        if x is None or factor is None or factor.size != 1:
-            continue
-        edits = upwards(x, node, factor.reshape(()), Reach(shared=True)) or []
-        weights = [i for i, e in enumerate(edits) if are_products(e.node, e.old)]
-        if len(weights) == 1:
-            mine = edits.pop(weights[0])
-            found.setdefault(mine.old, []).append(_Scaled(node, x, [mine, *edits]))
     changed: set[Node] = set()
-    for w, together in found.items():
+    for w, together in _by_weights(graph).items():
         each = [{s.node, s.x.producer, *(e.node for e in s.edits)} for s in together]
         nodes = {n for ns in each for n in ns if n is not None}
         # All edits were computed for the same graph, so no node may be edited or removed twice.
@@ -116,6 +104,21 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
     return bool(changed)
 
 
+def _by_weights(graph: Graph) -> dict[Value, list[_Scaled]]:
+    """Return the factors that may move into weights with several readers, by weights; their edit is the first."""
+    found: dict[Value, list[_Scaled]] = {}
+    for node in (n for kind in ("Mul", "Div") for n in graph.by_op.get(kind, ())):
+        x, factor = _factor(node) or (None, None)
+        if x is None or factor is None or factor.size != 1:
+            continue
+        edits = upwards(x, node, factor.reshape(()), Reach(shared=True)) or []
+        weights = [i for i, e in enumerate(edits) if are_products(e.node, e.old)]
+        if len(weights) == 1:
+            mine = edits.pop(weights[0])
+            found.setdefault(mine.old, []).append(_Scaled(node, x, [mine, *edits]))
+    return found
+
+
 def _agree(together: Sequence[_Scaled]) -> bool:
     """Whether all products scale the shared weights equally, without overflow or underflow."""
     made = together[0].edits[0].array
@@ -126,22 +129,24 @@ def _agree(together: Sequence[_Scaled]) -> bool:
 
 def _factor(node: Node) -> tuple[Value, Array] | None:
     """Return (x, z) of x * z or x / z, z in float64; None for zeros, several varying axes, or a z that widens x."""
-    pairs = [(0, 1), (1, 0)] if node.op == "Mul" else [(0, 1)]
-    for i, j in pairs:
-        x, z = node.inputs[i], node.inputs[j]
-        if x is None or z is None or x.constant or not z.constant:
-            continue
-        data, rank = z.array, types.rank(x)
-        if not is_float(data) or rank is None or data.ndim > rank or sum(d != 1 for d in data.shape) > 1:
-            return None
-        wide = data.astype(np.float64)
-        if not np.isfinite(wide).all() or not wide.all():
-            return None
-        return x, (1.0 / wide if node.op == "Div" else wide)
-    return None
+    x, data = _constant_operand(node)
+    if x is None or data is None or sum(d != 1 for d in data.shape) > 1:
+        return None
+    wide = data.astype(np.float64)
+    if not np.isfinite(wide).all() or not wide.all():
+        return None
+    return x, (1.0 / wide if node.op == "Div" else wide)
 
 
-# Constant factors before and behind a product, folded into its constant weights.
+def _constant_operand(node: Node) -> tuple[Value | None, Array | None]:
+    """Return (x, c) of an operator on x and a constant c of floats, not of higher rank than x; else two None."""
+    x, c = node.inputs
+    if node.op in ("Add", "Mul") and array_of(x) is not None:
+        x, c = c, x
+    data, dims = array_of(c), types.shape_of(x)
+    if x is None or x.constant or data is None or dims is None or not is_float(data) or data.ndim > len(dims):
+        return None, None
+    return x, data
 
 
 def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
@@ -206,7 +211,7 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     m.require(alike, "what is scaled is used elsewhere")
     weights(m, x, w)
     factor = row(m, z, w.shape[0], m.rank(x))
-    m.require(factor.size == 1 or (m.shape(x) or [None])[-1] == factor.size, "it may widen rows of one element")
+    m.require(factor.size == 1 or m.dims(x)[-1:] == (factor.size,), "it may widen rows of one element")
     wide = w.astype(np.float64) * (factor if factor.size == 1 else factor[:, None])
     return m.op.MatMul(x, m.const(wide, like=w), like=m.product)
 
@@ -242,11 +247,6 @@ class MatMulScaleFolding(RewritePass):
     # After: separate weights would hide common subexpressions.
     info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",), ops=("MatMul",))
     rules = (fold_factor, fold_divisor, fold_factor_of_sum, fold_scaled_rows, join_factors)
-
-
-# Constant terms, moved past data movement into the bias of the producer.
-
-_MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
 
 
 @register
@@ -292,12 +292,7 @@ class TermPropagation(GraphPass):
 
 def _term(node: Node) -> tuple[Value, Array] | None:
     """Return (x, c) of x + c or x - (-c), where x was moved; None if c is not finite, or widens x."""
-    for i, j in [(0, 1), (1, 0)] if node.op == "Add" else [(0, 1)]:
-        x, c = node.inputs[i], node.inputs[j]
-        if x is None or c is None or x.constant or not c.constant or x.producer is None or x.producer.op not in MOVES:
-            continue
-        data, rank = c.array, types.rank(x)
-        if not is_float(data) or data.size > _MAX_TERM or rank is None or data.ndim > rank or not is_finite(data):
-            return None
-        return x, data if node.op == "Add" else -data
-    return None
+    x, data = _constant_operand(node)
+    if x is None or data is None or producer(x, *MOVES) is None or data.size > _MAX_TERM or not is_finite(data):
+        return None
+    return x, data if node.op == "Add" else -data

@@ -6,17 +6,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts, indices, order_of
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
 from onnxopt.operators import ARITHMETIC, NONNEGATIVE, POOLS, UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
-from onnxopt.rewriting.rule import operands
-
-# Zero padding in front of an operator with its own padding, and crops behind it.
+from onnxopt.rewriting.rule import listed_axes, operands
 
 
 def padded() -> Call:
@@ -33,9 +32,8 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, tu
         only_read_by(m, turned, node.op)
     m.require(m.pad.attr("mode") == "constant", "the border is not of one value")
     m.require(node.attr("auto_pad") in ("NOTSET", "VALID"), "the padding depends on the input")
-    rank = m.rank(x)
-    m.require(rank is not None and rank > 2, "the rank is unknown")
-    n = rank or 0
+    n = len(m.dims(x))
+    m.require(n > 2, "the rank is unknown")
     two = axes is None or axes.ndim == 1
     m.require(two and pads.size == 2 * (n if axes is None else axes.size), "two pads for each axis are not there")
     full = np.zeros((2, n), np.int64)
@@ -87,7 +85,7 @@ def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array
     least = value is not None and is_float(value) and np.isneginf(value).all()
     zero = (value is None or not value.any()) and m.dtype(x) in FLOATS
     m.require(least or (zero and _is_nonnegative(x)), "the border may be the largest")
-    dims, dilations = (m.shape(x) or ())[2:], m.pool.attr("dilations") or ()
+    dims, dilations = m.dims(x)[2:], m.pool.attr("dilations") or ()
     m.require(
         all(d == 1 or (isinstance(n, int) and n >= d) for n, d in zip(dims, dilations)),
         "the taps of a window may all be in the border, whose largest is the lowest number then",
@@ -96,17 +94,14 @@ def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array
 
 
 def _is_nonnegative(x: Value) -> bool:
-    maker = x.producer
+    maker = producer(x, "Clip", *NONNEGATIVE)
     if maker is None or maker.has_references:
         return False
-    if maker.op == "Clip":
-        low, high = [*operands(maker), None, None][1:3]
-        return _is_bound(low) and (high is None or _is_bound(high))  # below both bounds the higher one wins
-    return maker.op in NONNEGATIVE
-
-
-def _is_bound(bound: Value | None) -> bool:
-    return bound is not None and bound.constant and bool((bound.array >= 0).all())
+    if maker.op != "Clip":
+        return True
+    low, high = [*operands(maker), None, None][1:3]
+    bounds = arrays_of([low, *present([high])])  # below both bounds the higher one wins
+    return bounds is not None and all((b >= 0).all() for b in bounds)
 
 
 def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
@@ -114,7 +109,7 @@ def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
     kernel = list(m.pool.attr("kernel_shape"))
     m.require(not m.pool.attr("ceil_mode", 0), "windows that start in the border are counted otherwise (ceil_mode)")
     m.require(all(p < k for p, k in zip(total, kernel * 2)), "runtimes refuse pads as large as the window")
-    m.require(0 not in (m.shape(x) or ())[2:], "runtimes pool no image that is nothing but border")
+    m.require(0 not in m.dims(x)[2:], "runtimes pool no image that is nothing but border")
     return total
 
 
@@ -138,11 +133,11 @@ def cut_of_conv(
     steps: Array | None,
 ) -> Value:
     """Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides; those of ConvTranspose larger by s and c."""
-    node, rank = m.conv, m.rank(x) or 0
+    node, rank = m.conv, len(m.dims(x))
     m.require(rank > 2, "the rank is unknown")
     m.require(node.attr("auto_pad") == "NOTSET", "the padding depends on the input")
     m.require(not node.attr("output_shape"), "the padding depends on what is made")
-    kernel = np.array(node.attr("kernel_shape") or [d if isinstance(d, int) else 0 for d in (m.shape(w) or ())[2:]])
+    kernel = np.array(node.attr("kernel_shape") or _spatial(m, w, 0))
     m.require(kernel.size == rank - 2 and kernel.all(), "the window is unknown")
     ones = [1] * kernel.size
     window = (kernel - 1) * np.array(node.attr("dilations") or ones) + 1
@@ -153,7 +148,7 @@ def cut_of_conv(
         off[:, axis - 2] = _cut_off(m, axis, start, end, same if node.op == "Conv" else None)
     pads = own - off * stride if node.op == "Conv" else own + off
     m.require((pads >= 0).all(), "more is cut off than padding has made")
-    least = np.array([d if isinstance(d, int) else 1 for d in (m.shape(x) or ())[2:]])
+    least = np.array(_spatial(m, x, 1))
     if node.op == "Conv":
         left = least + pads.sum(axis=0) - window + 1
     else:
@@ -162,46 +157,49 @@ def cut_of_conv(
     return m.op[node.op](x, w, b, like=node, pads=[int(p) for p in pads.reshape(-1)])
 
 
+def _spatial(m: Match, x: Value, unknown: int) -> list[int]:
+    """Return the sizes behind batch and channels, with a number for unknown ones."""
+    return [d if isinstance(d, int) else unknown for d in m.dims(x)[2:]]
+
+
 def _bounds(
     m: Match, starts: Array, ends: Value, axes: Array | None, steps: Array | None, rank: int
 ) -> list[tuple[int, int, int | None]]:
     """Return (axis, start, end) of spatial cuts; an end of None is the size of the Conv's input."""
-    lists = [None if a is None else [int(i) for i in a.reshape(-1)] for a in (starts, axes, steps)]
-    first, along, by = lists
-    assert first is not None
-    if ends.constant:
-        found = cuts(first, [int(i) for i in ends.array.reshape(-1)], along, by, rank)
-    else:
-        found = cuts(first, first, along, by, rank)
-        m.require(found and len(found) == 1 and _is_size(ends, m.value("x"), found[0][0]), "an end is computed")
-    spatial = found is not None and all(axis > 1 and step == 1 for axis, _, _, step in found)
-    m.require(spatial, "it is no run along spatial axes")
-    assert found is not None
-    return [(axis, start, end if ends.constant else None) for axis, start, end, _ in found]
+    along, by = (None if a is None else a.reshape(-1).tolist() for a in (axes, steps))
+    first: list[int] = starts.reshape(-1).tolist()
+    last = array_of(ends)
+    found = cuts(first, first if last is None else last.reshape(-1).tolist(), along, by, rank) or []
+    sized = [axis for axis, *_ in found if last is not None or _is_size(ends, m.value("x"), axis)]
+    m.require(last is not None or len(found) == len(sized) == 1, "an end is computed")
+    m.require(found and all(axis > 1 and step == 1 for axis, _, _, step in found), "it is no run along spatial axes")
+    return [(axis, start, None if last is None else end) for axis, start, end, _ in found]
 
 
 def _is_size(vector: Value, x: Value, axis: int) -> bool:
     """Whether a vector is [size of x along the axis]."""
-    node = vector.producer
-    if node is not None and node.op == "Gather" and not node.attr("axis", 0):
-        index, shape = node.inputs[1], node.inputs[0]
-        node = shape.producer if shape is not None else None
-        whole = node is not None and node.op == "Shape" and not node.attr("start", 0) and node.attr("end", None) is None
-        picked = index is not None and index.constant and index.array.ndim == 1 and index.array.tolist() == [axis]
-        return whole and picked and node is not None and node.inputs[0] is x
-    if node is None or node.op != "Shape" or node.inputs[0] is not x or node.has_references:
+    gather = producer(vector, "Gather")
+    if gather is None or gather.attr("axis", 0):
+        return _lists(vector, x, axis, axis + 1)
+    index = array_of(gather.inputs[1])
+    return index is not None and index.tolist() == [axis] and _lists(gather.inputs[0], x, 0, None)
+
+
+def _lists(vector: Value | None, x: Value, start: int, end: int | None) -> bool:
+    """Whether a vector is Shape(x), from `start` to `end`."""
+    shape = producer(vector, "Shape")
+    if shape is None or shape.inputs[0] is not x or shape.has_references:
         return False
-    return (node.attr("start", 0), node.attr("end", None)) == (axis, axis + 1)
+    return (shape.attr("start", 0), shape.attr("end", None)) == (start, end)
 
 
 def _cut_off(m: Match, axis: int, start: int, end: int | None, same: int | None) -> tuple[int, int]:
     """Return the number of elements cropped in front and behind; `same`: by how much the output is longer than the
     input."""
-    size = (m.shape(m.conv.output) or [None] * (axis + 1))[axis]
-    if isinstance(size, int) and end is not None:
-        taken = indices(start, end, 1, size)
-        m.require(taken is not None and taken.start < taken.stop, "nothing is taken")
-        assert taken is not None
+    size = types.length_of(m.conv.output, axis)
+    if size is not None and end is not None:
+        taken = indices(start, end, 1, size) or slice(0, 0)
+        m.require(taken.start < taken.stop, "nothing is taken")
         return taken.start, size - taken.stop
     m.require(start >= 0, "a start is counted from an unknown end")
     if end is None:
@@ -226,8 +224,6 @@ class PadFolding(RewritePass):
     info = PassInfo("pad-folding", opt_level=2, ops=("Pad", "Conv", "ConvTranspose"))
     rules = (pad_of_conv, turned_pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)
 
-
-# Convolutions over an axis inserted before and dropped afterwards.
 
 _AXES: Final = const("put")
 _CONV: Final = (const("w"), var("b").opt())
@@ -267,42 +263,48 @@ def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
 
     Windows occur in any number and order; the inserted axis may be transposed.
     """
-    rank, steps, value = m.rank(last), list[Node](), last
-    m.require(rank is not None and taken.size == 1, "several axes are taken out, or the rank is unknown")
-    axis = int(taken.item()) % (rank or 1)
-    while (node := value.producer) is not None and node.op in _CHAIN_OPERATORS and len(steps) < _MAX_CHAIN:
-        beside = node.inputs[1] if node.op in ARITHMETIC else None
-        data = node.inputs[0] if beside is None or beside.constant else None
-        alone = value.only_user is not None and not value.is_output and node.graph is m.graph
-        alone = alone and len(node.outputs) == 1 and not node.has_references
-        m.require(alone and data is not None and m.rank(data) == rank, _BESIDE)
-        steps.append(node)
-        assert data is not None
-        value = data
+    rank = len(m.dims(last))
+    m.require(rank and taken.size == 1, "several axes are taken out, or the rank is unknown")
+    axis = int(taken.item()) % rank
+    steps, value = _steps(m, last, rank)
     value = _before(m, value, axis)
     for step in reversed(steps):
         if step.op == "Conv":
             value = _conv_of(m, step, value, axis)
         elif step.op in _WINDOWS:
-            value = m.op[step.op](value, like=step, **_pool(m, step, axis, rank or 0))
+            value = m.op[step.op](value, like=step, **_pool(m, step, axis, rank))
         else:
-            value = m.op[step.op](value, *(_narrow(m, c, axis, rank or 0) for c in step.inputs[1:]), like=step)
+            value = m.op[step.op](value, *(_narrow(m, c, axis, rank) for c in step.inputs[1:]), like=step)
     return value
+
+
+def _steps(m: Match, value: Value, rank: int) -> tuple[list[Node], Value]:
+    """Return (windows and elementwise operators, last first; the value before them)."""
+    steps: list[Node] = []
+    while (node := producer(value, *_CHAIN_OPERATORS)) is not None and len(steps) < _MAX_CHAIN:
+        data = _data(node) if value.only_user is not None and node.graph is m.graph else None
+        value = m.known(data if len(m.dims(data)) == rank else None, _BESIDE)
+        steps.append(node)
+    return steps, value
+
+
+def _data(node: Node) -> Value | None:
+    """Return the only computed operand of a node with one result; None for others."""
+    beside = node.inputs[1] if node.op in ARITHMETIC else None
+    plain = len(node.outputs) == 1 and not node.has_references
+    return node.inputs[0] if plain and (beside is None or beside.constant) else None
 
 
 def _before(m: Match, value: Value, axis: int) -> Value:
     """Return the input of the Unsqueeze, transposed if a Transpose follows."""
-    node, perm = value.producer, list[int]()
-    if node is not None and node.op == "Transpose" and node.inputs[0] is not None:
-        perm = list(order_of(node, m.rank(value) or 0))
-        node, axis = node.inputs[0].producer, perm[axis]
-    found = operands(node) if node is not None and node.op == "Unsqueeze" else []
-    put = found[1] if len(found) > 1 else None
-    m.require(put is not None and put.constant and put.array.size == 1, "the axis is not put in for them")
-    assert put is not None
-    x, rank = found[0], m.rank(value) or 1
-    m.require(x is not None and int(put.array.item()) % rank == axis, "another axis is put in")
-    assert x is not None
+    turned, rank, perm = producer(value, "Transpose"), len(m.dims(value)), list[int]()
+    if turned is not None:
+        perm = list(order_of(turned, rank))
+        axis = perm[axis]
+    node = producer(value if turned is None else turned.inputs[0], "Unsqueeze")
+    put = listed_axes(node) or [] if node is not None else []
+    x = m.known(node.inputs[0] if node is not None and len(put) == 1 else None, "the axis is not put in for them")
+    m.require(put[0] % rank == axis, "another axis is put in")
     rest = [p - (p > axis) for p in perm if p != axis]
     return m.op.Transpose(x, perm=rest) if rest != sorted(rest) else x
 
@@ -343,8 +345,7 @@ def _conv(m: Match, x: Value, axis: int, w: Array, b: Value | None, taken: Array
 def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
     """Return the Conv of `x` without the axis."""
     weights = conv.inputs[1]
-    m.require(weights is not None and weights.is_stored, "its weights are computed")
-    assert weights is not None
+    weights = m.known(weights if weights is not None and weights.is_stored else None, "its weights are computed")
     w = weights.array
     spatial, i = w.ndim - 2, axis - 2
     m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")

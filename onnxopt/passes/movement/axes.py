@@ -11,7 +11,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
@@ -19,8 +19,6 @@ from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.relayout import End, Relayout
 from onnxopt.rewriting.rule import listed_axes
-
-# Axes of size 1 added to, or dropped from, computed values: changed at the operands instead.
 
 _BACK: Final = {"Unsqueeze": "Squeeze", "Squeeze": "Unsqueeze"}
 _MAX_REGION_NODES: Final = 16  # nodes of a region
@@ -56,27 +54,31 @@ class AxesFirst(GraphPass):
             return  # attributes name the broadcast axes
         for node in [n for op in ("Unsqueeze", "Squeeze", "Reshape") for n in graph.by_op.get(op, ())]:
             for op in _BACK if node.op == "Reshape" else (node.op,):
-                if node.graph is None:
-                    break  # removed with another region
-                region = _Region.of(node, op)
-                changed = _Changed(region) if isinstance(region, _Region) else None
-                if isinstance(region, str):
-                    ctx.decline("moved", region, repr(node))
-                elif changed is not None and changed.saved < 1:
-                    ctx.decline("moved", "it would not leave fewer nodes", repr(node))
-                elif changed is not None and ctx.spend("moved", at=node):
-                    changed.carry_out()
+                if node.graph is not None:  # not removed with another region
+                    _move(node, op, ctx)
+
+
+def _move(node: Node, op: str, ctx: PassContext) -> None:
+    """Move the axes changed by the node in front of a region, if fewer nodes are left."""
+    region = _Region.of(node, op)
+    if region is None:
+        return
+    changed = _Changed(region) if isinstance(region, _Region) else None
+    if changed is None or changed.saved < 1:
+        why = region if isinstance(region, str) else "it would not leave fewer nodes"
+        ctx.decline("moved", why, repr(node))
+    elif ctx.spend("moved", at=node):
+        changed.carry_out()
 
 
 def _axes(node: Node, op: str) -> list[int]:
     """Return the sorted axes added by an Unsqueeze (dropped by a Squeeze), or by an equivalent Reshape; empty if
     unknown."""
     x, made = node.input(0), node.outputs[0]
-    few, many = (types.shape(v) if v is not None else None for v in ((x, made) if op == "Unsqueeze" else (made, x)))
+    few, many = map(types.shape_of, (x, made) if op == "Unsqueeze" else (made, x))
     if node.op == op:
-        axes, rank = listed_axes(node) or [], len(many) if many is not None else None
-        if op == "Unsqueeze":
-            rank = len(few) + len(axes) if few is not None else None
+        axes, known = listed_axes(node) or [], few if op == "Unsqueeze" else many
+        rank = 0 if known is None else len(known) + len(axes) * (op == "Unsqueeze")
         return sorted(a % rank for a in axes) if rank else []
     return _between(few, many) if node.op == "Reshape" and few is not None and many is not None else []
 
@@ -110,36 +112,32 @@ class _Region:
     @classmethod
     def of(cls, node: Node, op: str) -> _Region | str | None:
         """Return the region before the axes changed by a node; None for nothing to do, or a reason."""
-        x = node.inputs[0]
-        if x is None or node.graph is None or x.graph is not node.graph or not (axes := _axes(node, op)):
+        x, axes = node.inputs[0], _axes(node, op)
+        rank = types.rank(x) if x is not None else None
+        if x is None or x.graph is not node.graph or not axes or rank is None:
             return None
-        rank = types.rank(x)
-        if rank is None:
-            return None
-        region = cls(node.graph, op, rank, axes)
+        region = cls(x.graph, op, rank, axes)
         region._grow(x)
-        if not region.nodes and x.producer is not None and x.producer in region.passing and x.producer.op == "Split":
-            return "not all parts are read alike"
-        return region if region.nodes else None
+        if region.nodes:
+            return region
+        return "not all parts are read alike" if producer(x, "Split") in region.passing else None
 
     def given(self, source: Value) -> Value | None:
         """Return the source's form with the axes changed, if the opposite change was applied to it; else None."""
-        maker = source.producer
-        if maker is None or maker.op != _BACK[self.op] or maker.has_references:
+        maker = producer(source, _BACK[self.op])
+        if maker is None or maker.has_references:
             return None
         return maker.inputs[0] if _axes(maker, _BACK[self.op]) == self.axes else None
 
     def merges(self, source: Value) -> bool:
         """Whether the producer of `source` can make the changed form itself, and only the region reads it."""
         maker = source.producer
-        if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
+        if maker is None or source.is_output or not self.nodes.keys() >= source.users.keys():
             return False
         if maker.op in REDUCTIONS:
             return self._reduces(maker)
-        if maker.op == "Reshape":  # reshape-chains composes them, unless the Reshape is the identity
-            x, target = maker.inputs[:2]
-            written = target is not None and target.constant and bool(target.array.all())
-            return written and x is not None and not types.same_shape(x, source) and not maker.attr("allowzero", 0)
+        if maker.op == "Reshape":
+            return _composes(maker)
         return self._picks(maker) or (maker.op in ("Unsqueeze", self.op) and listed_axes(maker) is not None)
 
     def direct(self, source: Value) -> Node | None:
@@ -148,7 +146,7 @@ class _Region:
             return None
         for user in source.users:
             rest = user.inputs[1:]
-            if self._is_exit(user) and all(v is not None and v.constant and v.producer is None for v in rest):
+            if self._is_exit(user) and all(v is not None and v.is_stored and v.producer is None for v in rest):
                 return user
         return None
 
@@ -157,16 +155,14 @@ class _Region:
         Squeeze."""
         if maker.keeps_dims == (self.op == "Unsqueeze") or maker.has_references or maker.graph is not self.graph:
             return False
-        x = maker.inputs[0]
-        wide = types.rank(x) if x is not None else None
-        return bool(wide) and sorted(a % (wide or 1) for a in listed_axes(maker) or ()) == self.axes
+        wide = len(types.dims_of(maker.inputs[0]))
+        return wide > 0 and sorted(a % wide for a in listed_axes(maker) or ()) == self.axes
 
     def _picks(self, maker: Node) -> bool:
         """Whether `maker` picks an index of the axis: Unsqueeze(Gather(x, i)) = Gather(x, [i]); so Squeeze."""
         if maker.op != "Gather" or maker.has_references or maker.graph is not self.graph:
             return False
-        x, index = maker.inputs
-        wide = types.rank(x) if x is not None else None
+        wide, index = len(types.dims_of(maker.inputs[0])), maker.inputs[1]
         if not wide or index is None or not index.constant:
             return False
         one = () if self.op == "Unsqueeze" else (1,)
@@ -180,12 +176,9 @@ class _Region:
             maker = v.producer
             if v in self.sources or maker in self.nodes:
                 continue
-            exits: dict[Value, Node] = {}
-            inside: dict[Node, None] = {}
-            if maker is None or not self._fits(maker) or not self._is_closed(maker, inside, exits):
-                self.sources[v] = None
-                continue
-            if len(self.nodes) + len(inside) >= _MAX_REGION_NODES:
+            exits, inside = dict[Value, Node](), dict[Node, None]()
+            closed = maker is not None and self._fits(maker) and self._is_closed(maker, inside, exits)
+            if maker is None or not closed or len(self.nodes) + len(inside) >= _MAX_REGION_NODES:
                 self.sources[v] = None
                 continue
             self.nodes.update({**inside, maker: None})
@@ -197,24 +190,22 @@ class _Region:
         for value in node.outputs:
             if value is None or value.is_output or len(value.users) > _MAX_READERS:
                 return False
-            for user in value.users:
-                if user in self.nodes or user in found or user is node:
-                    continue
-                if self._is_exit(user):
-                    if exits.setdefault(value, user) is not user:
-                        return False  # equal exits kept apart as outputs
-                    continue
-                if len(found) == _MAX_READERS or not self._fits(user):
-                    return False
-                found[user] = None
-                if not self._is_closed(user, found, exits):
-                    return False
+            readers = [u for u in value.users if u not in self.nodes and u is not node]
+            if not all(u in found or self._takes(u, value, found, exits) for u in readers):
+                return False
         return True
 
+    def _takes(self, user: Node, value: Value, found: dict[Node, None], exits: dict[Value, Node]) -> bool:
+        """Whether a reader becomes an exit, the only one of its value, or a node of the region, with its readers."""
+        if self._is_exit(user):
+            return exits.setdefault(value, user) is user  # equal exits may be kept apart as outputs
+        if len(found) == _MAX_READERS or not self._fits(user):
+            return False
+        found[user] = None
+        return self._is_closed(user, found, exits)
+
     def _is_exit(self, node: Node) -> bool:
-        if any(
-            u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _MAX_READERS)
-        ):
+        if any(u.op in ("Expand", "Tile") for v in present(node.outputs[:1]) for u in islice(v.users, _MAX_READERS)):
             return False  # copies along an axis of their own, when joined, become a single Gather
         return node.graph is self.graph and node.op in (self.op, "Reshape") and _axes(node, self.op) == self.axes
 
@@ -225,6 +216,14 @@ class _Region:
             return False
         self.passing[node] = found
         return True
+
+
+def _composes(reshape: Node) -> bool:
+    """Whether reshape-chains composes a Reshape with another: no identity, and no dim is copied."""
+    x, target = reshape.inputs[0], array_of(reshape.input(1))
+    if x is None or target is None or not target.all():
+        return False
+    return not types.same_shape(x, reshape.output) and not reshape.attr("allowzero", 0)
 
 
 class _Changed(Relayout):
@@ -281,9 +280,6 @@ class _Changed(Relayout):
         """Return None: results have no other readers."""
 
 
-# Axes added to all picked elements, or dropped from all parts, changed once before picking.
-
-
 @register
 class AxesBeforeSplit(GraphPass):
     """Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i.
@@ -323,29 +319,26 @@ class AxesBeforeSplit(GraphPass):
 def _unbound(split: Node) -> dict[int, Node] | None:
     """Return the Squeezes of the split axis by part, if they are the only readers of several parts; else None."""
     parts = {i: v for i, v in enumerate(split.outputs) if v is not None and v.is_used}
-    readers = {i: reader for i, v in parts.items() if (reader := v.only_user) is not None and reader.op == "Squeeze"}
+    readers = {i: reader for i, v in parts.items() if (reader := sole_reader(v, "Squeeze")) is not None}
     if len(readers) < len(parts) or len(parts) < 2 or split.has_references:
         return None
-    rank = types.rank(parts[min(parts)])
-    given = [listed_axes(n) or [] for n in readers.values()]
-    if not rank or any(n.graph is not split.graph or n.has_references for n in readers.values()):
+    if any(n.graph is not split.graph or n.has_references for n in readers.values()):
         return None
-    axis, axes = int(split.attr("axis") or 0) % rank, {frozenset(a % rank for a in g) for g in given}
-    return readers if len(axes) == 1 and axis in axes.pop() else None
+    rank = len(types.dims_of(parts[min(parts)]))
+    axes = {frozenset(a % rank for a in listed_axes(n) or []) for n in readers.values()} if rank else set()
+    return readers if len(axes) == 1 and int(split.attr("axis") or 0) % rank in axes.pop() else None
 
 
 def _places(split: Node, readers: dict[int, Node]) -> dict[int, int] | None:
     """Return the index along the axis for each used part, or None."""
     if any(len(listed_axes(n) or ()) > 1 for n in readers.values()):
         return None
-    places, place, axis = {}, 0, int(split.attr("axis") or 0)
-    for i in range(max(readers) + 1):
-        part = split.outputs[i]
-        dims = types.shape(part) if part is not None else None
-        size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
+    places, place, axis = dict[int, int](), 0, int(split.attr("axis") or 0)
+    for i, part in enumerate(split.outputs[: max(readers) + 1]):
+        size = types.length_of(part, axis)
         if i in readers:
             places[i], size = place, size if size is None else 1  # any other size could not be squeezed
-        if not isinstance(size, int) or size < 0:
+        if size is None:
             return None
         place += size
     return places
@@ -369,21 +362,22 @@ def _picks(graph: Graph) -> Picks:
     """Return (Gather of one element, its only reader Unsqueeze) by value, picked axis and added axes."""
     found: Picks = {}
     for gather in graph.by_op.get("Gather", ()):
-        x, index, made = gather.input(0), gather.input(1), gather.outputs[0]
-        reader = made.only_user if made is not None else None
-        if reader is None or reader.op != "Unsqueeze" or reader.graph is not graph:
+        x, reader = gather.input(0), sole_reader(gather.outputs[0], "Unsqueeze")
+        if x is None or x.constant or reader is None or reader.graph is not graph or not _picks_one(gather):
             continue
-        if gather.has_references or reader.has_references:
-            continue
-        if x is None or x.constant or index is None or not index.constant or index.constant_type()[1] != ():
-            continue
-        axes, rank = listed_axes(reader), types.rank(x)
+        axes, rank = None if reader.has_references else listed_axes(reader), types.rank(x)
         if axes and rank:
             place, wide = int(gather.attr("axis")) % rank, rank - 1 + len(axes)
             key = x, place, tuple(sorted(a % wide for a in axes))
             if key[2] != (place,):  # otherwise a Gather of [i] (index-chains)
                 found.setdefault(key, []).append((gather, reader))
     return found
+
+
+def _picks_one(gather: Node) -> bool:
+    """Whether a Gather picks at a constant scalar index."""
+    index = gather.input(1)
+    return index is not None and index.constant and index.constant_type()[1] == () and not gather.has_references
 
 
 def _move_before_picks(graph: Graph, x: Value, place: int, axes: Sequence[int], found: list[tuple[Node, Node]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import prod
 from typing import Final
@@ -12,15 +12,13 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import distinct, one_element
 from onnxopt.analysis.kernels import evaluate
-from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph import Dim, Graph, Shape, Value
+from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.operators import EXACT, MULTIDIRECTIONAL, PICKS, UNARY, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-
-# Explicit expansion of operands that broadcast implicitly.
 
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # operators that may hold repeated elements
 _EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # elementwise operators of masks
@@ -28,6 +26,9 @@ _ON_FILLS: Final = tuple(sorted(MULTIDIRECTIONAL | EXACT.intersection(UNARY)))
 _MAX_STEPS: Final = 8
 _MAX_MOVES: Final = 4
 _MAX_COMPARED_BYTES: Final = 1 << 20  # bytes compared
+_MAX_ELEMENTS: Final = 1 << 20  # elements of an examined constant
+_TERM: Final = 2  # index of a Gemm's term
+_Narrow = tuple[int, Shape | None, "Array | Value", list[Node]]  # (place, shape, operand, steps)
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -35,45 +36,41 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
     A symbol may be 1: next to a number other than 1 the number decides; next to another symbol the result is unknown.
     """
-    if any(s is None for s in shapes):
+    known = [s for s in shapes if s is not None]
+    if len(known) < len(shapes):
         return None
-    rank = max(len(s or ()) for s in shapes)
-    result: list[int | str | None] = []
-    for column in zip(*((1,) * (rank - len(s or ())) + tuple(s or ()) for s in shapes)):
-        others = {d for d in column if d != 1}
-        numbers = {d for d in others if isinstance(d, int)}
-        if len(others) <= 1 and None not in others:
-            result.append(next(iter(others), 1))
-        elif len(numbers) == 1:
-            result.append(next(iter(numbers)))
-        else:
-            return None
-    return tuple(result)
+    rank = max(map(len, known))
+    result = tuple(_common(column) for column in zip(*((1,) * (rank - len(s)) + s for s in known)))
+    return None if None in result else result
+
+
+def _common(dims: Iterable[Dim]) -> Dim:
+    """Return the size to which dims broadcast; None if unknown."""
+    others = {d for d in dims if d != 1}
+    numbers = {d for d in others if isinstance(d, int)}
+    if len(others) <= 1:
+        return next(iter(others), 1)
+    return next(iter(numbers)) if len(numbers) == 1 else None
 
 
 def repeated(value: Value | None) -> Array | None:
     """Return the element, of rank 0, of which `value` consists, or None."""
     for _ in range(_MAX_STEPS):
-        if value is None or value.constant:
-            break
-        node = value.producer
+        node = producer(value, "ConstantOfShape", *PICKS) if value is not None and not value.constant else None
         if node is None or node.has_references:
-            return None
+            break
         if node.op == "ConstantOfShape":
             fill: Array = node.attr("value", np.zeros(1, np.float32))
             return fill.reshape(()) if fill.size == 1 else None
-        if node.op not in PICKS:
-            return None
         value = node.inputs[0]
-    if value is None or not value.constant:
-        return None
-    return one_element(value.array) if distinct(value.array).nbytes <= _MAX_COMPARED_BYTES else None
+    array = array_of(value)
+    return one_element(array) if array is not None and distinct(array).nbytes <= _MAX_COMPARED_BYTES else None
 
 
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
     """Yield (shape, value or array) of operands that broadcast to `value`."""
-    node = value.producer if value is not None else None
-    if node is None or node.op not in _COPIES or node.has_references:
+    node = producer(value, *_COPIES)
+    if node is None or node.has_references:
         return
     number = repeated(value)
     if number is not None:
@@ -81,11 +78,13 @@ def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Arr
     if node.op == "Expand" and node.inputs[0] is not None:
         yield m.shape(node.inputs[0]), node.inputs[0]
     if node.op == "Gather" and not node.attr("axis", 0):
-        table, index = node.inputs[0], repeated(node.inputs[1])
-        if table is not None and table.constant and index is not None:
-            rows = table.array
-            if rows.ndim and -len(rows) <= index < len(rows):
-                yield rows.shape[1:], rows[int(index)]
+        yield from _row(array_of(node.inputs[0]), repeated(node.inputs[1]))
+
+
+def _row(rows: Array | None, index: Array | None) -> Iterator[tuple[Shape, Array]]:
+    """Yield (shape, array) of the row of a table at one index, if there is one."""
+    if rows is not None and index is not None and rows.ndim and -len(rows) <= index < len(rows):
+        yield rows.shape[1:], rows[int(index)]
 
 
 def _steps_to(value: Value) -> list[Node]:
@@ -95,19 +94,15 @@ def _steps_to(value: Value) -> list[Node]:
     """
     steps: list[Node] = []
     while len(steps) < _MAX_MOVES:
-        node = value.producer
-        if (
-            node is None
-            or node.op not in _EACH
-            or (steps and (node.graph, value.only_user) != (steps[-1].graph, steps[-1]))
-        ):
+        node = producer(value, *_EACH)
+        if node is None or (steps and (node.graph, value.only_user) != (steps[-1].graph, steps[-1])):
             break
-        given = [v for v in node.inputs if v is not None and not v.constant]
-        if len(given) != 1 or any(v is not None and v.constant and v.constant_type()[1] for v in node.inputs):
+        given = [v for v in present(node.inputs) if not v.constant]
+        if len(given) != 1 or any(v.constant_type()[1] for v in present(node.inputs) if v.constant):
             break
         steps.append(node)
         value = given[0]
-        if value.producer is not None and value.producer.op == "Expand":
+        if producer(value, "Expand") is not None:
             return steps
     return []
 
@@ -120,7 +115,7 @@ def _beside(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array
         yield dims, x, []
     steps = _steps_to(value)
     for given in steps[-1].inputs if steps else ():
-        expand = given.producer if given is not None else None
+        expand = producer(given)
         if expand is not None and expand.inputs[0] is not None:
             keeps = partial(_keeps, m, value, m.shape(expand.inputs[0]))
             if value.feeds_only(keeps):
@@ -131,11 +126,16 @@ def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
     """Whether a reader's result keeps its shape with an operand of shape `dims`, so the reader is rewritten as well."""
     if user.op not in MULTIDIRECTIONAL or user.graph is not m.node.graph:
         return False
-    made = m.shape(user.output)
-    return (
-        made is not None
-        and broadcast(*(dims if v is value else m.shape(v) for v in user.inputs if v is not None)) == made
-    )
+    operands = (dims if v is value else m.shape(v) for v in present(user.inputs))
+    return broadcast(*operands) == m.shape(user.output) is not None
+
+
+def _fitting(m: Match, found: Iterable[_Narrow]) -> Iterator[tuple[int, Array | Value, list[Node]]]:
+    """Yield (place, operand, steps) for each operand with which the result keeps its shape."""
+    shapes, made = [types.shape_of(v) for v in m.node.inputs], m.shape(m.node.output)
+    for i, dims, x, steps in found:
+        if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None:
+            yield i, x, steps
 
 
 @rewrite(one_of(*sorted(MULTIDIRECTIONAL))(var("first"), ..., name="node", reads=_COPIES | _EACH))
@@ -146,13 +146,7 @@ def expand_of_operand(m: Match, first: Value) -> Value:
     """
     given = m.node.inputs
     found = [(i, *other) for i, v in enumerate(given) for other in _beside(m, v)]
-    shapes = [m.shape(v) if v is not None else None for v in given] if found else []
-    made = m.shape(m.node.output) if found else None
-    fit = [
-        (i, x, steps)
-        for i, dims, x, steps in found
-        if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None
-    ]
+    fit = list(_fitting(m, found)) if found else []
     m.require(fit, "the result may lose its shape" if found else "")
     m.require(broadcasts(m.node.op, m.opset), "operands of another shape do not broadcast before opset 8")
     i, x, steps = fit[0]
@@ -165,14 +159,12 @@ def expand_of_operand(m: Match, first: Value) -> Value:
 @rewrite(one_of(*_ON_FILLS)(var("first"), ..., name="node", reads={"ConstantOfShape"}))
 def step_on_fill(m: Match, first: Value) -> Value:
     """f(ConstantOfShape(s, v), c) = ConstantOfShape(s, f(v, c)), of numbers."""
-    given = [v for v in m.node.inputs if v is not None]
-    fill = next(v for v in given if v.producer is not None and v.producer.op == "ConstantOfShape")
-    number, target = repeated(fill), fill.producer.inputs[0] if fill.producer is not None else None
-    rank = m.rank(fill)
-    m.require(number is not None and target is not None and rank is not None, "its rank, or its number, is unknown")
-    assert number is not None and target is not None
-    one = (1,) * (rank or 0)
-    numbers = [number.reshape(one) if v is fill else v.array if v.constant else None for v in given]
+    given = present(m.node.inputs)
+    fill, target = next((v, n.inputs[0]) for v in given if (n := producer(v, "ConstantOfShape")) is not None)
+    number = repeated(fill) if m.rank(fill) is not None else None
+    number = m.known(number, "its rank, or its number, is unknown")
+    one = (1,) * len(m.dims(fill))
+    numbers = [number.reshape(one) if v is fill else array_of(v) for v in given]
     m.require(all(n is not None and n.size == 1 and n.ndim <= len(one) for n in numbers), "no number stands beside it")
     found = m.known(evaluate(m.node, numbers, m.opset), "runtimes compute it each in their way")
     return m.op.ConstantOfShape(target, value=found[0].reshape(1))
@@ -201,12 +193,6 @@ class ImplicitBroadcast(RewritePass):
 
     info = PassInfo("implicit-broadcast", opt_level=2)
     rules = (expand_of_operand, step_on_fill, choice_of_expanded)
-
-
-# Constants with repeated contents, stored once and broadcast.
-
-_MAX_ELEMENTS: Final = 1 << 20  # elements of an examined constant
-_TERM: Final = 2  # index of a Gemm's term
 
 
 @register
@@ -264,7 +250,7 @@ def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None
     graph, gemm = node.graph, node.op == "Gemm"
     if graph is None or not _may_narrow(node, c):
         return
-    beside = [node.output] if gemm else [v for v in node.inputs if v is not None and v is not c]
+    beside = [node.output] if gemm else [v for v in present(node.inputs) if v is not c]
     data = _once(c.array, axes, [types.shape(v) for v in beside], 1 if gemm else 0)
     if data.size == c.array.size:
         ctx.decline("narrowed", "the result may lose its shape", repr(node))
@@ -280,7 +266,7 @@ def _once(data: Array, axes: Sequence[int], beside: Sequence[Shape | None], rank
     known = [s for s in beside if s is not None]
     for axis in axes:
         place = data.ndim - axis
-        if any(len(s) >= place and s[len(s) - place] == data.shape[axis] for s in known):
+        if any(data.shape[axis] in s[-place:][:1] for s in known if len(s) >= place):
             data = data[(slice(None),) * axis + (slice(0, 1),)]
     while data.ndim > rank and data.shape[0] == 1 and any(len(s) >= data.ndim for s in known):
         data = data[0]

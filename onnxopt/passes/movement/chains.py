@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, own_producer, present, producer
 from onnxopt.operators import CUTTING, REDUCTIONS, SAME_ORDER
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, INTEGERS, TYPES
@@ -19,8 +20,6 @@ from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.compositions import alone, composed, copies
 from onnxopt.rewriting.index_maps import MOVERS, PICKING, VIEWS
 from onnxopt.rewriting.rule import listed_axes, reduced_axes
-
-# Composition of chains of Reshapes and Transposes.
 
 
 @rewrite(one_of(*VIEWS)(one_of(*VIEWS)(var("x"), ..., name="inner", shared=True), ..., name="outer"))
@@ -32,10 +31,8 @@ def view_of_view(m: Match, x: Value) -> Value:
 @rewrite(op.Transpose(var("x"), name="transpose"))
 def transpose_of_ones(m: Match, x: Value) -> Value:
     """Transpose(x, p) = x, where only axes of one element change places, and the dims stay."""
-    dims = m.shape(x)
-    perm = known_order(m.transpose, m.rank(x))
-    m.require(perm is not None, "no order of the axes that there are")
-    assert dims is not None and perm is not None
+    dims = m.dims(x)
+    perm = m.known(known_order(m.transpose, m.rank(x)), "no order of the axes that there are")
     m.require([dims[i] for i in perm] == list(dims), "the dims may change")
     moving = [i for i in perm if dims[i] != 1]
     m.require(moving == sorted(moving), "axes of more than one element change places")
@@ -49,19 +46,16 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
 )
 def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
     """Squeeze(Reshape(x, Concat(s, 1)), last) = Reshape(x, s), for constant ones in a computed target."""
-    copied, length = copies(m, m.target.output), m.shape(m.target.output)
-    rank = length[0] if length else None
-    m.require(copied is not None and isinstance(rank, int) and axes.size, "no axes, or a target of unknown length")
-    assert copied is not None and isinstance(rank, int)
-    gone = {int(i) % rank for i in axes.reshape(-1)}
-    m.require(not any(i > min(gone) for i in copied), "a dim that is copied stands behind")
+    copied, rank = copies(m, m.target.output), types.length_of(m.target.output, 0) or 0
+    known = copied is not None and rank and axes.size
+    m.require(known, "no axes, or a target of unknown length")
+    gone = sorted({int(i) % rank for i in axes.reshape(-1)})
+    m.require(max(copied or (), default=0) <= gone[0], "a dim that is copied stands behind")
     parts, place = list[Value](), 0
-    for part in m.target.inputs:
-        assert part is not None
-        size = (m.shape(part) or (0,))[0]
-        assert isinstance(size, int)
-        m.require(part.constant or place + size <= min(gone), "what is computed stands behind, and may copy a dim")
-        here = [i - place for i in sorted(gone) if place <= i < place + size]
+    for part in present(m.target.inputs):
+        size = types.length_of(part, 0) or 0
+        m.require(part.constant or place + size <= gone[0], "what is computed stands behind, and may copy a dim")
+        here = [i - place for i in gone if place <= i < place + size]
         m.require(not here or (part.constant and (part.array[here] == 1).all()), "what goes is computed")
         if len(here) < size:
             parts.append(m.const(np.delete(part.array, here), like=part) if here else part)
@@ -90,9 +84,6 @@ class ReshapeChains(RewritePass):
         ops=("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
     )
     rules = (view_of_view, transpose_of_ones, squeeze_of_computed)
-
-
-# Composition of chains that pick elements.
 
 
 @rewrite(
@@ -138,9 +129,6 @@ class GatherAxes(RewritePass):
     rules = (pick_of_pick, pick_of_all)
 
 
-# Two consecutive operators of the same kind, merged.
-
-
 @rewrite(op.Concat(var("first"), ..., name="outer", reads={"Concat"}))
 def concat_of_concat(m: Match, first: Value) -> Value:
     """Concat(Concat(a, b), c) = Concat(a, b, c), along the same axis."""
@@ -163,8 +151,8 @@ def _joined(outer: Node, axis: int, most: int) -> list[Value | None]:
     stack, count = outer.inputs[::-1], len(outer.inputs)
     while stack:
         v = stack.pop()
-        inner = v.producer if v is not None else None
-        if v is not None and inner is not None and inner.op == "Concat":
+        inner = producer(v, "Concat")
+        if v is not None and inner is not None:
             if count + len(inner.inputs) - 1 <= most and _joins_only(v, axis):
                 stack += inner.inputs[::-1]
                 count += len(inner.inputs) - 1
@@ -208,8 +196,8 @@ def concat_of_split(m: Match, first: Value) -> Value:
 
 def _split_of(m: Match, part: Value | None) -> Node | None:
     """Return the Split along the Concat's axis whose first part this is, or None."""
-    split = part.producer if part is not None and part.index == 0 else None
-    if part is None or split is None or split.op != "Split":
+    split = producer(part, "Split")
+    if part is None or split is None or part.index:
         return None
     a, b, rank = split.attr("axis"), m.concat.attr("axis"), m.rank(part)
     return split if a == b or (rank is not None and a % rank == b % rank) else None
@@ -218,23 +206,15 @@ def _split_of(m: Match, part: Value | None) -> Node | None:
 @rewrite(op.Reshape(op.Concat(var("first"), ..., name="concat"), var("target"), name="reshape"))
 def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     """Reshape(Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k), axes k and k + 1 as one) = Concat(a, b, …; k)."""
-    parts: list[Value] = []
-    rank = m.rank(first)
+    rank = len(m.dims(first))
     axis = int(m.concat.attr("axis")) % rank if rank else 0
-    for v in m.concat.inputs:
-        node = v.producer if v is not None else None
-        if v is None or node is None or node.op != "Unsqueeze" or not rank or node.inputs[0] is None:
-            m.skip()
-        if [a % rank for a in listed_axes(node) or ()] != [axis]:
-            m.skip()
-        parts.append(node.inputs[0])
-    dims, wanted = m.shape(parts[0]), m.shape(m.reshape.output)
-    m.require(dims is not None and wanted is not None and None not in wanted, "the dims are unknown")
-    assert dims is not None and wanted is not None
+    parts = present(_unsqueezed(v, rank, axis) for v in m.concat.inputs) if rank else []
+    if len(parts) < len(m.concat.inputs):
+        m.skip()
+    dims, wanted = m.dims(parts[0]), m.dims(m.reshape.output)
+    m.require(m.rank(parts[0]) is not None and wanted and None not in wanted, "the dims are unknown")
     m.require(axis < len(dims), "the new axis is the last one")
-    size = dims[axis]
-    m.require(isinstance(size, int), "the length of the axis is unknown")
-    assert isinstance(size, int)
+    size = m.known(types.length_of(parts[0], axis), "the length of the axis is unknown")
     joined = (*dims[:axis], size * len(parts), *dims[axis + 1 :])
     m.require(wanted == joined, "other axes become one")
     return m.op.Concat(*parts, axis=axis)
@@ -247,30 +227,31 @@ def stack(m: Match, first: Value) -> Value:
     axis = int(m.concat.attr("axis")) % rank if rank else 0
     if not rank or axis == rank - 1:  # elements of a and b would interleave
         m.skip()
-    parts: list[Value] = []
-    gone = 0
-    for v in m.concat.inputs:
-        node = v.producer if v is not None else None
-        if v is None or node is None or node.op != "Unsqueeze" or [a % rank for a in listed_axes(node) or ()] != [axis]:
-            m.require(v is not None and v.constant and v.constant_type()[1][axis] == 1, "a part is not unsqueezed")
-            assert v is not None
-            parts.append(m.const(v.array.squeeze(axis), like=v))
-            continue
-        assert node.inputs[0] is not None
-        parts.append(node.inputs[0])
-        gone += v.only_user is m.concat and v.users[m.concat] == 1
+    given = present(m.concat.inputs)
+    parts = [_unsqueezed(v, rank, axis) or _squeezed(m, v, axis) for v in given]
+    gone = sum(own_producer(v, m.concat, "Unsqueeze") is not None and v.users[m.concat] == 1 for v in given)
     m.require(gone > 1, "others read what is unsqueezed")
     taken = any(user.op in ("Reshape", *CUTTING) for user in m.concat.output.users)
     m.require(not taken, "it is cut or reshaped, and who does that may read what was joined")
-    dims = m.shape(parts[0])
-    alike = dims is not None and None not in dims and all(m.shape(v) == dims for v in parts)
-    m.require(alike, "not provably the same shape")
-    assert dims is not None
+    dims = m.dims(parts[0])
+    m.require(None not in dims and all(m.shape(v) == dims for v in parts), "not provably the same shape")
     size = dims[axis]
-    joined = (*dims[:axis], None if not isinstance(size, int) else size * len(parts), *dims[axis + 1 :])
+    joined = (*dims[:axis], size * len(parts) if isinstance(size, int) else None, *dims[axis + 1 :])
     target = constant_target(joined, (*dims[:axis], len(parts), *dims[axis:]))
     m.require(target is not None and m.opset >= 5, "more than one unknown dim")
     return m.op.Reshape(m.op.Concat(*parts, like=m.concat, axis=axis), m.ints(target))
+
+
+def _unsqueezed(v: Value | None, rank: int, axis: int) -> Value | None:
+    """Return x if the value, of this rank, is Unsqueeze(x) along the axis; else None."""
+    node = producer(v, "Unsqueeze")
+    return node.inputs[0] if node is not None and [a % rank for a in listed_axes(node) or ()] == [axis] else None
+
+
+def _squeezed(m: Match, v: Value, axis: int) -> Value:
+    """Return a constant without the axis, of size 1; declines for others."""
+    m.require(v.constant and v.constant_type()[1][axis] == 1, "a part is not unsqueezed")
+    return m.const(v.array.squeeze(axis), like=v)
 
 
 _ARG: Final = ("ArgMax", "ArgMin")
@@ -283,16 +264,16 @@ def reduce_with_ones(m: Match, x: Value) -> Value:
 
     Also for a Reshape or Flatten with the same result.
     """
-    dims, reduce = m.shape(x), m.reduce
+    dims, reduce = m.dims(x), m.reduce
     m.require(dims, "the rank is unknown")
-    rank, kept = len(dims or ()), not reduce.keeps_dims
+    rank, kept = len(dims), not reduce.keeps_dims
     axes = [int(reduce.attr("axis")) % rank] if reduce.op in _ARG else reduced_axes(m, reduce, rank)
     if m.outer.op in ("Squeeze", "Unsqueeze"):
         given = listed_axes(m.outer)
         m.require((m.outer.op == "Unsqueeze") == kept and given is not None, "the dims are so already, or computed")
         m.require(axes == sorted(i % rank for i in given or ()), "other axes")
     else:
-        made = tuple(1 if i in axes else d for i, d in enumerate(dims or ()) if kept or i not in axes)
+        made = tuple(1 if i in axes else d for i, d in enumerate(dims) if kept or i not in axes)
         m.require(None not in made and m.shape(m.outer.output) == made, "not provably the dims that are there then")
     return m.op[reduce.op](*reduce.inputs, like=reduce, keepdims=int(kept))
 

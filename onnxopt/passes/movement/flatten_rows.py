@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
@@ -55,11 +55,14 @@ class FlattenRows(GraphPass):
         for found in regions(graph, (*SAME_ORDER, "MatMul"), _leading_dims, Rows):
             done = _flatten(graph, ctx, found, min(self.normalizations, 0))
             if done is False or (done is None and self.normalizations > 0):
-                # Nodes connected only through common operands, such as queries and the residual of an attention, may be
-                # flattened separately; likewise parts with a normalization that pays for them.
-                parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
-                for part in parts if len(parts) > 1 or self.normalizations > 0 else ():
-                    _flatten(graph, ctx, part, self.normalizations)
+                self._flatten_parts(graph, ctx, found)
+
+    def _flatten_parts(self, graph: Graph, ctx: PassContext, found: Region[Shape]) -> None:
+        """Flatten separately nodes connected only through common operands, such as queries and the residual of an
+        attention; likewise parts with a normalization that pays for them."""
+        parts = connected(dict.fromkeys(found.nodes, found.kind), found.passing, False)
+        for part in parts if len(parts) > 1 or self.normalizations > 0 else ():
+            _flatten(graph, ctx, part, self.normalizations)
 
 
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalizations: int) -> bool | None:
@@ -81,15 +84,12 @@ def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalization
 
 def _leading_dims(node: Node) -> Shape | None:
     """Return the leading dims of a node's results if known and several, else None."""
-    lead: Shape | None = None
-    for v in node.outputs:
-        dims = types.shape(v) if v is not None else None
-        if v is None or dims is None or len(dims) < 3 or not isinstance(dims[-1], int) or lead not in (None, dims[:-1]):
-            return None
-        if lead is None and (None in dims[:-1] or not dims[-1] or not types.dtype(v)):
-            return None
-        lead = dims[:-1]
-    return lead
+    made = [types.dims_of(v) for v in node.outputs]
+    leads = {dims[:-1] for dims in made}
+    lead = made[0][:-1] if made else ()
+    if len(lead) < 2 or len(leads) > 1 or None in lead or not made[0][-1] or not types.dtype(node.output):
+        return None
+    return lead if all(isinstance(dims[-1], int) for dims in made) else None
 
 
 class _Rows(Reshaped):
@@ -109,13 +109,17 @@ class _Rows(Reshaped):
         self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
-        costs = self.listed or not self.is_possible or any(e.saved < 0 for e in self.all_ends)
         biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
         products = sum(1 if are_merged and k > 2 else k for k in biased.values())
         self.saved += products  # each becomes a single node with its bias
+        self.gains = bool(products) or self._gains_reshapes()
+
+    def _gains_reshapes(self) -> bool:
+        """Whether a Reshape is removed, and not only as many as `gemm-fusion` removes at no cost."""
         outer = [e.node for e in self.ends.values() if e.saved > 0]
         outer += [_only_reader(_only_reader(e.node)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
-        self.gains = bool(products or (outer and (costs or not all(map(self._is_of_rows, outer)))))
+        costs = self.listed or not self.is_possible or any(e.saved < 0 for e in self.all_ends)
+        return bool(outer and (costs or not all(map(self._is_of_rows, outer))))
 
     def count_normalizations(self, worth: int) -> None:
         """Count each Add before a LayerNormalization as `worth` Reshapes."""
@@ -130,8 +134,8 @@ class _Rows(Reshaped):
         end = super().leaves(v, user)
         if end is not None or not self.lists or user.op != "Reshape" or user.graph is not self.graph:
             return end
-        given, dims, n = user.input(1), types.shape(user.output), len(self.lead)
-        if user.inputs[0] is not v or given is None or not given.constant or dims is None or dims[:n] != self.lead:
+        dims, n = types.dims_of(user.output), len(self.lead)
+        if user.inputs[0] is not v or array_of(user.input(1)) is None or dims[:n] != self.lead:
             return None
         behind = tuple(d for d in dims[n:] if isinstance(d, int) and d)
         if len(behind) < len(dims) - n:
@@ -150,31 +154,21 @@ class _Rows(Reshaped):
 
     def _is_of_rows(self, outer: Node | None) -> bool:
         """Whether the node is the Reshape behind a row product that `gemm-fusion` can simplify as well."""
-        if outer is None or outer.op != "Reshape" or outer.inputs[0] is None:
+        if outer is None or outer.op != "Reshape":
             return False
-        product = outer.inputs[0].producer
-        if product is None or product.op not in ("Gemm", "MatMul") or _only_reader(product) is not outer:
+        product = own_producer(outer.inputs[0], outer, "Gemm", "MatMul")
+        inner = own_producer(product.inputs[0], product, "Reshape") if product is not None else None
+        if product is None or inner is None or producer(inner.inputs[0], "Reshape") is not None:
             return False
-        given, w = product.inputs[:2]
-        inner = given.producer if given is not None else None
-        x = inner.inputs[0] if inner is not None and inner.op == "Reshape" and _only_reader(inner) is product else None
-        if x is None or w is None or not w.constant or (x.producer is not None and x.producer.op == "Reshape"):
-            return False
-        plain = product.op == "MatMul" or (
-            product.attr("alpha") == product.attr("beta") == 1
-            and not product.attr("transA")
-            and (not product.attr("transB") or w.only_user is product)
-        )
-        return plain and all(
-            len(dims := types.shape(v) or ()) > 2 and dims[:-1] == self.lead for v in (x, outer.output)
-        )
+        rows = [types.dims_of(v)[:-1] for v in (inner.inputs[0], outer.output)]
+        return rows == [self.lead] * 2 and _is_plain(product, product.inputs[1])
 
     def _is_biased(self, product: Node) -> bool:
         """Whether the product's only reader is an Add of a constant, so that both become a Gemm."""
-        user = product.output.only_user
-        if user is None or user.op != "Add" or user not in self.inside or types.dtype(product.output) not in FLOATS:
+        user = sole_reader(product.output, "Add")
+        if user not in self.inside or types.dtype(product.output) not in FLOATS:
             return False
-        return any(v is not None and v.constant for v in user.inputs)
+        return any(v.constant for v in present(user.inputs))
 
     def carry_out(self) -> None:
         self.targets = self._list_targets()
@@ -211,10 +205,20 @@ def _only_reader(node: Node | None) -> Node | None:
     return node.output.only_user if node is not None and len(node.outputs) == 1 else None
 
 
+def _is_plain(product: Node, w: Value | None) -> bool:
+    """Whether a product by constant weights can be a MatMul, without storing the weights twice."""
+    if w is None or not w.constant:
+        return False
+    if product.op == "MatMul":
+        return True
+    scaled = product.attr("alpha") != 1 or product.attr("beta") != 1
+    return not scaled and not product.attr("transA") and (not product.attr("transB") or w.only_user is product)
+
+
 def _is_cheaper_outside(node: Node, operands: Sequence[Value], inside: set[Node]) -> bool:
     """Whether results need a Reshape each, being read only outside, while the operands' Reshapes are no more or needed
     anyway."""
-    readers = {u for v in node.outputs if v is not None for u in v.users}
+    readers = {u for v in present(node.outputs) for u in v.users}
     if not inside.isdisjoint(readers) or any(u.op in SAME_ORDER for u in readers):
         return False
     if len(node.outputs) > len(operands):

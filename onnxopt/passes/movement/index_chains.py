@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from math import prod
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, own_producer, present, producer
 from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
@@ -33,11 +33,10 @@ def part_of_shape(m: Match, x: Value, first: Array) -> Value:
     m.require(m.opset >= 15 and rank is not None, "Shape takes all dims before opset 15, or their number is unknown")
     m.require(not any(map(_joins_computed, m.anchor.output.users)), "joined with others, which one Shape may list")
     m.require(first.ndim == 1, "a number, and no list")
-    given = [None if v is None or not v.constant else v.array for v in m.node.inputs[1:]]
+    given = [array_of(v) for v in m.node.inputs[1:]]
     m.require([v is None for v in given] == [v is None for v in m.node.inputs[1:]], "what is computed")
-    found = evaluate(m.node, [np.arange(rank or 0)[listed_by(m.shape_node)], *given], m.opset)
-    m.require(found is not None, "a dim that is not there")
-    taken = found[0] if found is not None else first
+    listed = np.arange(rank or 0)[listed_by(m.shape_node)]
+    taken = m.known(evaluate(m.node, [listed, *given], m.opset), "a dim that is not there")[0]
     m.require(taken.size and (taken == np.arange(taken[0], taken[0] + taken.size)).all(), "not one after the other")
     return m.op.Shape(x, start=int(taken[0]), end=int(taken[-1]) + 1)
 
@@ -61,23 +60,21 @@ def concat_of_picks(m: Match, first: Value) -> Value:
         parts = _parts(m, axis, shared=False)
     if len(parts) == len(m.concat.inputs):
         m.skip()
-    inputs = [p if isinstance(p, Value) else m.op.Gather(p[0], m.ints(p[1]), axis=axis) for p in parts]
-    return m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
+    inputs = [m.op.Gather(p[0], m.ints(p[1]), axis=axis) if isinstance(p, tuple) else p for p in parts]
+    return inputs[0] if len(inputs) == 1 and inputs[0] is not None else m.op.Concat(*inputs, like=m.concat)
 
 
-def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | Value]:
+def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | Value | None]:
     """Return the joined values, with runs of picks from a tensor merged to (tensor, indices).
 
     `shared`: also picks read by several Concats.
     """
-    split = next((v.producer for v in m.concat.inputs if v is not None and v.producer is not None), None)
-    if split is not None and split.op == "Split":
-        x, places = _split(m, split, axis)
-        return [(x, [i for v in m.concat.inputs if v is not None for i in places[v]])]
-    parts: list[tuple[Value, list[int]] | Value] = []
+    made = next((n for v in m.concat.inputs if (n := producer(v)) is not None), None)
+    if made is not None and made.op == "Split":
+        x, places = _split(m, made, axis)
+        return [(x, [i for v in present(m.concat.inputs) for i in places[v]])]
+    parts: list[tuple[Value, list[int]] | Value | None] = []
     for v in m.concat.inputs:
-        if v is None:
-            m.skip()
         picked = _picked(m, v, axis, shared)
         last = parts[-1] if parts else None
         if picked is None:
@@ -91,39 +88,35 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
 
 def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]:
     """Return (source of a Split whose parts only the Concat reads, index range of each part)."""
-    x, parts = split.inputs[0], [v for v in split.outputs if v is not None]
-    dims = m.shape(x) if x is not None and not split.has_references else None
+    x, parts = present(split.inputs)[0], present(split.outputs)
+    dims = () if split.has_references else m.dims(x)
     m.require(dims and int(split.attr("axis") or 0) % len(dims) == axis, "joined along another axis")
-    assert x is not None and dims is not None
     m.require(all(v in parts for v in m.concat.inputs), "other tensors are joined, too")
-    alone = all(not v.is_used or v.feeds_only(lambda u: u is m.concat) for v in split.outputs if v is not None)
+    alone = all(not v.is_used or v.feeds_only(lambda u: u is m.concat) for v in parts)
     m.require(alone and len(parts) == len(split.outputs), "a part is read elsewhere")
     block = prod(d for d in dims[axis + 1 :] if isinstance(d, int))
     m.require(block >= _BLOCK, "a Gather would copy a few elements at a time")
-    sizes = [d for v in parts if isinstance(d := (m.shape(v) or (None,) * len(dims))[axis], int)]
+    sizes = [n for v in parts if (n := types.length_of(v, axis)) is not None]
     m.require(len(sizes) == len(parts) and sum(sizes) <= _PICKS, "parts of unknown length, or long ones")
     ends = [*accumulate(sizes)]
     places = {v: range(end - size, end) for v, size, end in zip(parts, sizes, ends)}
-    count = sum(len(places[v]) for v in m.concat.inputs if v is not None)
-    m.require(count <= _PICKS, "an index for each would be large")
+    m.require(sum(len(places[v]) for v in present(m.concat.inputs)) <= _PICKS, "an index for each would be large")
     return x, places
 
 
-def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[int]] | None:
+def _picked(m: Match, v: Value | None, axis: int, shared: bool) -> tuple[Value, list[int]] | None:
     """Return (tensor, indices) of a Gather read only by the Concat, along an axis of known length; else None."""
-    node = v.producer
-    if node is None or node.op != "Gather" or node.has_references:
+    node = producer(v, "Gather")
+    if v is None or node is None or node.has_references:
         return None
     if v.only_user is not m.concat and not (shared and v.feeds_only(lambda u: u.op == "Concat")):
         return None
-    x, given = node.inputs[0], node.inputs[1]
-    if x is None or given is None or x.constant or not given.constant or given.array.ndim != 1:
+    x, indices = node.inputs[0], array_of(node.inputs[1])
+    if x is None or x.constant or indices is None or indices.ndim != 1:
         return None
-    dims = m.shape(x)
-    size = dims[axis] if dims is not None and axis < len(dims) else None
-    if dims is None or not isinstance(size, int) or node.attr("axis") % len(dims) != axis:
+    size = types.length_of(x, axis)
+    if size is None or node.attr("axis") % len(m.dims(x)) != axis:
         return None
-    indices = given.array
     if ((indices < -size) | (indices >= size)).any():
         return None
     return x, (indices % size).tolist()
@@ -132,10 +125,8 @@ def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[in
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Shape"}))
 def concat_of_dims(m: Match, first: Value) -> Value:
     """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
-    parts: list[tuple[Value, int, int] | Value] = []
+    parts: list[tuple[Value, int, int] | Value | None] = []
     for v in m.concat.inputs:
-        if v is None:
-            m.skip()
         listed = _listed(m, v)
         last = parts[-1] if parts else None
         if listed is not None and isinstance(last, tuple) and last[0] is listed[0] and last[2] == listed[1]:
@@ -145,19 +136,18 @@ def concat_of_dims(m: Match, first: Value) -> Value:
     if len(parts) == len(m.concat.inputs):
         m.skip()
     # Shapes left alone are read as before.
-    alone = {p: v for v in m.concat.inputs if v is not None and (p := _listed(m, v)) is not None}
-    inputs = [p if isinstance(p, Value) else alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) for p in parts]
-    return m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
+    alone = {_listed(m, v): v for v in m.concat.inputs}
+    inputs = [alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) if isinstance(p, tuple) else p for p in parts]
+    return inputs[0] if len(inputs) == 1 and inputs[0] is not None else m.op.Concat(*inputs, like=m.concat)
 
 
-def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:
+def _listed(m: Match, v: Value | None) -> tuple[Value, int, int] | None:
     """Return (tensor, first dim, end dim) of a Shape read only by the Concat, once; else None."""
-    node = v.producer
-    x = node.inputs[0] if node is not None and node.op == "Shape" and not node.has_references else None
-    rank = m.rank(x) if x is not None else None
-    if node is None or x is None or rank is None or v.only_user is not m.concat or v.users[m.concat] > 1:
+    node = own_producer(v, m.concat, "Shape")
+    x = node.inputs[0] if node is not None and not node.has_references else None
+    if v is None or node is None or x is None or m.rank(x) is None or v.users[m.concat] > 1:
         return None
-    start, stop, _ = listed_by(node).indices(rank)
+    start, stop, _ = listed_by(node).indices(len(m.dims(x)))
     return (x, start, stop) if start < stop else None
 
 
@@ -170,28 +160,28 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     places = _elements(m, joined)
     where = np.arange(len(places))
     for node in reversed(chain):
-        given = [where, *(v.array if v is not None else None for v in node.inputs[1:])]
-        found = m.known(evaluate(node, given, m.opset), "a step that no runtime takes")
-        where = found[0]
+        given = [where, *map(array_of, node.inputs[1:])]
+        where = m.known(evaluate(node, given, m.opset), "a step that no runtime takes")[0]
     m.require(where.ndim == 1 and where.size, "no vector is left")
-    parts: list[Value] = []
-    constants: list[Any] = []
-    order, at = [places[i] for i in where.tolist()], 0
-    while at < len(order):
-        part, i = order[at]
+    parts = _in_order(m, [places[i] for i in where.tolist()])
+    return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+
+
+def _in_order(m: Match, elements: list[tuple[Value, int]]) -> list[Value]:
+    """Return the parts with these elements, constants next to each other as one; declines if a part is torn."""
+    parts, at = list[Value](), 0
+    while at < len(elements):
+        part = elements[at][0]
         if part.constant:
-            at += 1
-            constants.append(part.array[i])
-            if at < len(order) and order[at][0].constant:
-                continue
-            parts.append(m.const(np.array(constants, part.array.dtype)))
-            constants = []
+            run = [v.array[i] for v, i in takewhile(lambda e: e[0].constant, islice(elements, at, None))]
+            parts.append(m.const(np.array(run, part.array.dtype)))
+            at += len(run)
             continue
         size = _length(m, part)
-        m.require(order[at : at + size] == [(part, j) for j in range(size)], "a part is torn")
+        m.require(elements[at : at + size] == [(part, j) for j in range(size)], "a part is torn")
         at += size
         parts.append(part)
-    return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+    return parts
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Neg", "Unsqueeze"}))
@@ -208,11 +198,10 @@ def concat_of_strided(m: Match, first: Value) -> Value:
     if any(p[:3] != (x, axis, n) for p in found) or len({p[3] for p in found}) < len(found):
         m.skip()
     m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
-    dims = m.shape(x)
-    length = dims[axis] if dims is not None else None
-    m.require(isinstance(length, int) and length % n == 0 and n <= _MAX_PART, "no whole number of groups is known")
-    assert dims is not None and isinstance(length, int)
-    target = constant_target(dims, (*dims[:axis], length // n, n, *dims[axis + 1 :]))
+    dims, length = m.dims(x), types.length_of(x, axis)
+    whole = length is not None and length % n == 0 and n <= _MAX_PART
+    m.require(whole, "no whole number of groups is known")
+    target = constant_target(dims, (*dims[:axis], (length or 0) // n, n, *dims[axis + 1 :]))
     m.require(target is not None and m.opset >= 5, "more than one unknown dim")
     groups = m.op.Reshape(x, m.ints(target))
     columns = m.op.Split(groups, m.ints([1] * n), axis=axis + 1, outputs=n)
@@ -220,37 +209,33 @@ def concat_of_strided(m: Match, first: Value) -> Value:
     return m.op.Concat(*made, like=m.concat)
 
 
-def _strided(v: Value | None, reader: Node, rank: int) -> tuple[Value, int, int, int, bool] | None:
-    """Return (x, axis, n, i, negated) of Unsqueeze(x[i::n], axis + 1), or its Neg, read only by `reader`; else None."""
-    turned = False
-    axes: int | None = None
-    after = reader
-    while v is not None and v.producer is not None and v.only_user is after and after.inputs.count(v) == 1:
-        node = v.producer
-        given = [a.array.reshape(-1).tolist() if a is not None and a.constant else None for a in operands(node)[1:]]
-        if node.op == "Unsqueeze" and axes is None and len(given) == 1 and given[0] and len(given[0]) == 1:
-            axes = int(given[0][0]) % rank
-        elif node.op == "Neg" and not turned:
-            turned = True
-        elif node.op == "Slice" and axes is not None and node.inputs[0] is not None:
-            return _every(node, given, rank, axes, turned)
-        else:
-            return None
-        v, after = node.inputs[0], node
-    return None
+def _strided(
+    v: Value | None, reader: Node, rank: int, place: int | None = None, turned: bool = False
+) -> tuple[Value, int, int, int, bool] | None:
+    """Return (x, axis, n, i, negated) of Unsqueeze(x[i::n], axis + 1), or its Neg, read only by `reader`; else None.
+
+    `place`, `turned`: the axis added, and whether a Neg stands, between `v` and the Concat.
+    """
+    node = own_producer(v, reader, "Unsqueeze", "Neg", "Slice")
+    if v is None or node is None or v.users[reader] != 1:
+        return None
+    given: list[Any] = [None if a is None else a.reshape(-1).tolist() for a in map(array_of, operands(node)[1:])]
+    if node.op == "Neg" and not turned:
+        return _strided(node.inputs[0], node, rank, place, True)
+    if node.op == "Unsqueeze" and place is None and [len(g or ()) for g in given] == [1]:
+        return _strided(node.inputs[0], node, rank, given[0][0] % rank, turned)
+    return _every(node, given, rank, place, turned) if node.op == "Slice" and place is not None else None
 
 
 def _every(
     node: Node, given: list[Any], rank: int, place: int, turned: bool
 ) -> tuple[Value, int, int, int, bool] | None:
-    if len(given) != 4 or not all(g is not None and len(g) == 1 for g in given):
+    if [len(g or ()) for g in given] != [1] * 4:
         return None
     (start,), (end,), (axis,), (step,) = given
     axis %= rank - 1
-    x = node.inputs[0]
-    dims = types.shape(x) if x is not None else None
-    length = dims[axis] if dims is not None else None
-    if x is None or x.constant or not isinstance(length, int) or not 0 <= start < step or axis + 1 != place:
+    x, length = node.inputs[0], types.length_of(node.inputs[0], axis)
+    if x is None or x.constant or length is None or not 0 <= start < step or axis + 1 != place:
         return None
     return (x, axis, step, start, turned) if end > length - step + start else None
 
@@ -259,28 +244,27 @@ def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
     """Return (steps that move the elements of a vector, last first; the Concat that makes the vector)."""
     chain: list[Node] = []
     while node is not None and node.op in PICKS and len(node.outputs) == 1 and len(chain) < _MAX_CHAIN:
-        x = node.inputs[0]
-        fixed = all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
-        if x is None or not fixed or (chain and node.output.only_user is not chain[-1]):
+        if not _is_fixed(node) or (chain and node.output.only_user is not chain[-1]):
             return [], None
         chain.append(node)
-        node = x.producer
-    apart = node is None or node.op != "Concat" or node.output.only_user is not (chain[-1] if chain else None)
-    return chain, None if apart else node
+        node = producer(node.inputs[0])
+    return chain, own_producer(chain[-1].inputs[0], chain[-1], "Concat") if chain else None
+
+
+def _is_fixed(node: Node) -> bool:
+    """Whether only the first operand of a node is computed."""
+    return all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
 
 
 def _elements(m: Match, concat: Node) -> list[tuple[Value, int]]:
     """Return (part, index) for each element of a concatenated vector."""
-    parts = [v for v in concat.inputs if v is not None]
-    return [(v, i) for v in parts for i in range(_length(m, v))]
+    return [(v, i) for v in present(concat.inputs) for i in range(_length(m, v))]
 
 
 def _length(m: Match, v: Value) -> int:
-    dims = m.shape(v)
-    length = dims[0] if dims else None
-    m.require(isinstance(length, int) and length <= _MAX_PART, "a part of unknown length, or a long one")
-    assert isinstance(length, int)
-    return length
+    length = types.length_of(v, 0)
+    m.require(length in range(_MAX_PART + 1), "a part of unknown length, or a long one")
+    return length or 0
 
 
 @register

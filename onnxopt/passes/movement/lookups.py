@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.index_tensors import Count, counts, dim_of, is_size
 from onnxopt.graph import Value
 from onnxopt.graph.value import Dim
@@ -15,8 +16,6 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array, numpy_dtype
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-
-# Elementwise picks in order, equal to the tensor itself.
 
 _STAYS: Final = "what picks stays for others, and a Slice would be a node more"
 
@@ -33,9 +32,7 @@ def gather_of_one_axis(m: Match, x: Value, i: Value, axes: Array) -> Value:
 def gather_of_grid(m: Match, x: Value, first: Value) -> Value:
     """GatherND(x, (i, j) for each i and each j) = Unsqueeze(x), with axes in front, between and behind."""
     m.require(not m.gather.attr("batch_dims", 0), "a grid for each of a batch")
-    places, rank = m.shape(m.places.output), m.rank(first)
-    m.require(places is not None and None not in places, "a dim is unknown")
-    assert places is not None
+    places, rank = m.known(types.full_shape(m.places.output), "a dim is unknown"), m.rank(first)
     m.require(int(m.places.attr("axis")) % (rank or 1) == len(places) - 1, "no places are joined")
     m.require(places[-1] == len(m.places.inputs), "a part has several indices")
     lines = [counts(v) for v in m.places.inputs]
@@ -54,18 +51,17 @@ def elements_of_expanded(m: Match, x: Value, i: Value) -> Value:
 
     x is repeated along the axes of the positions, and i along the axes behind the gathered one.
     """
-    dims, own, given, wide = (m.shape(v) for v in (m.data.output, x, i, m.places.output))
-    m.require(all(s is not None and None not in s for s in (dims, own, given, wide)), "a dim is unknown")
-    assert dims is not None and own is not None and given is not None and wide is not None
+    shapes = own, dims, given, wide = [m.dims(v) for v in (x, m.data.output, i, m.places.output)]
+    m.require(all(s and None not in s for s in shapes), "a dim is unknown")
     rank = len(dims)
     m.require(len(own) == len(given) == len(wide) == rank, "an Expand adds axes")
-    axis = int(m.gather.attr("axis", 0)) % rank
+    axis, columns = int(m.gather.attr("axis", 0)) % rank, list(zip(*shapes))
     m.require(own[axis] == dims[axis] and given[axis] == wide[axis], "the axis is repeated")
-    batch = next((k for k in range(axis) if own[k] != dims[k] or given[k] != wide[k] or dims[k] != wide[k]), axis)
-    repeats = all(own[k] == 1 and given[k] == wide[k] for k in range(batch, axis))
+    batch = next((k for k in range(axis) if len(set(columns[k])) > 1), axis)
+    repeats = all(o == 1 and g == w for o, _, g, w in columns[batch:axis])
     m.require(repeats, "another axis is repeated than those of the places")
     rest = range(axis + 1, rank)
-    picked = rest and all(given[k] == 1 and own[k] == dims[k] == wide[k] for k in rest)
+    picked = rest and all(g == 1 and o == d == w for o, d, g, w in columns[axis + 1 :])
     m.require(picked, "a place for each element of what is picked")
     m.require(m.opset >= 12, "there is no GatherND of a batch before opset 12")
     if batch < axis:
@@ -89,13 +85,11 @@ def gather_of_rows(m: Match, x: Value, a: Value, b: Value, columns: Value) -> Va
     """Gather(Reshape(x, [-1]), i n + j for each i and each j) = Unsqueeze(x), x of rows of n."""
     rows, width = (a, b) if dim_of(a) is None else (b, a)
     tail = _row(m)
-    dims, places = m.shape(x), m.shape(m.index.output)
-    m.require(dims is not None and places is not None and None not in (*dims, *places), "a dim is unknown")
-    assert dims is not None and places is not None
+    dims, places = (m.known(types.full_shape(v), "a dim is unknown") for v in (x, m.index.output))
     m.require(len(dims) == 2 and dim_of(width) == dims[1], "not rows of this length")
     lines = [counts(rows), counts(columns)]
     for line, v in zip(lines, (rows, columns)):  # a sum repeats elements along an axis of size 1
-        alike = line is None or (m.shape(v) or ())[line.axis] == places[line.axis]
+        alike = line is None or m.dims(v)[line.axis] == places[line.axis]
         m.require(alike, "elements are picked again and again")
     # An excess element of a row is the first of the next, without an error; an excess row is an error.
     m.require(lines[1] is not None and places[lines[1].axis] == dims[1], "not whole rows")
@@ -123,9 +117,8 @@ def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, w
     tail = _row(m)
     index = m.index.output
     m.require(index.feeds_only(lambda u: u is m.gather or u.op == "Shape"), "Add output used elsewhere")
-    dims, found = m.shape(x), m.shape(mask)
-    m.require(dims and found and len(dims[:2]) == len(found) == 2 and dims[2:] in ((), (1,)), "no matrices")
-    assert dims is not None and found is not None
+    dims, found = m.dims(x), m.dims(mask)
+    m.require(len(dims[:2]) == len(found) == 2 and dims[2:] in ((), (1,)), "no matrices")
     # A column behind the last of x would be the first of the next row, without an error.
     m.require(isinstance(dims[1], int) and found[1] == dims[1], "rows of another length")
     m.require(width.shape in ((), (1,)) and width.item() == dims[1], "not rows of this length")
@@ -145,29 +138,34 @@ def _row(m: Match) -> list[int]:
     return [1] * (len(flat or ()) - 1)
 
 
+def _axis_of(m: Match, count: Count, last: int, places: Sequence[Dim]) -> int:
+    """Return the axis of `places`, behind axis `last`, along which the indices count."""
+    axis = count.axis + len(places)
+    if 0 <= axis < len(places) and places[axis] == 1:
+        axis = last + 1  # any axis of size 1 is possible: the first
+        m.require(axis < len(places) and places[axis] == 1, "axes in another order")
+    m.require(last < axis < len(places), "axes in another order")
+    return axis
+
+
+def _cut(m: Match, x: Value, end: Value | None, axis: int) -> Value:
+    """Return a Slice of x up to a computed end, for indices that nobody else reads."""
+    m.require(end is not None and is_size(end) and m.dtype(end) == TensorProto.INT64, "it may end elsewhere")
+    picks = m.gather.inputs[1]
+    m.require(picks is not None and picks.only_user is m.gather, _STAYS)
+    start, to, along = m.ints([0]), m.op.Reshape(end, m.ints([1])), m.ints([axis])
+    return m.op.Slice(x, start, to, along)
+
+
 def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[Dim]) -> Value:
     """Return x with axes of size 1 inserted where `places` has them between the axes counted by `lines`."""
-    dims = m.shape(x)
-    m.require(dims is not None and None not in dims, "a dim is unknown")
-    assert dims is not None
-    own: list[int] = []
+    dims, own = m.known(types.full_shape(x), "a dim is unknown"), list[int]()
     for line, size in zip(lines, dims):
-        m.require(line is not None and not line.start, "what does not count along an axis from the first place on")
-        assert line is not None
-        axis = line.axis + len(places)
-        if 0 <= axis < len(places) and places[axis] == 1:
-            axis = own[-1] + 1 if own else 0  # any axis of size 1 is possible: the first
-            m.require(axis < len(places) and places[axis] == 1, "axes in another order")
-        m.require((own[-1] if own else -1) < axis < len(places), "axes in another order")
-        end = line.end
-        if places[axis] != size:  # the count stops before the end of x: a Slice is needed
-            m.require(end is not None and is_size(end) and m.dtype(end) == TensorProto.INT64, "it may end elsewhere")
-            assert end is not None
-            picks = m.gather.inputs[1]
-            m.require(picks is not None and picks.only_user is m.gather, _STAYS)
-            to = m.op.Reshape(end, m.ints([1]))
-            start, along = m.ints([0]), m.ints([len(own)])
-            x = m.op.Slice(x, start, to, along)
+        counted = line if line is not None and not line.start else None
+        count = m.known(counted, "what does not count along an axis from the first place on")
+        axis = _axis_of(m, count, own[-1] if own else -1, places)
+        if places[axis] != size:  # the count stops before the end of x
+            x = _cut(m, x, count.end, len(own))
         own.append(axis)
     axes = [i for i in range(len(places)) if i not in own]
     m.require(all(places[i] == 1 for i in axes), "elements are picked again and again")
@@ -194,8 +192,6 @@ class GatherGrids(RewritePass):
     )
     rules = (gather_of_one_axis, gather_of_grid, elements_of_expanded, gather_of_rows, gather_of_found)
 
-
-# Lookups in constant tables, with the table in the form needed.
 
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
 # types supported by both operators; float16 is chosen for its size

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present, producer
 from onnxopt.operators import ARITHMETIC, UNARY, of_form
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, attribute_bytes
@@ -75,8 +75,7 @@ class _Packing:
         graph, shape, inputs = concat.graph, types.shape(concat.output), concat.inputs
         if graph is None or not shape or concat.has_references or not 2 <= len(inputs) <= _MAX_PACKED:
             return None
-        kinds = [v.producer.op if v is not None and v.producer is not None else "" for v in inputs]
-        if not any(a == b and a in _OPS for a, b in pairwise(kinds)):
+        if not any(a == b and a in _OPS for a, b in pairwise(map(_op, inputs))):
             return None
         axis = int(concat.attr("axis")) % len(shape)
         without: set[Value] = set()
@@ -98,7 +97,7 @@ class _Packing:
             while end < len(inputs) and _op(inputs[end]) == _op(inputs[start]):
                 end += 1
             while end - start > 1:
-                run = tuple(v for v in inputs[start:end] if v is not None)
+                run = tuple(present(inputs[start:end]))
                 if len(run) == end - start and without.isdisjoint(run) and self._packed(run):
                     self.runs[start] = run
                     break
@@ -112,18 +111,18 @@ class _Packing:
         bad.update(o for alike in self.packs.values() for o in alike.operands if isinstance(o, Value))
         bad.update(v for v, run in self._joined() if v is not None and run is None)
         bad &= self.owner.keys()
-        found: set[Value] = set()
-        for run in self.runs.values():
-            seen, todo = set(), [run]
-            while todo:
-                pack = todo.pop()
-                if pack not in seen:
-                    seen.add(pack)
-                    alike = self.packs.get(pack)
-                    todo += [o for o in alike.operands if isinstance(o, tuple)] if alike is not None else []
-            if any(not bad.isdisjoint(pack) for pack in seen):
-                found.update(run)
-        return found
+        return {v for run in self.runs.values() if not bad.isdisjoint(self._read_by(run)) for v in run}
+
+    def _read_by(self, run: Pack) -> set[Value]:
+        """Return the values in all packs from which a run is computed."""
+        seen = {run: None}
+        todo = [run]
+        while todo:
+            alike = self.packs.get(todo.pop())
+            new = [o for o in (alike.operands if alike is not None else ()) if isinstance(o, tuple) and o not in seen]
+            seen.update(dict.fromkeys(new))
+            todo += new
+        return {v for pack in seen for v in pack}
 
     def _joined(self) -> Iterator[tuple[Value | None, Pack | None]]:
         """Yield (present input, run or None) of the new Concat."""
@@ -166,68 +165,57 @@ class _Packing:
 
     def _split_of(self, values: Pack) -> Node | None:
         """Return the Split along the axis with these consecutive parts, or None."""
-        split, at = values[0].producer, values[0].index
-        if split is None or split.op != "Split" or split.has_references:
+        split, at = producer(values[0], "Split"), values[0].index
+        if split is None or split.has_references or int(split.attr("axis")) % self.rank != self.axis:
             return None
-        axis = int(split.attr("axis"))
-        if axis % self.rank != self.axis or split.outputs[at : at + len(values)] != [*values]:
-            return None
-        sizes = [(types.shape(v) or ())[self.axis : self.axis + 1] if v is not None else () for v in split.outputs]
-        return split if all(size and isinstance(size[0], int) for size in sizes) else None
+        known = all(types.length_of(v, self.axis) is not None for v in split.outputs)
+        return split if known and split.outputs[at : at + len(values)] == [*values] else None
 
     def _alike(self, values: Pack) -> _Alike | None:
-        nodes = [v.producer for v in values if v.producer is not None]
-        first = nodes[0] if nodes else None
-        if first is None or len(nodes) != len(values) or first.op not in _OPS:
+        """Return the equal operators that make the values, with the operands of a single one; None for others."""
+        nodes = [n for v in values if (n := v.producer) is not None and not n.has_references and len(n.outputs) == 1]
+        if len(nodes) < len(values) or nodes[0].op not in _OPS or len({(n.op, len(n.inputs)) for n in nodes}) > 1:
             return None
-        for node in nodes:
-            if node.op != first.op or len(node.inputs) != len(first.inputs):
-                return None
-            if node.has_references or len(node.outputs) != 1:
-                return None
-        if any(attribute_bytes(n.proto) != attribute_bytes(first.proto) for n in nodes):
+        if any(attribute_bytes(n.proto) != attribute_bytes(nodes[0].proto) for n in nodes):
             return None
         operands: list[Pack | Value | Array | None] = []
-        for i in range(len(first.inputs)):
-            column = [n.inputs[i] for n in nodes]
-            if all(v is None for v in column):
-                operands.append(None)
-                continue
-            given = tuple(v for v in column if v is not None)
+        for column in zip(*(n.inputs for n in nodes)):
+            given = tuple(present(column))
             operand = self._operand(given, values) if len(given) == len(column) else None
-            if operand is None:
+            if operand is None and given:
                 return None
-            if i and first.op in ("Clip", "Pow") and not isinstance(operand, Value):
-                return None  # bounds are scalars, and a power is fastest with a scalar exponent
             operands.append(operand)
-        if not any(isinstance(o, tuple) for o in operands):
+        # bounds are scalars, and a power is fastest with a scalar exponent
+        scalars = operands[1:] if nodes[0].op in ("Clip", "Pow") else []
+        if not all(o is None or isinstance(o, Value) for o in scalars):
             return None
-        return _Alike(tuple(nodes), operands)
+        return _Alike(tuple(nodes), operands) if any(isinstance(o, tuple) for o in operands) else None
 
     def _operand(self, column: Pack, values: Pack) -> Pack | Value | Array | None:
-        shapes = [types.shape(v) or () for v in values]
+        """Return the operand on the whole in place of those on the parts; None if there is none."""
+        shapes = [types.dims_of(v) for v in values]
+        if len(set(column)) == 1 or all(v.constant for v in column):
+            return self._constant(column, shapes)
+        given = [types.dims_of(v) for v in column]
+        aligned = all(len(g) == self.rank and g[self.axis] == s[self.axis] for g, s in zip(given, shapes))
+        return column if aligned and self._packed(column) else None
+
+    def _constant(self, column: Pack, shapes: list[Shape]) -> Value | Array | None:
+        """Return one value beside all parts, or constants side by side; None if slower, or impossible."""
         sizes = [d for s in shapes for d in s[self.axis : self.axis + 1] if isinstance(d, int)]
         whole = (*shapes[0][: self.axis], sum(sizes), *shapes[0][self.axis + 1 :])
-        back = self.rank - self.axis
-        same = all(v is column[0] for v in column)
-        if same or all(v.constant for v in column):
-            dims = types.shape(column[0])
-            if dims is None or len(dims) > self.rank:
-                return None
-            if same and (len(dims) < back or dims[-back] == 1):
-                return column[0] if self._fast(dims, whole, column, shapes) else None
-            if not all(v.is_stored for v in column):
-                return None
-            arrays = [v.array for v in column]
-            joined = side_by_side(arrays, back, sizes)
-            if joined is None or joined.ndim > self.rank or not self._fast(joined.shape, whole, column, shapes):
-                return None
-            return column[0] if joined is arrays[0] else joined
-        for v, shape in zip(column, shapes):
-            given = types.shape(v)
-            if given is None or len(given) != self.rank or given[self.axis] != shape[self.axis]:
-                return None
-        return column if self._packed(column) else None
+        dims, back = types.shape(column[0]), self.rank - self.axis
+        if dims is None or len(dims) > self.rank:
+            return None
+        if len(set(column)) == 1 and (len(dims) < back or dims[-back] == 1):
+            return column[0] if self._fast(dims, whole, column, shapes) else None
+        if not all(v.is_stored for v in column):
+            return None
+        arrays = [v.array for v in column]
+        joined = side_by_side(arrays, back, sizes)
+        if joined is None or joined.ndim > self.rank or not self._fast(joined.shape, whole, column, shapes):
+            return None
+        return column[0] if joined is arrays[0] else joined
 
     def _fast(self, dims: Sequence[object], whole: Shape, column: Pack, shapes: Sequence[Shape]) -> bool:
         """Whether broadcasting an operand takes steps at least as long as for the parts, or few elements."""
@@ -240,17 +228,10 @@ class _Packing:
         made = self._cut_anew()
         for pack, alike in self.packs.items():
             first = alike.nodes[0]
-            inputs: list[Value | None] = []
-            for operand in alike.operands:
-                if isinstance(operand, tuple):
-                    inputs.append(made[operand])
-                elif operand is None or isinstance(operand, Value):
-                    inputs.append(operand)
-                else:
-                    inputs.append(graph.constant(operand, f"{first.output.name}_joined", concat))
+            inputs = [self._input(o, made, first) for o in alike.operands]
             made[pack] = insert_new(graph, first.copy(inputs, []), first.output, concat)
         joined = [made[run] if run is not None else v for v, run in self._joined()]
-        last = joined[0].producer if joined[0] is not None else None
+        last = producer(joined[0])
         if len(joined) > 1 or last is None:
             last = graph.insert(concat.copy(joined, [None]), concat)
         graph.take_over(concat.output, last)
@@ -260,6 +241,13 @@ class _Packing:
                 graph.remove(node)
         for split in dict.fromkeys(self.parts.values()):
             graph.remove(split)
+
+    def _input(self, operand: Pack | Value | Array | None, made: dict[Pack, Value], first: Node) -> Value | None:
+        if isinstance(operand, tuple):
+            return made[operand]
+        if operand is None or isinstance(operand, Value):
+            return operand
+        return self.graph.constant(operand, f"{first.output.name}_joined", self.concat)
 
     def _cut_anew(self) -> dict[Pack, Value]:
         """Return the packs of parts, made by new Splits, or the whole value."""
@@ -292,7 +280,7 @@ class _Packing:
 
 
 def _op(value: Value | None) -> str:
-    node = value.producer if value is not None else None
+    node = producer(value)
     return node.op if node is not None else ""
 
 

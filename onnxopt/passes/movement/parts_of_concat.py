@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.index_tensors import WHOLE, Box, box_of
-from onnxopt.analysis.shapes.sizes import LARGEST, cuts
-from onnxopt.graph import Graph, Value
+from onnxopt.analysis.shapes.sizes import LARGEST
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present, producer, sole_reader
 from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.canvas import Canvas, padding_of
 from onnxopt.rewriting.parts import insert_new, of_axes
-from onnxopt.rewriting.rule import operands
-
-# Parts cut out of a Concat at its joints: the joined values themselves.
+from onnxopt.rewriting.rule import constant_cuts
 
 Part = tuple[Value, int, int]  # (value, first input of the Concat, end input)
+_Range = tuple[Value, int, int | None]  # (value, start, end), at the end of the axis None
+_SCATTERS: Final = ("ScatterElements", "ScatterND")
+_RULE: Final = "assigned"
 
 
 @register
@@ -40,44 +42,46 @@ class PartsOfConcat(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         asked = [n for op in CUTTING for n in graph.by_op.get(op, ())]
         for node in asked:
-            if node.graph is not graph:
-                continue
-            x = node.input(0)
-            concat = x.producer if x is not None else None
-            if x is None or concat is None or concat.op != "Concat" or concat.graph is not graph:
-                continue
-            if node.has_references or concat.has_references:
+            concat = _cut_concat(node, graph)
+            if concat is None:
                 continue
             parts = _parts(node, concat)
             if parts is None:
                 ctx.decline("taken", "cut elsewhere than it was joined, or of unknown lengths", repr(node))
-                continue
-            if not parts:
-                continue  # all parts are unread
-            goes = x.only_user is node
-            made = sum(v.is_output or end - start > 1 for v, start, end in parts)
-            if goes + 1 - made < 1 and node.op != "Gather":
+            elif parts and not _saves(node, concat, parts):
                 ctx.decline("taken", "it would not leave fewer nodes", repr(node))
-            elif ctx.spend("taken", at=node):
+            elif parts and ctx.spend("taken", at=node):
                 asked += [u for v, _, _ in parts for u in v.users if u.op in CUTTING]
                 _take(graph, node, concat, parts)
-                last = x.only_user if concat.graph is graph else None
-                if last is not None and last.op in CUTTING:
+                last = sole_reader(concat.output, *CUTTING) if concat.graph is graph else None
+                if last is not None:
                     asked.append(last)  # the Concat is removed with it
 
 
+def _cut_concat(node: Node, graph: Graph) -> Node | None:
+    """Return the Concat whose result the node cuts, if both are in the graph; else None."""
+    concat = producer(node.input(0), "Concat")
+    if concat is None or node.graph is not graph or concat.graph is not graph:
+        return None
+    return None if node.has_references or concat.has_references else concat
+
+
+def _saves(node: Node, concat: Node, parts: list[Part]) -> bool:
+    """Whether the parts need fewer nodes, or a Squeeze in place of a Gather."""
+    made = sum(v.is_output or end - start > 1 for v, start, end in parts)
+    return node.op == "Gather" or made <= (concat.output.only_user is node)
+
+
 def _parts(node: Node, concat: Node) -> list[Part] | None:
+    """Return the read parts as joined inputs; None if a part does not begin or end at a joint, or lengths are
+    unknown."""
     dims = types.shape(concat.output)
     if not dims:
         return None
     axis = int(concat.attr("axis")) % len(dims)
-    joined = [(types.shape(v) or ())[axis : axis + 1] if v is not None else () for v in concat.inputs]
-    lengths = [s[0] if s and isinstance(s[0], int) and s[0] >= 0 else None for s in joined]
+    lengths = [types.length_of(v, axis) for v in concat.inputs]
     front, back = _sums(lengths), _sums(lengths[::-1])[::-1]
-    if node.op == "Split":
-        ranges = _of_split(node, axis, len(dims))
-    else:
-        ranges = _of_slice(node, axis, dims) if node.op == "Slice" else _of_gather(node, axis, len(dims))
+    ranges = _RANGES[node.op](node, axis, dims)
     if ranges is None:
         return None
     found: list[Part] = []
@@ -85,9 +89,9 @@ def _parts(node: Node, concat: Node) -> list[Part] | None:
         if not v.is_used:
             continue
         # Of equal joints, those that exclude empty inputs.
-        first = max(_places(front, back, start), default=None)
-        last = len(joined) if end is None else min(_places(front, back, end), default=None)
-        if first is None or last is None or first >= last:
+        first = max(_places(front, back, start), default=len(lengths))
+        last = len(lengths) if end is None else min(_places(front, back, end), default=0)
+        if first >= last:
             return None
         found.append((v, first, last))
     return found
@@ -107,44 +111,38 @@ def _places(front: Sequence[int | None], back: Sequence[int | None], place: int)
     return [i for i, (p, q) in enumerate(zip(front, back)) if (p == place if place >= 0 else q == -place)]
 
 
-def _of_split(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | None]] | None:
-    """Return (part, start, end) of a Split along the axis; an end of None is the end of the axis."""
-    if int(node.attr("axis") or 0) % rank != axis:
+def _of_split(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
+    """Return the parts of a Split along the axis."""
+    sizes = [types.length_of(v, axis) for v in node.outputs]
+    if int(node.attr("axis") or 0) % len(dims) != axis or None in sizes:
         return None
-    found: list[tuple[Value, int, int | None]] = []
-    at = 0
-    for i, v in enumerate(node.outputs):
-        size = (types.shape(v) or ())[axis : axis + 1] if v is not None else ()
-        if v is None or not size or not isinstance(size[0], int) or size[0] < 0:
-            return None
-        found.append((v, at, at + size[0] if i + 1 < len(node.outputs) else None))
-        at += size[0]
-    return found
+    ends = [*accumulate(size or 0 for size in sizes)]
+    return [*zip(present(node.outputs), [0, *ends], [*ends[:-1], None])]
 
 
-def _of_slice(node: Node, axis: int, dims: Sequence[object]) -> list[tuple[Value, int, int | None]] | None:
-    given = [*operands(node), None, None, None, None][1:5]
-    if any(v is not None and not v.constant for v in given):
-        return None
-    starts, ends, axes, steps = ([] if v is None else [int(i) for i in v.array.reshape(-1)] for v in given)
-    found = cuts(starts, ends, axes or None, steps or None, len(dims)) or []
-    if len(found) != 1 or found[0][0] != axis or found[0][3] != 1:
+def _of_slice(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
+    """Return the part of a Slice along the axis alone, element by element."""
+    found, size = constant_cuts(node, len(dims)), dims[axis]
+    if [(place, step) for place, _, _, step in found] != [(axis, 1)]:
         return None
     _, start, end, _ = found[0]
-    size = dims[axis]
     if isinstance(size, int):
         start, end, _ = slice(start, end).indices(size)
         return [(node.output, start, None if end == size else end)]
     return [(node.output, start, None if end in LARGEST else end)]
 
 
-def _of_gather(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | None]] | None:
-    """Return the range of a single index along the axis; the result lacks the axis."""
+def _of_gather(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
+    """Return the part of a single index along the axis; the result lacks the axis."""
     index = node.inputs[1]
-    if int(node.attr("axis") or 0) % rank != axis or index is None or not index.constant or index.constant_type()[1]:
+    is_one = index is not None and index.constant and not index.constant_type()[1]
+    if index is None or not is_one or int(node.attr("axis") or 0) % len(dims) != axis:
         return None
     place = int(index.array)
     return [(node.output, place, place + 1 or None)]
+
+
+_RANGES: Final = {"Split": _of_split, "Slice": _of_slice, "Gather": _of_gather}
 
 
 def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
@@ -163,12 +161,6 @@ def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
     graph.remove(node)
     if not concat.output.is_used:
         graph.remove(concat)
-
-
-# Assignments to parts of a tensor, x[:, a:b] = u, expressed by concatenation.
-
-_SCATTERS: Final = ("ScatterElements", "ScatterND")
-_RULE: Final = "assigned"
 
 
 @register
@@ -192,38 +184,54 @@ class SliceAssignments(GraphPass):
         found: dict[Value, Canvas] = {}  # by results of scatters
         now: dict[Value, Value] = {}  # replacements of values
         for node in [n for n in graph if n.op in _SCATTERS]:
-            box = box_of(node)
-            axes = [k for k, span in enumerate(box.spans) if span != WHOLE] if box is not None else []
-            padding = padding_of(node, box.spans) if box is not None and len(axes) > 1 else None
-            reason = ""
-            if box is None:
-                reason = "its indices are no box, or may reach beyond the data"
-            elif not axes:
-                if ctx.spend(_RULE, at=node):
-                    _assign_all(graph, node, box.missing, now)
-            elif padding is not None:
-                if ctx.spend(_RULE, at=node):
-                    _pad(graph, node, box.missing, *padding)
-            elif len(axes) > 1:
-                reason = "less than the data along several axes"
-            elif not _paint(graph, node, axes[0], box, found, now):
-                reason = "where the parts begin is unknown, or there are many"
+            reason = _assign(graph, node, found, now, ctx)
             if reason:
                 ctx.decline(_RULE, reason, repr(node))
-        saved = 0
-        rest: list[Canvas] = []
-        for canvas in dict.fromkeys(found.values()):
-            if canvas.cost() > 0:
-                rest.append(canvas)
-            elif ctx.spend(_RULE, at=canvas.scatters[-1]):
-                saved += len(canvas.gone) - canvas.made
-                canvas.carry_out()
-        for canvas in rest:  # of many rows assigned one by one the first is cut off
-            if len(canvas.scatters) < 2 or canvas.cost() > min(1, saved):
-                ctx.decline(_RULE, "it would leave more nodes", repr(canvas.scatters[0]))
-            elif ctx.spend(_RULE, at=canvas.scatters[-1]):
-                saved += len(canvas.gone) - canvas.made
-                canvas.carry_out()
+        _carry_out(list(dict.fromkeys(found.values())), ctx)
+
+
+def _assign(graph: Graph, node: Node, found: dict[Value, Canvas], now: dict[Value, Value], ctx: PassContext) -> str:
+    """Replace a scatter of the whole data, or into constant data; add others to a canvas. Returns a reason, or none."""
+    box = box_of(node)
+    if box is None:
+        return "its indices are no box, or may reach beyond the data"
+    axes = [k for k, span in enumerate(box.spans) if span != WHOLE]
+    padding = padding_of(node, box.spans) if len(axes) > 1 else None
+    if not axes:
+        if ctx.spend(_RULE, at=node):
+            _assign_all(graph, node, box.missing, now)
+    elif padding is not None:
+        if ctx.spend(_RULE, at=node):
+            _pad(graph, node, box.missing, *padding)
+    elif len(axes) > 1:
+        return "less than the data along several axes"
+    elif not _paint(graph, node, axes[0], box, found, now):
+        return "where the parts begin is unknown, or there are many"
+    return ""
+
+
+def _carry_out(canvases: list[Canvas], ctx: PassContext) -> None:
+    """Carry out canvases that leave no more nodes; then, as far as nodes were saved, those that leave one more."""
+    saved, rest = 0, list[Canvas]()
+    for canvas in canvases:
+        if canvas.cost() > 0:
+            rest.append(canvas)
+        else:
+            saved += _spend(canvas, ctx)
+    for canvas in rest:  # of many rows assigned one by one the first is cut off
+        if len(canvas.scatters) < 2 or canvas.cost() > min(1, saved):
+            ctx.decline(_RULE, "it would leave more nodes", repr(canvas.scatters[0]))
+        else:
+            saved += _spend(canvas, ctx)
+
+
+def _spend(canvas: Canvas, ctx: PassContext) -> int:
+    """Carry out a canvas, if the pass has fuel. Returns the number of nodes saved."""
+    if not ctx.spend(_RULE, at=canvas.scatters[-1]):
+        return 0
+    saved = len(canvas.gone) - canvas.made
+    canvas.carry_out()
+    return saved
 
 
 def _paint(

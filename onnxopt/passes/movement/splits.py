@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -9,22 +10,21 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED, is_refused
-from onnxopt.analysis.shapes.sizes import cuts, is_behind, order_of
+from onnxopt.analysis.shapes.sizes import is_behind, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.parts import insert_new, insert_split
-from onnxopt.rewriting.rule import FORMS, listed_axes, operands
-
-# Slices and columns that partition a tensor along an axis become a Split; a Split with a single used part, a Slice.
+from onnxopt.rewriting.rule import FORMS, constant_cuts, listed_axes
 
 Range = tuple[int, int]
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
 _CUTS: Final = ("Slice", "Gather", _EXTRACTOR)
+_MAX_STACKED: Final = 100  # parts
 
 
 @register
@@ -45,19 +45,7 @@ class SlicesToSplit(GraphPass):
     )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
-        for node in [n for op in _CUTS for n in graph.by_op.get(op, ())]:
-            found = _cut(node) if node.op == "Slice" else _picked(node)
-            if found is not None:
-                source, axis, bounds = found
-                groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
-        position = {node: i for i, node in enumerate(graph)} if groups else {}
-        for (source, axis), parts in groups.items():
-            if not _covers(sorted(parts), _size(source, axis)):
-                continue
-            first = min((n for group in parts.values() for n in group), key=position.__getitem__)
-            if ctx.spend("split", at=first):
-                _split(graph, axis, {bounds: parts[bounds] for bounds in sorted(parts)}, first)
+        _join_cuts(graph, ctx)
         for node in list(graph.by_op.get("Split", ())):
             again = _split_again(node) if node.graph is graph else None
             if again is not None and ctx.spend("split_of_split", at=node):
@@ -73,29 +61,49 @@ class SlicesToSplit(GraphPass):
                 _slice(graph, node, *found)
 
 
-def _size(source: Value, axis: int) -> int | None:
-    dims = types.shape(source)
-    size = dims[axis] if dims is not None and axis < len(dims) else None
-    # In code that never runs, an axis may be missing, or a size negative.
-    return size if isinstance(size, int) and size >= 0 else None
+def _join_cuts(graph: Graph, ctx: PassContext) -> None:
+    """Replace Slices and picks that partition a value along an axis by a Split."""
+    groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
+    for node in [n for op in _CUTS for n in graph.by_op.get(op, ())]:
+        found = _cut(node) if node.op == "Slice" else _picked(node)
+        if found is not None:
+            source, axis, bounds = found
+            groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
+    position = {node: i for i, node in enumerate(graph)} if groups else {}
+    for (source, axis), parts in groups.items():
+        if not _covers(sorted(parts), types.length_of(source, axis)):
+            continue
+        first = min((n for group in parts.values() for n in group), key=position.__getitem__)
+        if ctx.spend("split", at=first):
+            _split(graph, axis, {bounds: parts[bounds] for bounds in sorted(parts)}, first)
+
+
+def _axis(node: Node, rank: int) -> int:
+    return int(node.attr("axis") or 0) % rank
+
+
+def _lengths(values: Sequence[Value | None], axis: int) -> list[int] | None:
+    """Return the lengths of all values along an axis; None if one is unknown."""
+    found = [types.length_of(v, axis) for v in values]
+    known = [n for n in found if n is not None]
+    return known if len(known) == len(found) else None
+
+
+def _is_cut_here(node: Node, source: Value) -> bool:
+    return not source.constant and source.graph is node.graph and node.output.is_used
 
 
 def _cut(node: Node) -> tuple[Value, int, Range] | None:
     """Return (source, axis, (start, end)) of a Slice, or None."""
-    source = node.inputs[0]
-    parameters = [*operands(node), None, None, None][1:5]
-    dims = types.shape(source) if source is not None else None
-    if source is None or source.constant or source.graph is not node.graph or not dims or not node.output.is_used:
+    source, dims = node.inputs[0], types.dims_of(node.inputs[0])
+    if source is None or not dims or not _is_cut_here(node, source):
         return None
-    if any(v is not None and (not v.constant or v.array.size > len(dims)) for v in parameters):
-        return None
-    starts, ends, axes, steps = ([] if v is None else v.array.reshape(-1).tolist() for v in parameters)
-    found = cuts(starts, ends, axes or None, steps or None, len(dims)) or []
+    found = constant_cuts(node, len(dims))
     found = [c for c in found if c[1] or c[3] != 1 or not is_behind(c[2], c[0], dims)]  # other cuts take the whole axis
     if len(found) != 1 or found[0][3] != 1:
         return None
     axis, start, end, _ = found[0]
-    size = _size(source, axis)
+    size = types.length_of(source, axis)
     if size is None:
         return None
     begin, stop, _ = slice(start, end).indices(size)
@@ -104,16 +112,16 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
 
 def _picked(node: Node) -> tuple[Value, int, Range] | None:
     """Return (source, axis, (start, end)) of consecutive listed indices, except of shape vectors; else None."""
-    source, given = node.inputs[0], node.inputs[1]
-    if source is None or source.constant or given is None or not given.constant or node.has_references:
+    source, given = node.inputs[0], array_of(node.inputs[1])
+    if source is None or given is None or node.has_references or not _is_cut_here(node, source):
         return None
     extracts = node.op == _EXTRACTOR
-    rank, indices = types.rank(source), given.array.reshape(-1)
-    if rank is None or rank < 2 or (given.array.ndim != 1 and not extracts) or not node.output.is_used:
+    rank, indices = len(types.dims_of(source)), given.reshape(-1)
+    if rank < 2 or (given.ndim != 1 and not extracts):
         return None
-    axis = rank - 1 if extracts else int(node.attr("axis")) % rank
-    size = _size(source, axis)
-    if size is None or not indices.size or source.graph is not node.graph:
+    axis = rank - 1 if extracts else _axis(node, rank)
+    size = types.length_of(source, axis)
+    if size is None or not indices.size:
         return None
     begin, stop = int(indices[0]), int(indices[-1]) + 1
     one_by_one = begin >= 0 and stop <= size and indices.tolist() == list(range(begin, stop))
@@ -122,42 +130,34 @@ def _picked(node: Node) -> tuple[Value, int, Range] | None:
 
 def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     """Return (part, axis, (start, end)) of a Split with a single used part, else None."""
-    read = [v for v in node.outputs if v is not None and v.is_used]
-    source = node.inputs[0]
-    if len(node.outputs) < 2 or len(read) != 1 or source is None or node.has_references:
+    read, source = [v for v in present(node.outputs) if v.is_used], node.inputs[0]
+    rank = len(types.dims_of(source))
+    if len(node.outputs) < 2 or len(read) != 1 or not rank or node.has_references:
         return None
-    rank, part = types.rank(source), read[0]
-    axis = int(node.attr("axis") or 0) % rank if rank else 0
-    sizes = [None if v is None else _size(v, axis) for v in node.outputs[: part.index + 1]]
-    known = [s for s in sizes if s is not None]
-    whole = _size(source, axis)
-    if not rank or len(known) < len(sizes) or (whole is not None and sum(known) > whole):
+    part, axis = read[0], _axis(node, rank)
+    sizes, whole = _lengths(node.outputs[: part.index + 1], axis), types.length_of(source, axis)
+    if sizes is None or (whole is not None and sum(sizes) > whole):
         return None  # no runtime accepts such lengths
-    return part, axis, (sum(known[:-1]), sum(known))
+    return part, axis, (sum(sizes[:-1]), sum(sizes))
 
 
 def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     """Return (outer Split, axis, lengths, parts) if `node` alone splits a part of the outer Split; else None."""
-    part = node.inputs[0]
-    outer = part.producer if part is not None else None
-    if part is None or outer is None or outer.op != "Split" or outer.graph is not node.graph:
+    part, outer = node.inputs[0], producer(node.inputs[0], "Split")
+    if part is None or outer is None or outer.graph is not node.graph or part.only_user is not node:
         return None
-    rank = types.rank(part)
-    if part.only_user is not node or node.has_references or outer.has_references or not rank:
+    rank = len(types.dims_of(part))
+    if not rank or node.has_references or outer.has_references or _axis(outer, rank) != _axis(node, rank):
         return None
-    axis = int(node.attr("axis") or 0) % rank
+    axis, whole = _axis(node, rank), outer.inputs[0]
     parts = [w for v in outer.outputs for w in (node.outputs if v is part else [v])]
-    sizes = [_size(v, axis) if v is not None else None for v in parts]
-    known = [n for n in sizes if n is not None]
-    if int(outer.attr("axis") or 0) % rank != axis or len(known) < len(sizes):
-        return None
-    own, whole = [_size(v, axis) for v in node.outputs if v is not None], outer.inputs[0]
+    own, sizes = _lengths(present(node.outputs), axis), _lengths(parts, axis)
     # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
-    if _size(part, axis) != sum(n or 0 for n in own) or whole is None:
+    if own is None or sizes is None or types.length_of(part, axis) != sum(own):
         return None
-    if (size := _size(whole, axis)) is not None and size != sum(known):
+    if whole is None or types.length_of(whole, axis) not in (None, sum(sizes)):
         return None
-    return outer, axis, known, [v for v in parts if v is not None]
+    return outer, axis, sizes, present(parts)
 
 
 def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: list[int], parts: list[Value]) -> None:
@@ -201,11 +201,6 @@ def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node)
             graph.remove(node)
 
 
-# Stacks along a separate axis, taken apart by a Split of this and the next axis, merged.
-
-_MAX_STACKED: Final = 100  # parts
-
-
 class _Stack(NamedTuple):
     """A Reshape to `dims`, perhaps transposed, and the reader of each index of an axis."""
 
@@ -238,7 +233,7 @@ class StacksToSplit(GraphPass):
                 continue
             source, p = reshape.inputs[0], stack.perm[stack.axis]
             n, m = [*stack.dims, None][p : p + 2]
-            given = types.shape(source) if source is not None else None
+            given = types.shape_of(source)
             if not isinstance(n, int) or not isinstance(m, int) or given is None:
                 ctx.decline("taken_apart", "no axis of known length follows in the Reshape", repr(reshape))
                 continue
@@ -253,8 +248,8 @@ def _stack(reshape: Node) -> _Stack | None:
     value, dims = reshape.output, types.shape(reshape.output)
     if dims is None or reshape.has_references:
         return None
-    transpose, perm = value.only_user, list(range(len(dims)))
-    if transpose is not None and transpose.op == "Transpose" and transpose.graph is reshape.graph:
+    transpose, perm = sole_reader(value, "Transpose"), list(range(len(dims)))
+    if transpose is not None and transpose.graph is reshape.graph:
         perm = list(order_of(transpose, len(dims)))
         value = transpose.output
         if transpose.has_references or sorted(perm) != list(range(len(dims))):
@@ -269,29 +264,34 @@ def _stack(reshape: Node) -> _Stack | None:
 
 def _parts(value: Value) -> tuple[int, dict[int, Node]] | None:
     """Return (axis, {index: reader}) of a Split into parts of one element, each with a Squeeze; else None."""
-    split, rank = value.only_user, types.rank(value)
-    if split is None or split.op != "Split" or split.graph is not value.graph or split.has_references or not rank:
+    split, rank = sole_reader(value, "Split"), types.rank(value)
+    if split is None or split.graph is not value.graph or split.has_references or not rank:
         return None
-    axis = int(split.attr("axis") or 0) % rank
-    taken: dict[int, Node] = {}
+    axis, taken = _axis(split, rank), dict[int, Node]()
     for i, part in enumerate(split.outputs):
-        shape = types.shape(part) if part is not None else None
-        if part is None or shape is None or shape[axis] != 1 or part.is_output:
+        if part is None or types.length_of(part, axis) != 1 or part.is_output:
             return None
         if part.is_used:
-            reader = part.only_user
-            if reader is None or reader.graph is not split.graph:
-                return None
-            if not (_drops(reader, axis, rank) or _reshapes(reader, part)):
+            reader = _unstacks(part, axis, rank)
+            if reader is None:
                 return None
             taken[i] = reader
     return (axis, taken) if any(n.op == "Squeeze" for n in taken.values()) else None
 
 
+def _unstacks(part: Value, axis: int, rank: int) -> Node | None:
+    """Return the only reader of a part if it drops the axis, or does not depend on it; else None."""
+    reader = part.only_user
+    if reader is None or reader.graph is not part.graph:
+        return None
+    return reader if _drops(reader, axis, rank) or _reshapes(reader, part) else None
+
+
 def _reshapes(user: Node, part: Value) -> bool:
     """Whether a Reshape of the part copies no dim, so that its axes do not matter."""
-    target = user.inputs[1] if user.op == "Reshape" and user.inputs[0] is part and not user.has_references else None
-    return target is not None and target.constant and bool((target.array != 0).all())
+    is_reader = user.op == "Reshape" and user.inputs[0] is part and not user.has_references
+    target = array_of(user.inputs[1]) if is_reader else None
+    return target is not None and bool((target != 0).all())
 
 
 def _drops(user: Node, axis: int, rank: int) -> bool:
@@ -301,23 +301,26 @@ def _drops(user: Node, axis: int, rank: int) -> bool:
 
 def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
     """Return (axis, {index: Gather}) of Gathers of single indices along an axis; else None."""
-    shape = types.shape(value)
     axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
-    if shape is None or len(axes) != 1 or value.is_output or len(value.users) > _MAX_STACKED:
+    if len(axes) != 1 or value.is_output or len(value.users) > _MAX_STACKED:
         return None
     axis = axes.pop()
-    size = shape[axis]
-    taken: dict[int, Node] = {}
+    size, taken = types.length_of(value, axis) or 0, dict[int, Node]()
     for user in value.users:
-        index = user.inputs[1] if user.op == "Gather" and user.inputs[0] is value else None
-        if index is None or not index.constant or index.array.ndim or user.graph is not value.graph:
-            return None
-        place = int(index.array)
-        if user.has_references or not isinstance(size, int) or not -size <= place < size <= _MAX_STACKED:
+        place = _picked_index(user, value)
+        if place is None or not -size <= place < size <= _MAX_STACKED:
             return None
         if taken.setdefault(place % size, user) is not user:
             return None  # an equal Gather kept apart as output
     return axis, taken
+
+
+def _picked_index(user: Node, value: Value) -> int | None:
+    """Return the constant index of a Gather of a single element of `value` in its scope, else None."""
+    index = array_of(user.inputs[1]) if user.op == "Gather" and user.inputs[0] is value else None
+    if index is None or index.ndim or user.graph is not value.graph or user.has_references:
+        return None
+    return int(index)
 
 
 def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) -> None:
@@ -331,8 +334,8 @@ def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) ->
         proto = make_node("Transpose", "", stack.transpose.name, {"perm": order})
         x = insert_new(graph, Node(proto, [x], []), like, place)
     readers = [*stack.taken.values()]
-    old = [n.inputs[0].producer for n in readers if n.inputs[0] is not None and n.inputs[0].producer is not None]
-    parts = [_unread(graph, like) for _ in sizes]
+    old = [producer(n.inputs[0]) for n in readers]
+    parts = [Value(graph.model.names.fresh(like.name, "_other"), graph) for _ in sizes]
     for i, reader in stack.taken.items():
         if reader.op == "Reshape":
             parts[i].dtype = types.dtype(like)
@@ -344,7 +347,3 @@ def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) ->
     for node in dict.fromkeys([*gone, *old, stack.transpose, stack.reshape]):
         if node is not None:
             graph.remove(node)
-
-
-def _unread(graph: Graph, like: Value) -> Value:
-    return Value(graph.model.names.fresh(like.name, "_other"), graph)

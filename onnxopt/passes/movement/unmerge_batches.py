@@ -13,7 +13,7 @@ from typing import Final
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, own_producer, present, producer, sole_reader
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Apart, Passing
@@ -50,22 +50,24 @@ class UnmergeBatches(GraphPass):
         ways = _ways(graph)
         if not ways:
             return
-        plans: list[_Plan] = []
-        for found in regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0]):
-            first, *others = ways[found.kind]
-            passing = [found.passing, *({} for _ in others)]
-            all_ways = [_Plan(graph, found, w, p, self.normalizations) for w, p in zip((first, *others), passing)]
-            best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
-            if best is not None and best.is_possible and best.saved > 0:
-                plans.append(best)
-            elif best is not None:
-                why = "it would not leave fewer nodes" if best.is_possible else _SAID
-                ctx.decline("unmerged", why, repr(best.nodes[0]))
+        found = regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0])
+        plans = [plan for region in found if (plan := self._best(graph, region, ways[region.kind], ctx)) is not None]
         for plan in _without_odd(plans, ctx):
             # Neighbouring regions may have changed.
             now = _Plan(graph, plan.region, plan.view, plan.passing, self.normalizations)
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
                 now.carry_out()
+
+    def _best(self, graph: Graph, region: Region[Shape], ways: list[Apart], ctx: PassContext) -> _Plan | None:
+        """Return the plan that saves most nodes, of all splits of the first axis; None if none saves any."""
+        passing = [region.passing, *({} for _ in ways[1:])]
+        plans = [_Plan(graph, region, w, p, self.normalizations) for w, p in zip(ways, passing)]
+        best = max((p for p in plans if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
+        if best is None or (best.is_possible and best.saved > 0):
+            return best
+        why = "it would not leave fewer nodes" if best.is_possible else _SAID
+        ctx.decline("unmerged", why, repr(best.nodes[0]))
+        return None
 
 
 def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
@@ -85,27 +87,17 @@ def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
 
 def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Shape | None:
     """Return the first dim of a node's result as a tuple, or None if `ways` has no split of the dim."""
-    dims = types.shape(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
-    return dims[:1] if dims is not None and len(dims) > 1 and dims[:1] in ways else None
+    dims = types.dims_of(node.outputs[0]) if node.outputs else ()
+    return dims[:1] if len(dims) > 1 and dims[:1] in ways else None
 
 
 def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
     """Return the splits of a first dim found in Reshapes of leading axes."""
     ways: dict[Shape, list[Apart]] = {}
     for node in graph.by_op.get("Reshape", ()):
-        x = node.inputs[0]
-        dims, made = (types.shape(x) if x is not None else None), types.shape(node.output)
-        if dims is None or made is None or len(dims) == len(made):
-            continue
-        few, many = sorted((dims, made), key=len)
+        few, many = sorted((types.dims_of(node.inputs[0]), types.dims_of(node.output)), key=len)
         lead = many[: len(many) - len(few) + 1]
-        if (
-            len(few) < 2
-            or len(lead) > _MAX_SPLITS
-            or few[0] in (0, 1, None)
-            or None in lead
-            or many[len(lead) :] != few[1:]
-        ):
+        if not _is_split(few, many, lead):
             continue
         known = ways.get(few[:1], [])
         if lead not in [w.lead for w in known] and len(known) < _MAX_SPLITS and product(lead) == product(few[:1]):
@@ -113,7 +105,11 @@ def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
     return ways
 
 
-# -- a region ------------------------------------------------------------------------------------------------------
+def _is_split(few: Shape, many: Shape, lead: Shape) -> bool:
+    """Whether `many` has the axes `lead` in place of the first axis of `few`."""
+    if not 1 < len(few) < len(many) or len(lead) > _MAX_SPLITS:
+        return False
+    return few[0] not in (0, 1, None) and None not in lead and many[len(lead) :] == few[1:]
 
 
 class _Plan(Reshaped):
@@ -131,40 +127,35 @@ class _Plan(Reshaped):
         self.look()
         self.merged = sum(e.saved > 0 for e in self.all_ends)  # removed Reshapes that merge or split
         if self.is_possible and self.merged:
-            if self.more == 1 and len(types.shape(self.nodes[0].output) or ()) == _MATRIX:
+            if self.more == 1 and len(types.dims_of(self.nodes[0].output)) == _MATRIX:
                 self.saved -= worth * self.normalized_sums
             self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
 
     def is_beside_alike(self, freed: Set[Node | None]) -> bool:
         """Whether a Reshape's target would differ from the target of a sibling part not in `freed`."""
-        for end in self.ends.values():
-            if end.node is None or not end.target or end.source is None:
-                continue
-            made = types.shape(end.node.output)
-            readers = {part.only_user for part in parts_beside(end.source) if part is not end.source}
-            stay = (r for r in readers - freed if r is not None and r.op == "Reshape")
-            if any(types.shape(r.output) == made for r in stay):
-                return True
-        return False
+        return any(end.target and _has_sibling(end, freed) for end in self.ends.values())
 
     def enters(self, v: Value) -> End[Node] | None:
         """Return the end at an outside value; behind a Transpose, the split axis is moved through the Transpose."""
-        transpose = v.producer
-        y = transpose.inputs[0] if transpose is not None and transpose.op == "Transpose" else None
+        transpose = producer(v, "Transpose")
         alone = not v.is_output and self.inside.issuperset(v.users)
-        node = y.producer if y is not None and alone and y.only_user is transpose and y.graph is self.graph else None
-        x = node.inputs[0] if node is not None and node.op in SAME_ORDER else None
-        if transpose is None or y is None or x is None or self.keeps(x.producer) or x.producer in self.inside:
-            return super().enters(v)
-        dims = types.shape(y) or ()
-        perm = known_order(transpose, types.rank(y))
-        if not perm:
-            return super().enters(v)
-        axis, order = perm[0], _order_apart(perm, perm[0], self.more)
+        end = self._enters_turned(transpose) if transpose is not None and alone else None
+        return end if end is not None else super().enters(v)
+
+    def _enters_turned(self, transpose: Node) -> End[Node] | None:
+        """Return the end at Transpose(Reshape(x)), where both work with the axis split; None if impossible."""
+        y = transpose.inputs[0]
+        node = own_producer(y, transpose, *SAME_ORDER)
+        x, perm = node.inputs[0] if node is not None else None, known_order(transpose, len(types.dims_of(y)))
+        if y is None or x is None or not perm or y.graph is not self.graph:
+            return None
+        if self.keeps(x.producer) or x.producer in self.inside:
+            return None
+        dims, axis, order = types.dims_of(y), perm[0], _order_apart(perm, perm[0], self.more)
         wanted = (*dims[:axis], *self.view.lead, *dims[axis + 1 :])
         target = self.sizes(types.shape(x), wanted)
         if target is None:
-            return super().enters(v)
+            return None
 
         def write(before: Node) -> Value:
             read = self.reshape(x, target, self.new(y, wanted), before).output if target else x
@@ -177,9 +168,7 @@ class _Plan(Reshaped):
         if user.op != "Transpose" or user.graph is not self.graph or v.users[user] != 1 or user.has_references:
             return super().leaves(v, user)
         reader, perm = user.output.only_user, known_order(user, types.rank(v))
-        if reader is None or reader.graph is not self.graph or perm is None:
-            return None
-        if reader.inputs[0] is not user.output or user.output.users[reader] != 1:
+        if reader is None or perm is None or not self.reads_alone(reader, user.output):
             return None
         order, dims = _order_apart(perm, 0, self.more), self.seen_dims(v) or ()
         target = self.sizes_for(v, reader, tuple(dims[i] for i in order))
@@ -200,6 +189,15 @@ class _Plan(Reshaped):
         return value
 
 
+def _has_sibling(end: End[Node], freed: Set[Node | None]) -> bool:
+    """Whether a part beside the source is reshaped to the same dims by a Reshape that is not `freed`."""
+    if end.node is None or end.source is None:
+        return False
+    made = types.shape(end.node.output)
+    stay = {sole_reader(part, "Reshape") for part in parts_beside(end.source) if part is not end.source} - freed
+    return any(r is not None and types.shape(r.output) == made for r in stay)
+
+
 def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
     """Return `perm` with `axis` followed by `more` further axes."""
     found: list[int] = []
@@ -213,11 +211,10 @@ def _dying(freed: Iterable[Node]) -> int:
     gone, count = set(freed), 0
     todo: list[Value | None] = [v for n in gone for v in n.inputs[1:]]
     while todo:
-        v = todo.pop()
-        node = v.producer if v is not None else None
+        node = producer(todo.pop())
         if node is None or node in gone or node.graph is None or not node.graph.is_pure(node):
             continue
-        if all(not w.is_output and gone.issuperset(w.users) for w in node.outputs if w is not None):
+        if all(not w.is_output and gone.issuperset(w.users) for w in present(node.outputs)):
             gone.add(node)
             count += 1
             todo += node.inputs

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, arrays_of, present, producer
 from onnxopt.operators import EXACT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import INTEGERS
@@ -80,22 +81,20 @@ class _Packing:
         numbers = [self._number(v) for v in concat.inputs]
         i = 0
         while i < len(numbers):
-            end = i
-            while end < len(numbers) and end - i < _MAX_ROW and numbers[end] is not None:
-                end += 1
-            run = None
-            for j in range(end, i + 1, -1):
-                run = self._vector((v for v in numbers[i:j] if v is not None), _DEEP)
-                if run is not None and run.nodes:
-                    self.runs[i] = run
-                    i = j
-                    break
-            else:
-                i += 1
+            run = self._longest_run(numbers[i : i + _MAX_ROW])
+            if run is not None:
+                self.runs[i] = run
+            i += len(run.numbers) if run is not None else 1
+
+    def _longest_run(self, numbers: Sequence[Value | None]) -> _Vector | None:
+        """Return the longest vector of the first numbers, at least two, that takes the place of nodes."""
+        row = present(takewhile(lambda v: v is not None, numbers))
+        runs = (self._vector(row[:n], _DEEP) for n in range(len(row), 1, -1))
+        return next((run for run in runs if run is not None and run.nodes), None)
 
     def _number(self, part: Value | None) -> Value | None:
         """Return the number in a part of one element: the operand of its Unsqueeze, or the part itself."""
-        node = part.producer if part is not None else None
+        node = producer(part)
         if part is None or node is None or part.constant or node.graph is not self._graph:
             return None
         if node.op == "Unsqueeze" and listed_axes(node) in ([0], [-1]):
@@ -112,32 +111,34 @@ class _Packing:
 
     def _found(self, numbers: tuple[Value, ...], depth: int) -> _Vector | None:
         first = numbers[0]
-        dims = types.shape(first)
-        if dims not in ((), (1,)) or any(
-            types.shape(v) != dims or types.dtype(v) != types.dtype(first) for v in numbers
-        ):
+        kinds = {(types.shape(v), types.dtype(v)) for v in numbers}
+        if types.shape(first) not in ((), (1,)) or len(kinds) > 1:
             return None
         if all(v is first for v in numbers):
             return _Vector(numbers, single=first)
         if all(v.constant for v in numbers):
             return _Vector(numbers)
-        nodes = [v.producer for v in numbers]
-        made = [n for n in nodes if n is not None and n.graph is self._graph and len(n.outputs) == 1]
-        if len(made) < len(nodes) or len({n.op for n in made}) > 1 or not _may_pack(made[0].op, types.dtype(first)):
+        made = self._alike(numbers)
+        if not made:
             return None
-        if any(attribute_bytes(n.proto) != attribute_bytes(made[0].proto) for n in made[1:]):
-            return None
-        if made[0].op == "Gather":
-            x = made[0].input(0)
-            indices = [n.input(1) for n in made]
-            alike = all(n.input(0) is x for n in made) and len({types.dtype(i) for i in indices if i is not None}) == 1
-            constant = all(i is not None and i.constant for i in indices)
-            return _Vector(numbers, picked=x) if alike and constant and x is not None and types.rank(x) == 1 else None
+        return _picked(numbers, made) if made[0].op == "Gather" else self._computed(numbers, made, depth)
+
+    def _alike(self, numbers: tuple[Value, ...]) -> list[Node]:
+        """Return the producers of the numbers: equal calls of an operator that works on vectors, too; else none."""
+        made = [n for n in map(producer, numbers) if n is not None and n.graph is self._graph and len(n.outputs) == 1]
+        if len(made) < len(numbers) or len({n.op for n in made}) > 1:
+            return []
+        if not _may_pack(made[0].op, types.dtype(numbers[0])) or len({attribute_bytes(n.proto) for n in made}) > 1:
+            return []
+        return made
+
+    def _computed(self, numbers: tuple[Value, ...], made: list[Node], depth: int) -> _Vector | None:
+        """Return the operator `made` on vectors of its operands."""
         if len({len(n.inputs) for n in made}) > 1:
             return None
-        operands = []
+        operands = list[_Vector]()
         for column in zip(*(n.inputs for n in made)):
-            operand = self._vector((v for v in column if v is not None), depth - 1) if None not in column else None
+            operand = self._vector(present(column), depth - 1) if None not in column else None
             if operand is None:
                 return None
             operands.append(operand)
@@ -152,13 +153,16 @@ class _Packing:
                 wanted.update(vector.operands)
         return found
 
+    def _parts(self, i: int, run: _Vector) -> list[Value]:
+        """Return the inputs of the Concat in a run."""
+        return present(self._concat.inputs[i : i + len(run.numbers)])
+
     @property
     def saved(self) -> int:
         needed = [v for v in self._needed() if v.nodes]
         gone: set[Node] = {self._concat}
         for i, run in self.runs.items():
-            parts = self._concat.inputs[i : i + len(run.numbers)]
-            gone.update(v.producer for v in parts if v is not None and v.producer is not None and v.only_user)
+            gone.update(v.producer for v in self._parts(i, run) if v.producer is not None and v.only_user)
         for node in (n for vector in needed for n in vector.nodes):
             if not node.output.is_output and gone.issuperset(node.output.users):
                 gone.add(node)
@@ -170,8 +174,8 @@ class _Packing:
             made[vector] = self._make(vector, made)
         dead: dict[Node, None] = {}
         for i, run in sorted(self.runs.items(), reverse=True):
-            parts = concat.inputs[i : i + len(run.numbers)]
-            dead.update((v.producer, None) for v in parts if v is not None and v.producer is not None)
+            parts = self._parts(i, run)
+            dead.update((v.producer, None) for v in parts if v.producer is not None)
             for k in range(i + len(parts) - 1, i, -1):
                 concat.remove_input(k)
             concat.set_input(i, made[run])
@@ -186,10 +190,18 @@ class _Packing:
             return graph.constant(np.hstack([v.array for v in vector.numbers]), first.name, self._concat)
         inputs: list[Value | None] = [made[o] for o in vector.operands]
         if vector.picked is not None:
-            indices = [n.inputs[1] for n in vector.nodes]
-            array = np.hstack([v.array for v in indices if v is not None])
+            array = np.hstack(arrays_of(n.inputs[1] for n in vector.nodes) or [])
             inputs = [vector.picked, graph.constant(array, f"{first.name}_indices", self._concat)]
         return insert_new(graph, vector.nodes[0].copy(inputs, []), first, self._concat)
+
+
+def _picked(numbers: tuple[Value, ...], made: list[Node]) -> _Vector | None:
+    """Return elements of one vector, at constant indices of one type."""
+    x = made[0].input(0)
+    if x is None or types.rank(x) != 1 or any(n.input(0) is not x for n in made):
+        return None
+    indices = arrays_of(n.input(1) for n in made)
+    return _Vector(numbers, picked=x) if indices is not None and len({i.dtype for i in indices}) == 1 else None
 
 
 def _may_pack(op: str, data_type: int) -> bool:

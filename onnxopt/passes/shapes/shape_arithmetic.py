@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Hashable, Mapping, MutableMapping
-from itertools import combinations, islice
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
+from itertools import chain, combinations, islice, repeat
+from typing import Any, Final
 
 import numpy as np
 from onnx import TensorProto
@@ -19,11 +19,11 @@ from onnxopt.analysis.shapes.sizes import Dims, cuts_of
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, present
 from onnxopt.operators import CUTTING, of_form
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import BY_CODE
-from onnxopt.proto.messages import make_node, numpy_dtype
+from onnxopt.proto.messages import Array, make_node, numpy_dtype
 from onnxopt.rewriting.replace import cannot_hold, hold, remove_dead
 from onnxopt.startup.record import record
 
@@ -55,16 +55,23 @@ class ShapeArithmetic(ModelPass):
 
     def run(self, model: Model, ctx: PassContext) -> None:
         scopes = [g for g in model.open_scopes() if not g.root.is_function]
-        if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size", *ELSEWHERE)):
-            inputs = model.graph.inputs
-            reads = any(g.by_op.get(op) for g in scopes for op in _READ)
-            if reads or any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in inputs):
+        if not _has(scopes, "Shape", "Size", *ELSEWHERE):
+            if _has(scopes, *_READ) or not all(_is_static(v) for v in model.graph.inputs):
                 types.update(model)
             if not model.is_vague:
                 return  # computations on numbers are left to constant folding
         if not model.graph.skipped:
             look_ahead(model)
             _run_graph(model.graph, _known(model, ctx), {}, ctx)
+
+
+def _has(scopes: Iterable[Graph], *ops: str) -> bool:
+    return any(g.by_op.get(op) for g in scopes for op in ops)
+
+
+def _is_static(v: Value) -> bool:
+    """Whether all dims are known numbers, without inference."""
+    return v.shape is not None and all(isinstance(d, int) for d in v.shape)
 
 
 def _known(model: Model, ctx: PassContext) -> ShapeData:
@@ -85,23 +92,15 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         for body in node.bodies.values():
             if not body.skipped:
                 _run_graph(body, data, ChainMap({}, seen), ctx)  # results of a body are not visible outside
-        op = node.op
-        if op == "Reshape":
-            _reshape(node, data, ctx)
-        elif op == "Expand":
-            _expand(node, data, ctx)
-        elif op == "Slice":
-            _slice(node, data, ctx)
-        elif op in ("Resize", "Upsample"):
-            _resize(node, data, ctx)
-        elif op == "Where":
+        simplify = _SIMPLIFY.get(node.op)
+        if simplify is not None:
+            simplify(node, data, ctx)
+        elif node.op == "Where":
             choices.append(node)
-        before = len(there)
-        for value in node.outputs:
-            if value is not None and value in contents and not _share(node, value, data, seen, ctx):
-                alone.append((value, before))
-        for value in node.outputs:
-            if value is not None and value in dims and _is_met(value):
+        before, made = len(there), present(node.outputs)
+        alone += [(v, before) for v in made if v in contents and not _share(node, v, data, seen, ctx)]
+        for value in made:
+            if value in dims and _is_met(value):
                 _list(value, dims[value], there)
     for node in (n for n in choices if n.graph is not None):  # removed if an operand of another
         _join_chosen(node, data, ctx)
@@ -122,36 +121,37 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     if None in elements:
         return False
     if all(isinstance(e, int) for e in elements):
-        if not _fits(elements, dtype):
-            return False
-        array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
-        held = value.is_output and len(node.outputs) == 1 and not cannot_hold(value, array)
-        if not held and not value.users:
-            return False
-        if is_refused(value, array):
-            ctx.decline("constant", REFUSED, repr(node))
-            return False
-        if not ctx.spend("constant", at=value):
-            return False
-        if held:
-            hold(value, array)
-            remove_dead(node)
-        else:
-            _redirect(value, _graph_of(node).constant(array, value.name, node))
-        return True
+        return _fits(elements, dtype) and _make_constant(
+            node, value, np.array(elements, numpy_dtype(dtype)).reshape(content.shape), ctx
+        )
     if not value.users:
         return False
-    key = (dtype, content.shape, tuple(elements))
-    first = seen.setdefault(key, value)
-    if first is value:
+    first = seen.setdefault((dtype, content.shape, tuple(elements)), value)
+    if first is value or not _may(ctx, "equal", node, value, first, value):
         return False
-    if is_refused(value, first):
-        ctx.decline("equal", REFUSED, repr(node))
-        return False
-    if not ctx.spend("equal", at=value):
-        return False
-    _redirect(value, first)
+    value.redirect_readers(first)
     return True
+
+
+def _make_constant(node: Node, value: Value, array: Array, ctx: PassContext) -> bool:
+    """Hold `array` in place of the value, or make its readers read a constant. Returns whether it was replaced."""
+    held = value.is_output and len(node.outputs) == 1 and not cannot_hold(value, array)
+    if not (held or value.users) or not _may(ctx, "constant", node, value, array, value):
+        return False
+    if held:
+        hold(value, array)
+        remove_dead(node)
+    else:
+        value.redirect_readers(_graph_of(node).constant(array, value.name, node))
+    return True
+
+
+def _may(ctx: PassContext, what: str, node: Node, value: Value, made: Array | Value, at: Node | Value) -> bool:
+    """Whether `made` may take the place of `value`: no runtime rejects it, and the pass has fuel."""
+    if is_refused(value, made):
+        ctx.decline(what, REFUSED, repr(node))
+        return False
+    return ctx.spend(what, at=at)
 
 
 def _is_computed(value: Value) -> bool:
@@ -163,7 +163,7 @@ def _is_computed(value: Value) -> bool:
             continue
         if v.producer.op not in _HAND_ON:
             return True
-        new = {i for i in v.producer.inputs if i is not None} - seen
+        new = {*present(v.producer.inputs)} - seen
         seen |= new
         stack += new
     return False
@@ -171,11 +171,13 @@ def _is_computed(value: Value) -> bool:
 
 def _is_met(value: Value) -> bool:
     """Whether the value meets another at a reader; an additional reader in a chain would prevent folds and fusions."""
-    if len(value.users) != 1 or value.is_output:
-        return not value.constant and value.is_used
-    met = (v for v in next(iter(value.users)).inputs if v is not None and not v.constant)
-    # at most two are counted, since a Concat may have thousands
-    return not value.constant and len([*islice(met, 2)]) > 1
+    if value.constant:
+        return False
+    reader = value.only_user
+    if reader is None:
+        return value.is_used
+    met = (v for v in reader.inputs if v is not None and not v.constant)
+    return len([*islice(met, 2)]) > 1  # at most two are counted, since a Concat may have thousands
 
 
 @record(frozen=True)
@@ -204,50 +206,57 @@ def _has_braces(size: Size | None) -> bool:
 
 def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], before: int, ctx: PassContext) -> None:
     """Replace a vector of sizes by the Shape of a tensor with these dims, if its computation becomes dead."""
-    content, node = data.contents.get(value), value.producer
-    if content is None or content.ndim != 1 or node is None or not value.users or value.is_output:
-        return  # callers get the computed value anyway
-    found = there.get(tuple(content.tolist()))
-    if found is None or found.place >= before or types.dtype(value) != TensorProto.INT64 or not _is_computed(value):
+    content, node = _read_vector(value, data), value.producer
+    found = there.get(tuple(content)) if content is not None else None
+    if content is None or node is None or found is None or found.place >= before:
         return
-    if not any(v is not None and not v.constant and v.only_user is node for v in node.inputs):
+    if types.dtype(value) != TensorProto.INT64 or not _is_computed(value) or not _makes_dead(node):
         return
     maker = found.tensor.producer
     if maker is None or maker.graph is None:
         return
-    whole = content.size == types.rank(found.tensor)
-    attributes: dict[str, Any] = {} if whole else {"start": found.start, "end": found.start + content.size}
+    whole = len(content) == types.rank(found.tensor)
+    attributes: dict[str, Any] = {} if whole else {"start": found.start, "end": found.start + len(content)}
     listed = Value("", value.graph)
     listed.producer = Node(make_node("Shape", "", "", attributes), [found.tensor], [listed])
-    if is_refused(value, listed):
-        ctx.decline("read_off", REFUSED, repr(node))
-    elif ctx.spend("read_off", at=value):
-        _redirect(value, _graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
+    if _may(ctx, "read_off", node, value, listed, value):
+        value.redirect_readers(_graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
         remove_dead(node)
+
+
+def _read_vector(value: Value, data: ShapeData) -> list[Any] | None:
+    """Return the elements of a vector of sizes that only nodes read: callers get the computed value anyway."""
+    content = data.contents.get(value)
+    if content is None or content.ndim != 1 or not value.users or value.is_output:
+        return None
+    return list(content.tolist())
+
+
+def _makes_dead(node: Node) -> bool:
+    """Whether an operand is computed for this node alone."""
+    return any(not v.constant and v.only_user is node for v in present(node.inputs))
 
 
 def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
     """Replace Where(x == -1, 1, x), used by exporters for the kept dims of an Expand, by a Concat of known parts."""
     value, condition = node.output, node.inputs[0]
-    content = data.contents.get(value)
-    if content is None or content.ndim != 1 or not value.users or value.is_output:
+    content = _read_vector(value, data)
+    if content is None or types.dtype(value) not in _SIZE_TYPES:
         return
-    if types.dtype(value) not in _SIZE_TYPES or condition is None or condition.only_user is not node:
+    if condition is None or condition.only_user is not node:
         return  # the condition stays: nothing is saved
-    parts = chosen_parts(data, node, content.tolist())
+    parts = chosen_parts(data, node, content)
     if parts is None or len(parts) < 2:
         return
     numbers = {i: _detached(p, value) for i, p in enumerate(parts) if isinstance(p, list)}
     held: list[Value | None] = [p if isinstance(p, Value) else numbers[i] for i, p in enumerate(parts)]
     joined = Value("", value.graph)
     joined.producer = Node(make_node("Concat", "", "", {"axis": 0}), held, [joined])
-    if is_refused(value, joined):
-        ctx.decline("joined", REFUSED, repr(node))
-    elif ctx.spend("joined", at=value):
+    if _may(ctx, "joined", node, value, joined, value):
         graph = _graph_of(node)
         for v in numbers.values():
             graph.attach_constant(v, value.name, node)
-        _redirect(value, graph.make("Concat", held, before=node, axis=0))
+        value.redirect_readers(graph.make("Concat", held, before=node, axis=0))
         remove_dead(node)
 
 
@@ -266,11 +275,6 @@ def _fits(elements: list[int], dtype: int) -> bool:
 def _graph_of(node: Node) -> Graph:
     assert node.graph is not None
     return node.graph
-
-
-def _redirect(value: Value, other: Value) -> None:
-    """Make nodes read `other`; graph outputs stay."""
-    value.redirect_readers(other)
 
 
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
@@ -304,22 +308,23 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
     target, dims = _computed(node, 1, data), data.shape(node.input(0))
     if target is None or dims is None or (node.attr("allowzero", 0) and 0 in target):
         return
-    result: list[int] = []
-    for i, t in enumerate(target):
-        if i < len(dims) and t is not None and t == dims[i] and t != 0:
-            result.append(0 if isinstance(t, Expr) else t)
-        elif isinstance(t, int):
-            result.append(t)
-        elif 0 in dims:
-            return  # no elements: runtimes reject a -1
-        else:
-            result.append(-1)
+    entries = [_entry(t, d) for t, d in zip(target, chain(dims, repeat(None)))]
+    if None in entries and 0 in dims:
+        return  # no elements: runtimes reject a -1
+    result = [-1 if e is None else e for e in entries]
     made = data.shape(node.outputs[0])
     if result.count(-1) > 1 and made is not None:  # dims left to the runtime by the file may be known
         sizes = zip(target, made, result, strict=True)
         result = [d if t == -1 and isinstance(d, int) and d > 0 else r for t, d, r in sizes]
     if result.count(-1) <= 1 and _set_target(node, 1, result, ctx, "reshape") and node.attr("allowzero", 0):
         node.set_attr("allowzero", 0)  # a zero copies from now on
+
+
+def _entry(size: Size | None, dim: Size | None) -> int | None:
+    """Return the entry of a Reshape target for a size, next to a dim of the operand; None if only -1 stands for it."""
+    if isinstance(size, Expr) and size == dim:
+        return 0
+    return size if isinstance(size, int) else None
 
 
 def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
@@ -347,10 +352,10 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
         return
     given = node.inputs[2]
     assert given is not None
-    for index, bounds in (
-        (1, [0 if start == -1 * dims[axis] else start for axis, start, _, _ in found]),
-        (2, [BY_CODE[types.dtype(given)].integers[1] if end == dims[axis] else end for axis, _, end, _ in found]),
-    ):
+    last = BY_CODE[types.dtype(given)].integers[1]
+    starts = [0 if start == -1 * dims[axis] else start for axis, start, _, _ in found]
+    ends = [last if end == dims[axis] else end for axis, _, end, _ in found]
+    for index, bounds in ((1, starts), (2, ends)):
         known = [int(b) for b in bounds if isinstance(b, int)]
         if len(known) == len(bounds) and _computed(node, index, data) is not None:
             _set_target(node, index, known, ctx, "slice")
@@ -369,8 +374,15 @@ def _resize(node: Node, data: ShapeData, ctx: PassContext) -> None:
     scales.array, scales.constant = np.array(found, np.float32), True
     made = Value("", graph)
     made.producer = node.copy([*node.inputs[:at], scales], [made])
-    if is_refused(node.output, made):
-        ctx.decline("resize", REFUSED, repr(node))
-    elif ctx.spend("resize", at=node):
+    if _may(ctx, "resize", node, node.output, made, node):
         node.set_input(at, graph.constant(scales.array, given.name, node))
         node.remove_input(at + 1)
+
+
+_SIMPLIFY: Final[dict[str, Callable[[Node, ShapeData, PassContext], None]]] = {
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Resize": _resize,
+    "Upsample": _resize,
+}

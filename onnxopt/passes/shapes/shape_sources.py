@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED, is_refused
 from onnxopt.analysis.shapes.sizes import known_order, listed_by
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
@@ -55,55 +56,66 @@ class ShapeSources(GraphPass):
 def _climb(node: Node, ctx: PassContext) -> None:
     """Rewrite Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i]), also for an
     Unsqueeze."""
-    while True:
-        value = node.inputs[0]
-        maker = value.producer if value is not None else None
-        if value is None or maker is None or value.is_output or maker.graph is not node.graph:
-            return
-        if len(maker.used_outputs()) > 1:
-            return
-        beside = (*SAME_ORDER, "Transpose") if maker.op in _TURNING else ()
-        if any(u.op != "Shape" and u.op not in beside for u in value.users):
-            return
-        same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
-        source = next(same, None)
-        if source is None and maker.op in _TURNING:
-            climbed = _climb_axes(node, maker, ctx)
-            if climbed is None:
-                return
-            node = climbed
-        elif source is None or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
-            return
-        else:
-            node.set_input(0, source)
+    climbed: Node | None = node
+    while climbed is not None:
+        climbed = _climb_once(climbed, ctx)
+
+
+def _climb_once(node: Node, ctx: PassContext) -> Node | None:
+    """Return the Shape that lists the dims of an operand of f instead; None if no operand has them."""
+    value, maker = node.inputs[0], producer(node.inputs[0])
+    if value is None or maker is None or maker.graph is not node.graph or not _is_read_for_dims(value, maker):
+        return None
+    same = (v for v in present(maker.inputs) if not v.constant and types.same_shape(v, value))
+    source = next(same, None)
+    if source is None:
+        return _climb_axes(node, maker, ctx) if maker.op in _TURNING else None
+    if not _may_change(node, ctx, "climbed"):
+        return None
+    node.set_input(0, source)
+    return node
+
+
+def _is_read_for_dims(value: Value, maker: Node) -> bool:
+    """Whether only Shapes read the node's results; behind a Transpose or Unsqueeze, movers that may merge, too."""
+    beside = (*SAME_ORDER, "Transpose") if maker.op in _TURNING else ()
+    if value.is_output or len(maker.used_outputs()) > 1:
+        return False
+    return all(u.op == "Shape" or u.op in beside for u in value.users)
 
 
 def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
     """Return the Shape of the operand of a Transpose or Unsqueeze, if all listed or picked dims are its dims; else
     None."""
-    x, graph, axes = maker.inputs[0], node.graph, _axes_before(maker)
-    if x is None or graph is None or axes is None:
+    x, axes = maker.inputs[0], _axes_before(maker)
+    if x is None or axes is None:
         return None
     if node.attr("start") or node.attr("end") is not None:
-        found = axes[listed_by(node)]
-        first = found[0] if found else None
-        if first is None or found != list(range(first, first + len(found))):
-            return None
-        if _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
-            return None
-        node.set_input(0, x)
-        node.set_attr("start", first)
-        node.set_attr("end", first + len(found))
-        return node
-    picks = list(node.output.users)
-    indices = [pick.inputs[1] for pick in picks if pick.op == "Gather" and pick.graph is graph]
-    if node.output.is_output or len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
+        return _climb_part(node, x, axes[listed_by(node)], ctx)
+    return _climb_picks(node, x, axes, ctx)
+
+
+def _climb_part(node: Node, x: Value, found: list[int | None], ctx: PassContext) -> Node | None:
+    """Return the Shape of a part, if its dims are consecutive dims of `x`."""
+    first = found[0] if found else None
+    if first is None or found != list(range(first, first + len(found))) or not _may_change(node, ctx, "climbed"):
         return None
-    given = [v.array for v in indices if v is not None]
-    if any(((i < -len(axes)) | (i >= len(axes))).any() for i in given):
+    node.set_input(0, x)
+    node.set_attr("start", first)
+    node.set_attr("end", first + len(found))
+    return node
+
+
+def _climb_picks(node: Node, x: Value, axes: list[int | None], ctx: PassContext) -> Node | None:
+    """Return the Shape of `x`, if every reader of `node` is a Gather of dims that `x` has."""
+    graph, picks = node.graph, list(node.output.users)
+    if graph is None or node.output.is_output or any(n.op != "Gather" or n.graph is not graph for n in picks):
+        return None
+    given = arrays_of(pick.inputs[1] for pick in picks)
+    if given is None or any(((i < -len(axes)) | (i >= len(axes))).any() for i in given):
         return None
     before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
-    if any(None in at for at in before) or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
+    if any(None in at for at in before) or not _may_change(node, ctx, "climbed"):
         return None
     listed = insert_new(graph, node.copy([x], []), node.output, node)  # a new value, since the length differs
     for pick, i, at in zip(picks, given, before):
@@ -111,6 +123,11 @@ def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> Node | None:
         pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
     graph.remove(node)
     return listed.producer
+
+
+def _may_change(shape: Node, ctx: PassContext, what: str) -> bool:
+    """Whether a Shape may read another tensor: no body would be rejected, and the pass has fuel."""
+    return not _misleads(shape, ctx, what) and ctx.spend(what, at=shape)
 
 
 def _axes_before(maker: Node) -> list[int | None] | None:
@@ -121,11 +138,11 @@ def _axes_before(maker: Node) -> list[int | None] | None:
     if maker.op == "Transpose":
         perm = known_order(maker, rank)
         return None if perm is None else [*perm]
-    given = operands(maker)[1:]
-    if not given or given[0] is None or not given[0].constant:
+    listed = array_of([*operands(maker)[1:], None][0])
+    if listed is None:
         return None
-    added = {a % rank for a in given[0].array.reshape(-1).tolist() if -rank <= a < rank}
-    if len(added) != given[0].array.size or types.rank(x) != rank - len(added):
+    added = {a % rank for a in listed.reshape(-1).tolist() if -rank <= a < rank}
+    if len(added) != listed.size or types.rank(x) != rank - len(added):
         return None
     rest = iter(range(rank))
     return [None if i in added else next(rest) for i in range(rank)]
@@ -135,10 +152,9 @@ def _misleads(shape: Node, ctx: PassContext, what: str) -> bool:
     """Whether a body might be rejected if a runtime knew the listed sizes, as it may for the other tensor."""
     for value in (shape.output, *(g.output for g in shape.output.users if g.op == "Gather")):
         dims = _dims(value)
-        known = None if dims is None else [d for d in dims if isinstance(d, int)]
-        if dims is None or known is None or len(known) < len(dims):
+        if dims is None or not all(isinstance(d, int) for d in dims):
             continue
-        listed = np.array(known, np.int64)
+        listed = np.array(dims, np.int64)
         if is_refused(value, listed.reshape(()) if types.rank(value) == 0 else listed):
             ctx.decline(what, REFUSED, repr(shape))
             return True
@@ -160,28 +176,34 @@ class _Shapes:
 
     def spare(self, node: Node, ctx: PassContext) -> None:
         """Remove a Shape if all picked dims are listed by another Shape, and pick there."""
-        value, position = node.output, self.position
+        value = node.output
         picks = {g: _dims(g.output) if g.op == "Gather" and g.graph is self.graph else None for g in value.users}
         wanted = [d for dims in picks.values() for d in dims or (None,)]
         if not wanted or None in wanted or value.is_output:
             return
-        for other in self._that_list(wanted):
-            if other is node:
-                continue
-            late = position[other] > position[node]
-            maker = other.inputs[0].producer if other.inputs[0] is not None else None
-            behind = maker in position and position[maker] > position[node]
-            if late and behind and any(position[other] > self._first_reader(g.output) for g in picks):
-                continue
-            if _misleads(node, ctx, "spared") or not ctx.spend("spared", at=node):
-                return
-            if late and not behind:
-                self._move(other, node)
-            for gather, dims in picks.items():
-                if position[gather] < position[other]:
-                    self._move(gather, other)
-                self._pick(gather, other, dims or [])
+        other = next((n for n in self._that_list(wanted) if n is not node and self._is_in_time(n, node, picks)), None)
+        if other is None or not _may_change(node, ctx, "spared"):
             return
+        if self._is_late(other, node) and not self._reads_behind(other, node):
+            self._move(other, node)
+        for gather, dims in picks.items():
+            if self._is_late(other, gather):
+                self._move(gather, other)
+            self._pick(gather, other, dims or [])
+
+    def _is_late(self, a: Node, b: Node) -> bool:
+        return self.position[a] > self.position[b]
+
+    def _reads_behind(self, other: Node, node: Node) -> bool:
+        """Whether the tensor of a Shape is computed behind `node`."""
+        maker = producer(other.inputs[0])
+        return maker in self.position and self._is_late(maker, node)
+
+    def _is_in_time(self, other: Node, node: Node, picks: Iterable[Node]) -> bool:
+        """Whether `other` is computed before the readers of the picks, or can move to `node`."""
+        if not self._is_late(other, node) or not self._reads_behind(other, node):
+            return True
+        return all(self.position[other] <= self._first_reader(g.output) for g in picks)
 
     def pick_together(self, node: Node, ctx: PassContext) -> None:
         """Rewrite Concat(dims) = Gather(Shape(x), their indices)."""
@@ -233,31 +255,30 @@ class _Shapes:
 
 def _dims(value: Value | None) -> Dims | None:
     """Return the dims in a vector or scalar: a Shape, an element or part of a Shape, or a constant; else None."""
-    if value is None:
-        return None
-    if value.constant:
+    if value is not None and value.constant:
         kind, lengths = value.constant_type()
         small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
         return value.array.tolist() if small else None
-    node = value.producer
-    if node is None or node.has_references or node.inputs[0] is None:
+    node = producer(value)
+    if value is None or node is None or node.has_references or node.inputs[0] is None:
         return None
     if node.op == "Shape":
         shape = types.shape(node.inputs[0])
         return None if shape is None else list(shape[listed_by(node)])
-    maker = node.inputs[0].producer
-    dims = _dims(maker.output) if maker is not None and maker.op == "Shape" else None
-    given = operands(node)[1:]
-    if dims is None or not all(v is not None and v.constant and v.array.ndim < 2 for v in given):
+    maker = producer(node.inputs[0], "Shape")
+    dims, given = _dims(maker.output) if maker is not None else None, arrays_of(operands(node)[1:])
+    if dims is None or given is None or any(a.ndim > 1 for a in given):
         return None
-    numbers = [v.array.reshape(-1).tolist() for v in given if v is not None]
+    return _part(dims, node, value.index, [a.reshape(-1).tolist() for a in given])
+
+
+def _part(dims: Dims, node: Node, index: int, numbers: list[list[int]]) -> Dims | None:
+    """Return the dims in result `index` of a Gather, Split or Slice of a vector of dims; None for other nodes."""
     if node.op == "Gather":
         return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
     if node.op == "Split":
-        parts = [types.shape(v) if v is not None else None for v in node.outputs[: value.index + 1]]
+        parts = [types.shape_of(v) for v in node.outputs[: index + 1]]
         sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
         return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
-    one_step = len(numbers) < 4 or numbers[3] == [1]
-    if node.op == "Slice" and one_step and len(numbers) >= 2 and len(numbers[0]) == len(numbers[1]) == 1:
-        return dims[numbers[0][0] : numbers[1][0]]
-    return None
+    is_slice = node.op == "Slice" and numbers[3:] in ([], [[1]]) and [len(n) for n in numbers[:2]] == [1, 1]
+    return dims[numbers[0][0] : numbers[1][0]] if is_slice else None

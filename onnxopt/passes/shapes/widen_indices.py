@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import remove_dead
 
@@ -74,23 +74,20 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
         if node.op == "Cast" and _reads(node, TensorProto.INT64):
             first.add(node)
         elif node not in found:
-            if node.op not in (*_ALL, *_FIRST) or node.graph is not cast.graph or value.is_output:
-                return []
-            if len(found) == _MAX_STEPS:
+            if len(found) == _MAX_STEPS or not _may_widen(node, value, cast.graph):
                 return []
             found[node] = None
-            stack += _operands(node)
-            for user in value.users:
-                if user.graph is not cast.graph or value in user.inputs[len(_operands(user)) :]:
-                    return []
-                if user.op == "Cast":
-                    last.add(user)
-                else:
-                    stack += user.outputs
-    goes = any(n.attr("to") == TensorProto.INT64 for n in last) or any(
-        not n.output.is_output and found.keys() >= n.output.users.keys() for n in first
-    )
-    return _in_order(found) if goes else []
+            last.update(user for user in value.users if user.op == "Cast")
+            stack += [*_operands(node), *(v for user in value.users if user not in last for v in user.outputs)]
+    goes = (not n.output.is_output and found.keys() >= n.output.users.keys() for n in first)
+    return _in_order(found) if any(n.attr("to") == TensorProto.INT64 for n in last) or any(goes) else []
+
+
+def _may_widen(node: Node, value: Value, graph: Graph | None) -> bool:
+    """Whether the node computes `value` of 64 bits as well, and its readers, of the same graph, read them."""
+    if node.op not in (*_ALL, *_FIRST) or node.graph is not graph or value.is_output:
+        return False
+    return all(u.graph is graph and value not in u.inputs[len(_operands(u)) :] for u in value.users)
 
 
 def _operands(node: Node) -> Sequence[Value | None]:
@@ -104,12 +101,19 @@ def _in_order(nodes: dict[Node, None]) -> list[Node]:
     stack = list(nodes)
     while stack:
         node = stack[-1]
-        before = [v.producer for v in node.inputs if v is not None and v.producer in nodes and v.producer not in order]
+        before = [n for n in map(producer, node.inputs) if n is not None and n in nodes and n not in order]
         if before:
-            stack += [n for n in before if n is not None]
+            stack += before
         else:
             order[stack.pop()] = None
     return list(order)
+
+
+def _source(graph: Graph, v: Value, before: Node) -> Value:
+    """Return a constant of 64 bits, or the operand of a Cast."""
+    cast = None if v.constant else v.producer
+    source = cast.inputs[0] if cast is not None else None
+    return source or graph.constant(v.array.astype(np.int64), v.name, before)
 
 
 def _widen(graph: Graph, between: list[Node]) -> None:
@@ -118,9 +122,7 @@ def _widen(graph: Graph, between: list[Node]) -> None:
         inputs = list(node.inputs)
         for i, v in enumerate(_operands(node)):
             if v is not None and v not in wide:
-                cast = None if v.constant else v.producer
-                source = cast.inputs[0] if cast is not None else None
-                wide[v] = source or graph.constant(v.array.astype(np.int64), v.name, node)
+                wide[v] = _source(graph, v, node)
             inputs[i] = wide[v] if v is not None else None
         made = Value(graph.model.names.fresh(node.output.name, "_wide"), graph)
         made.dtype, made.shape = TensorProto.INT64, node.output.shape
