@@ -1,8 +1,8 @@
-"""`make fuzz-rules`: each rule, and each graph pass, until it has fired so often, or the time is over.
+"""`make fuzz-rules`: draws instances of each rule and graph pass, until each fired often enough, or the time is over.
 
     python -m tests.rules [RULE…] [--fired 200] [--seconds 1800] [--jobs 2] [--first 0] [--log FILE]
 
-The result is 1 where a fault was found.
+The exit code is 1 if a fault was found.
 """
 
 from __future__ import annotations

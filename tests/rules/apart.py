@@ -1,4 +1,4 @@
-"""Calls in a process of its own: a drawn model may take a runtime's memory apart, and whoever runs after it."""
+"""Calls in a separate process: a drawn model may corrupt a runtime's memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Died(Exception):
 
 
 def note(stage: str) -> None:
-    """In that process: what is about to run."""
+    """Tell the parent the step that runs next."""
     if _stage is not None:
         _stage.value = STAGES.index(stage)
 
@@ -65,7 +65,7 @@ class Apart:
         self.close()
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """What `function` returns; it says by `note` how far it is. Raises Died."""
+        """Returns the result of `function`, which reports progress by `note`. Raises Died."""
         if self._pool is None:
             context = get_context("spawn")
             self._stage = context.Value("i", 0)
@@ -80,7 +80,10 @@ class Apart:
             raise Died(STAGES[self._stage.value], how) from e
 
     def examine(self, model: ModelProto, pass_name: str, rule_name: str | None = None, **options: Any) -> Outcome:
-        """As `judging.examine`. Who dies of the original is no runtime for it; who dies of the result has a fault."""
+        """As `judging.examine`.
+
+        A runtime that dies of the original is not used; one that dies of the result is a fault.
+        """
         try:
             return self.call(_examine, model.SerializeToString(), (pass_name, rule_name), options)
         except Died as e:

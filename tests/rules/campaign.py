@@ -1,4 +1,4 @@
-"""`python -m tests.rules [RULE…]`: many instances of each rule, and a table of what they showed."""
+"""`python -m tests.rules [RULE…]`: many instances of each rule, and a table of outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Attempt: TypeAlias = "tuple[str, Instance | None, Outcome]"  # of which draw, or
 
 @dataclass
 class Row:
-    """What one rule's instances showed."""
+    """Outcomes of the instances of a rule."""
 
     rule: str
     drawn: int = 0
@@ -44,8 +44,10 @@ HEAD: Final = f"{'rule':32} {'drawn':>6} {'fired':>6} {'seconds':>8}  {'faults':
 
 
 def attempt(rule: str, number: int, empty: bool = True, between: int = 0) -> list[Attempt]:
-    """Draw an instance, and examine it, and as many as `between` that the walk to it passes behind its beginning;
-    `empty`: also on inputs without elements."""
+    """Draw and examine an instance, and up to `between` instances on the walk to it.
+
+    `empty`: also on inputs without elements.
+    """
     note("original")  # who dies while it draws, dies of what a runtime does with an original
     found = walk(rule, number)
     note("pass")
@@ -56,7 +58,7 @@ def attempt(rule: str, number: int, empty: bool = True, between: int = 0) -> lis
 
 
 def _examined(instance: Instance, number: int, empty: bool) -> tuple[Instance, Outcome]:
-    """What the judge says of an instance, and where constants fold of the other that has them folded, or has not."""
+    """Returns the outcome of an instance, and with folded or unfolded constants the outcome of the other form."""
     outcome = judged(instance, number, empty)
     if not outcome.fault and makes_constants(instance.model):  # which fold, or are known as they are
         other = dataclasses.replace(instance, folded=not instance.folded)
@@ -67,7 +69,7 @@ def _examined(instance: Instance, number: int, empty: bool) -> tuple[Instance, O
 
 
 def judged(instance: Instance, seed: int, empty: bool = True) -> Outcome:
-    """What the judge says of it."""
+    """Returns the judge's outcome of an instance."""
     return examine(instance.model, *subject(instance.rule), note=note, **how(instance, seed, empty))
 
 
@@ -85,7 +87,7 @@ def how(instance: Instance, seed: int, empty: bool = True) -> dict[str, Any]:
 def attempts(
     apart: Apart, rule: str, fired: int, seconds: float, first: int = 0, between: int = 0
 ) -> Iterator[Attempt]:
-    """What each draw shows, and as many as `between` on the way to it, until so many fired, or the time is over."""
+    """Yields the outcomes of draws, each with up to `between` steps of its walk, until enough fired or time is over."""
     end, count, number = time.monotonic() + seconds, 0, first
     while count < fired and number - first < 4 * fired and time.monotonic() < end:
         for place, instance, outcome in _apart(apart, rule, number, True, between):
@@ -106,7 +108,7 @@ def _apart(apart: Apart, rule: str, number: int, empty: bool, between: int) -> l
 
 
 def _attempt(rule: str, number: int, empty: bool, between: int) -> list[Attempt]:
-    """The attempts, with the models of those only that showed something."""
+    """Returns the outcomes, with models only for those of interest."""
     found = attempt(rule, number, empty, between)
     return [(place, instance if o.fault or o.limits else None, o) for place, instance, o in found]
 

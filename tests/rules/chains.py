@@ -1,11 +1,10 @@
-"""Chains of two or three operators that only move elements, for each pair of these: what the passes make of them.
+"""Chains of two or three operators that only move elements, for each pair of operators, rewritten by the passes.
 
     python -m tests.rules.chains [PAIR…] [--fired 200] [--seconds 600]
 
-A pair is written as in `Gather-Transpose`: the first reads the source. Results are compared bit for bit in
-onnxruntime, its optimizations off, on elements that are any bits, NaN with payload among them, also where symbols of
-dims are 0 or 1.
-The result is 1 where a fault was found.
+A pair is written `Gather-Transpose`: the first operator reads the source. Results are compared bit for bit in
+onnxruntime without optimizations, on elements of arbitrary bits (also NaN with payload), and with symbolic dims of
+size 0 or 1. The exit code is 1 if a fault was found.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FAR: Final = (1 << 63) - 1
 
 
 class Chain:
-    """A model that grows by one operator after the other; `dims` are those of what the last one makes."""
+    """A model that grows by one operator at a time; `dims`: the dims of the last result."""
 
     def __init__(self, seed: str) -> None:
         self.draw = draw = random.Random(seed)
@@ -75,7 +74,7 @@ class Chain:
         return axis if self.draw.random() < 0.6 else axis - (len(self.dims) if rank is None else rank)
 
     def add(self, op: str) -> bool:
-        """Add one such operator; False where what there is has no place for it."""
+        """Add an operator; False if the dims have no place for it."""
         if not getattr(self, f"_{op.lower()}")():
             return False
         if self.draw.random() < 0.08:
@@ -272,7 +271,7 @@ def _optimized(model: ModelProto) -> tuple[ModelProto, bool]:
 
 
 def examined(inner: str, outer: str, number: int) -> tuple[bool, str]:
-    """Did the passes change that chain, and what is wrong then?"""
+    """Returns whether the passes changed the chain, and the fault."""
     chain = _chain_of(inner, outer, number)
     if chain is None:
         return False, ""

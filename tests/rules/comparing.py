@@ -1,4 +1,4 @@
-"""The results of a model and of what a rule made of it, run in onnxruntime or onnx's evaluator: are they the same?"""
+"""Compares the results of a model and of its rewritten form, run in onnxruntime or onnx's evaluator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def line_of(error: BaseException) -> str:
 
 
 class BatchNormalization(OpRun):
-    """Of opsets before 14, which the evaluator takes for one that trains."""
+    """BatchNormalization before opset 14, which the evaluator takes for training."""
 
     op_domain = ""
 
@@ -76,10 +76,10 @@ def lacks_kernel(error: Exception) -> bool:
 
 
 class Comparison:
-    """Of results with a model, which has run already. Raises whatever the runtime does with that."""
+    """Compares results with a model that has already run. Raises the runtime's errors."""
 
     def __init__(self, model: ModelProto, feeds: Iterable[tuple[str, Feeds]], tolerance: float = 0.0) -> None:
-        """`tolerance`: what the pass itself says that it takes."""
+        """`tolerance`: as declared by the pass."""
         self.model = model
         self.tolerance = max(tolerance, _tolerance(model))
         if is_random_model(model):
@@ -90,7 +90,7 @@ class Comparison:
         self._ask(reference=False)
 
     def _ask(self, reference: bool) -> None:
-        """Run the original on each of the feeds that it takes."""
+        """Run the original on each accepted feed."""
         self.reference = reference
         self.expected = []
         first: Exception | None = None
@@ -146,8 +146,10 @@ class Comparison:
         return None
 
     def _is_defined(self, feeds: Feeds) -> bool:
-        """Does the reference evaluator run this? onnxruntime joins what has no elements with anything, and makes up the
-        numbers."""
+        """Returns whether the reference evaluator runs the model.
+
+        onnxruntime joins empty tensors with any other, and invents the numbers.
+        """
         try:
             runner(self.model, True)(feeds)
         except Exception:
@@ -190,7 +192,10 @@ class Comparison:
         return None
 
     def _agree_in_double(self, after: ModelProto, feeds: Feeds, name: str, tolerance: float = 1e-9) -> bool:
-        """Is it rounding alone that decides, or that a difference of large numbers shows?"""
+        """Returns whether the results agree in float64.
+
+        Then rounding alone decides, or a difference of large numbers.
+        """
         x, y = (results_in_double(m, feeds) for m in (self.model, after))
         return x is not None and y is not None and same(x[name], y[name], False, tolerance)
 

@@ -1,4 +1,4 @@
-"""The constants of a model in other forms: a number, a vector, a fill, made by a node, read elsewhere too."""
+"""Changes of a model's constants to other forms: a number, a vector, a fill, made by a node, with further readers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def redrawn(model: ModelProto, tensor: TensorProto, rng: random.Random) -> None:
 
 
 def exact_numbers(model: ModelProto, rng: random.Random) -> bool:
-    """All constants of floats that are more than a number, and what is added to variances."""
+    """Give exact numbers to all float constants with more than one element, and to terms added to variances."""
     found = [t for t in stored(model) if np.prod(t.dims, dtype=int) > 1]
     for t in found:
         redrawn(model, t, rng)
@@ -44,7 +44,7 @@ def exact_numbers(model: ModelProto, rng: random.Random) -> bool:
 
 
 def other_numbers(model: ModelProto, rng: random.Random) -> bool:
-    """One constant has others: exact, ordinary, all the same, or none that is not zero."""
+    """Give other numbers to a constant: exact, ordinary, all equal, or with zeros."""
     found = stored(model)
     if not found:
         return False
@@ -62,7 +62,7 @@ def other_numbers(model: ModelProto, rng: random.Random) -> bool:
 
 
 def other_integers(model: ModelProto, rng: random.Random) -> bool:
-    """A constant of integers is another in one place, by one, or counted from the end."""
+    """Change an integer constant in one place: by one, or counted from the end."""
     found = [t for t in stored(model, INTEGERS) if np.prod(t.dims, dtype=int)]
     if not found:
         return False
@@ -80,7 +80,7 @@ def other_integers(model: ModelProto, rng: random.Random) -> bool:
 
 
 def as_number(model: ModelProto, rng: random.Random) -> bool:
-    """A constant is one number, of any rank up to its own."""
+    """Make a constant a single number, of any rank up to its own."""
     found = [t for t in stored(model) if np.prod(t.dims, dtype=int)]
     if not found:
         return False
@@ -91,7 +91,7 @@ def as_number(model: ModelProto, rng: random.Random) -> bool:
 
 
 def along_one_axis(model: ModelProto, rng: random.Random) -> bool:
-    """A constant is a vector along one of its axes, or of those of what it meets."""
+    """Make a constant a vector along an axis of itself, or of its operand."""
     found = stored(model)
     if not found:
         return False
@@ -111,7 +111,7 @@ def along_one_axis(model: ModelProto, rng: random.Random) -> bool:
 
 
 def in_full(model: ModelProto, rng: random.Random) -> bool:
-    """A constant is as large as what it meets."""
+    """Make a constant as large as its operand."""
     found = [(t, shape) for t in stored(model) if (shape := met(model, t.name)) is not None]
     if not found:
         return False
@@ -126,7 +126,7 @@ def _shared_shape(model: ModelProto, rng: random.Random) -> tuple[TensorProto, T
 
 
 def one_for_two(model: ModelProto, rng: random.Random) -> bool:
-    """What reads a constant reads another of its type."""
+    """Let a reader of a constant read another of the same type."""
     pair = _shared_shape(model, rng)
     if pair is None:
         return False

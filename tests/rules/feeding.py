@@ -1,4 +1,4 @@
-"""Numbers for the inputs of a drawn model: those for which arithmetic is exact, ordinary ones, special ones."""
+"""Numbers for the inputs of a drawn model: exact for arithmetic, ordinary, and special ones."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ _ANY_INTEGER: Final = frozenset(
 
 
 def inputs(model: ModelProto) -> list[ValueInfoProto]:
-    """Those that have to be fed: no initializer is their default."""
+    """Returns the inputs without an initializer as default."""
     given = {t.name for t in model.graph.initializer} | {s.values.name for s in model.graph.sparse_initializer}
     return [i for i in model.graph.input if i.name not in given]
 
 
 def size_of(symbol: str, way: str = "") -> int:
-    """What a dim of this symbol is; `larger` is one more, `empty` zero, of symbols that are no fixed number."""
+    """Returns the size of a symbolic dim: `larger` is one more; `empty` is zero, except for fixed numbers."""
     number = re.search(r"(\d+)$", symbol)
     size = int(number[1]) if number else SIZES.get(symbol, 2)
     if symbol.startswith("fixed"):  # what the model's constants say: no other size runs
@@ -76,8 +76,7 @@ def size_of(symbol: str, way: str = "") -> int:
 def draws(
     model: ModelProto, seed: int, ranges: Mapping[str, Range] | None = None, empty: bool = True
 ) -> Iterator[tuple[str, Feeds]]:
-    """(kind, feeds), of each kind and size once. What an input cannot be is not drawn: ValueError for what is no
-    tensor."""
+    """Yields (kind, feeds), each kind and size once. Raises ValueError for inputs that are no tensors."""
     symbols = any(d.dim_param for i in inputs(model) for d in i.type.tensor_type.shape.dim)
     ways = [(kind, "") for kind in KINDS]
     if symbols:
@@ -89,7 +88,10 @@ def draws(
 
 
 def _fits(model: ModelProto, way: str) -> bool:
-    """Is it a model of these sizes? onnxruntime leaves what has no element out of a Concat, whatever its other dims."""
+    """Returns whether the model accepts these sizes.
+
+    onnxruntime drops empty operands of a Concat, whatever their dims.
+    """
     sized = ModelProto()
     sized.CopyFrom(model)
     for info in inputs(sized):
@@ -104,7 +106,7 @@ def _fits(model: ModelProto, way: str) -> bool:
 
 
 def _dies_of_nothing(model: ModelProto) -> bool:
-    """Is it known that onnxruntime dies of it without elements?"""
+    """Returns whether onnxruntime is known to crash on empty inputs of this model."""
     return any(n.op_type in ("Einsum", "Scan") for n in model.graph.node)
 
 

@@ -1,8 +1,8 @@
-"""Instances of a rule that nobody wrote: it fires on each of them, and the same name and number draw the same one.
+"""Instances of a rule that nobody wrote: the rule fires on each; a name and a number always draw the same instance.
 
-A draw begins with a model on which the rule fires, made of its pattern or taken from one of its cases, and goes on
-with changes at random. A change that leaves no model, or one that no runtime takes, or on which the rule does not
-fire any more, is undone: so that a walk ends far from where it began, and still inside of what the rule takes.
+A draw begins with a model on which the rule fires, made from its pattern or taken from a case, and continues with
+random changes. A change is undone if the result is invalid, accepted by no runtime, or no longer rewritten. A walk
+therefore ends far from its beginning, and within the domain of the rule.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def subject(name: str) -> tuple[str, str | None]:
 
 @dataclass
 class Instance:
-    """A model, how the judge is to run the rule, or the graph pass, on it, and what it came of."""
+    """A model, the way the judge runs the rule or graph pass on it, and its origin."""
 
     rule: str
     model: ModelProto
@@ -99,14 +99,14 @@ class _Before(Instrument):
 
 @cache
 def options(name: str) -> dict[str, Any]:
-    """What a rule is asked for by, where it has to be."""
+    """Returns the options that a rule requires."""
     found = [c.options for c in CASES if c.hits.get(name)]
     return found[0] if found and all(found) else {}
 
 
 @cache
 def seeds(name: str) -> list[Instance]:
-    """What the rule's cases are when it fires first, as far as it then does so alone."""
+    """Returns the cases of the rule at its first match, if the rule fires alone."""
     found = []
     for case in CASES:
         if not case.hits.get(name) or case.options != options(name):
@@ -161,7 +161,7 @@ def is_model(model: ModelProto) -> bool:
 
 
 def is_taken(instance: Instance) -> bool:
-    """Does onnxruntime run it, or the reference evaluator where that has no kernel?"""
+    """Returns whether onnxruntime, or else the reference evaluator, runs the model."""
     feeds = None
     for reference in (False, True):
         try:
@@ -192,7 +192,7 @@ def changed(
 
 
 def stands(instance: Instance) -> bool:
-    """Is it a model, on which the rule fires or fails, that a runtime takes?"""
+    """Returns whether the model is valid, accepted by a runtime, and the rule fires or fails on it."""
     if not is_model(instance.model):
         return False
     try:
@@ -204,7 +204,7 @@ def stands(instance: Instance) -> bool:
 
 
 def of_pattern(name: str, rng: random.Random, reasons: Counter[str] | None = None) -> Instance | None:
-    """The first of a few draws of the pattern on which the rule fires. `reasons` counts why the others do not."""
+    """Returns the first of a few draws of the pattern on which the rule fires. `reasons` counts the declined ones."""
     for _ in range(DRAWS):
         model = patterns.drawn(rng, rule(name).source)
         if model is not None:
@@ -217,7 +217,7 @@ def of_pattern(name: str, rng: random.Random, reasons: Counter[str] | None = Non
 
 
 def _why_not(name: str, model: ModelProto | None) -> str:
-    """Why a draw of the rule's pattern is no instance: the first guard that declines it, where one does."""
+    """Returns the reason why a draw is no instance: the first guard that declines."""
     if model is None:
         return "no draw of the pattern is a model"
     if not is_model(model):
@@ -251,14 +251,16 @@ def _beginning(name: str, rng: random.Random) -> Instance | None:
 
 
 def draw(name: str, number: int, step: int = -1) -> Instance | None:
-    """The instance of that number, of a rule or of a graph pass; None where nothing of it fires. `step`: one that the
-    walk to it passes."""
+    """Returns the instance of a number, for a rule or graph pass; None if nothing fires.
+
+    `step`: an earlier step of the walk.
+    """
     found = walk(name, number)
     return found[step] if found else None
 
 
 def walk(name: str, number: int) -> list[Instance]:
-    """The instances on the way to that number, each a change away from the one before; none where nothing fires."""
+    """Yields the instances up to a number, each one change away from the preceding; none if nothing fires."""
     rng = random.Random(f"{name} {number}")
     if name in REGIONS:
         found, wanted = of_region(name, number), rng.choice([0, 0, 1, 2, 3])
@@ -290,7 +292,7 @@ def of_region(name: str, number: int) -> Instance | None:
 
 
 def in_surroundings(instance: Instance, rng: random.Random, wanted: int) -> list[Instance]:
-    """The instance, and those after each of so many changes."""
+    """Yields the instance, and the instances after each of several changes."""
     found = [instance]
     for _ in range(TRIES * wanted):
         following = changed(found[-1], rng)

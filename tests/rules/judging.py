@@ -1,9 +1,9 @@
-"""One rule or graph pass, alone and unverified, on one model: did it fire, and is the result the same?
+"""Runs one rule or graph pass, alone and unverified, on a model: whether it fires, and whether the result is equal.
 
     outcome = examine(model, "implicit-broadcast", "expand_of_operand")
     assert not outcome.fault, outcome.fault
 
-`tests/rules/apart.py` does so in a process of its own, which a runtime may take apart.
+`tests/rules/apart.py` does the same in a separate process, which a runtime may corrupt.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tests.rules.feeding import Range, draws
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """`fired`: how often. `fault`: what is wrong with the result, empty if nothing is; `kind` says it in a word:
-    `wrong` (another number), `inexact` (nearly the same, and yet another where nothing is rounded), `types`, `refused`
-    (by onnx's checker), `does not load`, `crash`, `raises` (the pass does), `unsettled` (it goes on).
+    """The outcome of a rule on a model.
 
-    `limits`: what else is another, by kind, and no fault as such: `overflow` (of huge numbers), `special` (of NaN and
-    infinities) and `rounded` (not of float64), above -O1 only but for PACKETS, and `empty` (no result
-    on inputs without elements).
-    `left_out`: why nothing was compared, where the model is none, or nothing here runs it. `declined`: the reasons.
+    `fired`: number of rewrites. `fault`: the fault of the result, or empty. `kind`: `wrong` (another number), `inexact`
+    (nearly equal although nothing rounds), `types`, `refused` (by onnx's checker), `does not load`, `crash`, `raises`
+    (in the pass), `unsettled` (no fixed point). `limits`: further differences by kind, no faults as such: `overflow`
+    (huge numbers), `special` (NaN and infinities) and `rounded` (not of float64), above -O1 only except for PACKETS;
+    `empty` (no result on empty inputs). `left_out`: why nothing was compared: an invalid model, or no runtime.
+    `declined`: the reasons.
     """
 
     fired: int = 0
@@ -58,11 +58,11 @@ def examine(
     empty: bool = True,
     note: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
-    """Run that rule, or everything that the pass does, to its fixed point, and compare the result with the model.
+    """Run the rule, or the whole pass, to its fixed point, and compare the result with the model.
 
-    `options` are the pass's, `ranges` those of integer inputs. With `folded` constants are folded first, but for fills:
-    these stay nodes whose value is known, as large ones do. `before`: passes that run first, for what they find out.
-    `empty`: also without elements, where sizes are symbols. `note` hears what is about to run.
+    `options`: of the pass; `ranges`: of integer inputs. `folded`: constants are folded first, except fills, which stay
+    nodes of known value, as large ones do. `before`: passes that run first. `empty`: also with empty inputs, if sizes
+    are symbols. `note` receives the next step.
     """
     info = get_pass(pass_name).info
     try:
@@ -99,7 +99,7 @@ def examine(
 
 
 def _goes_on(after: ModelProto, *run: Any) -> bool:
-    """Does a second run change something, also where dead code goes, which it may change once more?"""
+    """Returns whether a second run changes the result, also with dead code elimination, which may expose a change."""
     if not rewritten(after, *run)[1]:
         return False
     cleaned, *_ = rewritten(after, *run, clean=True)
@@ -115,10 +115,10 @@ def rewritten(
     before: Sequence[str] = (),
     clean: bool = False,
 ) -> tuple[ModelProto, int, tuple[str, ...]]:
-    """What the rule alone makes of a copy of the model; how often it fired, and why it did not elsewhere.
+    """Returns a copy rewritten by the rule alone, the number of rewrites, and reasons of declined matches.
 
-    Of a graph pass all happens, and `rule_name` is what it counts; of neither, all is counted, and a change that it
-    does not count is one. With `clean` dead code goes, too.
+    A graph pass runs as a whole, and `rule_name` selects its counter; without either, all counters and uncounted
+    changes count. `clean`: dead code elimination follows.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -156,7 +156,7 @@ def _written(model: Model) -> ModelProto:
 
 
 def _structural(before: ModelProto, after: ModelProto) -> tuple[str, str] | None:
-    """What is wrong with a result that nobody has run."""
+    """Returns the fault of a result found without a run."""
     try:
         onnx.checker.check_model(after, full_check=True)
     except Exception as e:

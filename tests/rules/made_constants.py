@@ -1,4 +1,4 @@
-"""Nodes that make a constant: of what is stored otherwise, an Expand of less, a DequantizeLinear."""
+"""Nodes that make a constant: from other storage, by an Expand of less, by a DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def made(model: ModelProto, rng: random.Random) -> bool:
 
 
 def fill(model: ModelProto, rng: random.Random) -> bool:
-    """An input or a constant is an Expand of what it has along one axis, or along some, or of a number."""
+    """Make an input or a constant an Expand of its elements along some axes, or of a number."""
     if opset(model) < 8:
         return False
     found: dict[str, tuple[list[int], int]] = {t.name: (list(t.dims), t.data_type) for t in stored(model)}

@@ -1,4 +1,4 @@
-"""What operators read beside what they are given, and their attributes: proposals, of which some are no model."""
+"""Further operands and attributes of operators: proposals, of which some are invalid."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TELLING: Final = (
 
 
 class Draw(random.Random):
-    """One draw, in which most operators are about the same axis, counted from either end."""
+    """One draw, in which most operators use the same axis, counted from either end."""
 
     axis = -1
 
@@ -60,7 +60,7 @@ def dims(rng: Draw, rank: int) -> list[int]:
 
 
 def base(rng: Draw, ops: frozenset[str]) -> list[int]:
-    """The shape of what most of a pattern reads, which has these operators."""
+    """Returns the shape of the main operand of a pattern with these operators."""
     if ops & IMAGES or "BatchNormalization" in ops:
         flat = "Gemm" in ops or "MatMul" in ops
         return dims(rng, 2 if flat else rng.choice([3, 4, 4, 4, 5]))
@@ -70,7 +70,7 @@ def base(rng: Draw, ops: frozenset[str]) -> list[int]:
 
 
 def broadcast(rng: Draw, shape: Shape) -> list[int]:
-    """A shape that meets another one: of a number, along one axis, of some axes, in full."""
+    """Returns a shape that broadcasts to another: a number, along one axis, some axes, or in full."""
     way = rng.randrange(6)
     if way == 0 or not shape:
         return [1] * rng.choice([0, 0, 1, len(shape)])
@@ -108,7 +108,7 @@ def factors(rng: Draw, size: int) -> list[int]:
 
 
 def target(rng: Draw, shape: Shape) -> list[int]:
-    """Of a Reshape: other dims, the same ones copied, one left open, neighbours as one, ones put in or left out."""
+    """Returns a target of Reshape: other dims, copied, one open, neighbours merged, ones inserted or removed."""
     size, way = int(np.prod(shape, dtype=int)), rng.randrange(5)
     found = list(shape)
     if way == 0 or not shape:
@@ -141,7 +141,7 @@ def _axes(rng: Draw, rank: int, count: int | None = None) -> list[int]:
 
 
 def integers(rng: Draw, op: str, place: int, given: Sequence[Array | None], attributes: Attributes) -> Array:
-    """Places, sizes and axes for a constant that an operator reads at `place` behind what is given."""
+    """Returns positions, sizes and axes for a constant operand at `place`."""
     x = given[0] if given and given[0] is not None else np.zeros(())
     shape, rank = x.shape, x.ndim
     found: Any
@@ -217,7 +217,7 @@ def numbers(
     attributes: Attributes,
     dtype: np.dtype[Any],
 ) -> Array:
-    """A constant of other numbers that an operator reads at `place`."""
+    """Returns a constant of other numbers for an operand at `place`."""
     x = given[0] if given and given[0] is not None else np.zeros(())
     shape: Shape = _shape_of_number(rng, op, place, given, attributes, x)
     if (op, place) == ("BatchNormalization", 4):

@@ -1,7 +1,7 @@
-"""Instances made of a rule's pattern alone: its tree becomes nodes, its variables inputs, constants, results of others.
+"""Instances made from a rule's pattern: its tree becomes nodes, its variables inputs, constants or results of others.
 
-Every value is known while a model grows, as the reference evaluator runs each node: so shapes of constants follow those
-of what they meet, and what is no model shows at once.
+The reference evaluator runs each node while a model grows, so all values are known: shapes of constants follow their
+operands, and invalid models are found at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NoModel(Exception):
 
 
 class Sketch:
-    """A model that grows from inputs to what a pattern ends in."""
+    """A model that grows from inputs to the anchor of a pattern."""
 
     def __init__(self, rng: operands.Draw, source: Pattern) -> None:
         self.rng = rng
@@ -238,7 +238,7 @@ class Sketch:
     def behind(
         self, p: Pattern, op: str, place: int, given: list[str | None], attributes: dict[str, Any], needed: bool
     ) -> str | None:
-        """A constant that fits what is given; or nothing, where the pattern or the operator lets it be."""
+        """Returns a constant that fits the operands; none if the pattern or operator allows its absence."""
         if isinstance(p, Either):
             p = self.rng.choice(p.choices)
         if isinstance(p, (Var, Const)):
@@ -270,7 +270,7 @@ class Sketch:
         return made
 
     def expanded(self, name: str) -> str:
-        """A constant, as an Expand makes it, of all or of some of what the pattern's variables have."""
+        """Returns an Expand of a constant to some or all dims of the pattern's variables."""
         array = self.values[name]
         shape = operands.broadcast(self.rng, self.shape)
         try:
@@ -280,7 +280,7 @@ class Sketch:
         return self.node("Expand", [name, self.constant(np.array(whole, np.int64))], {}).output[0]
 
     def copied(self, op: str, reader: str, place: int) -> str:
-        """A result of one of the operators that a pattern wants to see read."""
+        """Returns a result of an operator that the pattern wants to have readers."""
         truth = operands.is_truth(reader, place)
         elem_type = TensorProto.BOOL if truth or op == "Not" else self.type
         dtype = helper.tensor_dtype_to_np_dtype(elem_type)

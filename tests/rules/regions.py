@@ -1,4 +1,4 @@
-"""Regions that graph passes look for: a model for each number, the same on every machine."""
+"""Regions that graph passes look for: a model for each number, equal on every machine."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ WITH_ELEMENTS: Final = frozenset({"shape-arithmetic"})
 
 
 def region(pass_name: str, number: int) -> ModelProto:
-    """A model that may have what the pass looks for."""
+    """Returns a model with a possible region of the pass."""
     makers = REGIONS[pass_name]
     return makers[number % len(makers)](f"{pass_name} {number}")

@@ -1,4 +1,4 @@
-"""Constants in every form, and nodes that are alike, dead, or need no input that says what its absence says."""
+"""Constants in every form, and nodes that are equal, dead, or have an input that equals its default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Constants(Flow):
         return self.constant(np.asarray(array, of or self.float))
 
     def odd(self, *shape: int) -> str:
-        """Floats, sometimes with what compares in its own way."""
+        """Returns floats, sometimes with elements that compare unusually."""
         array = np.asarray(self.numbers(*shape), self.float)
         if array.size and self.rarely(3):
             array = array.copy()
@@ -27,7 +27,7 @@ class Constants(Flow):
         return self.of(array)
 
     def anything(self, v: str) -> str:
-        """One step on `v`, of floats, that is constant if `v` is."""
+        """Returns one step on the floats `v`, constant if `v` is constant."""
         shape = self.shapes[v]
         rank, way = len(shape), self.draw.randrange(14)
         if way == 0 and rank:
@@ -68,7 +68,7 @@ class Constants(Flow):
 
 
 def folds(seed: str) -> ModelProto:
-    """What is computed of constants, beside what is not, also in branches."""
+    """Constant and other computations side by side, also in branches."""
     g = Constants(seed)
     shape = g.sizes(g.draw.randint(0, 3))
     x = g.input(*shape)
@@ -212,7 +212,7 @@ def twins(seed: str) -> ModelProto:
 
 
 def unread(seed: str) -> ModelProto:
-    """Nodes, outputs that may be left out, initializers that nothing reads, also in bodies."""
+    """Nodes, optional outputs and initializers without readers, also in bodies."""
     g = Constants(seed)
     g.symbols = ""
     x = g.chain(g.input(1, g.draw.choice([1, 2]), 4, 4), 1)
@@ -248,7 +248,7 @@ def unread(seed: str) -> ModelProto:
 
 
 def functions(seed: str) -> ModelProto:
-    """Functions of the model, of which calls read not all results, and which read not all that they are given."""
+    """Functions with unread results and unread inputs."""
     g = Constants(seed)
     shape = g.sizes(g.draw.randint(0, 3))
     given, results = g.draw.randint(1, 3), g.draw.randint(1, 3)
@@ -279,7 +279,7 @@ def functions(seed: str) -> ModelProto:
 
 
 def repeated(seed: str) -> ModelProto:
-    """A constant that repeats itself, whole or along axes, beside a value that is as large, or is not."""
+    """A constant that repeats itself, whole or along axes, beside a value of the same or another size."""
     g = Constants(seed)
     rank = g.draw.randint(2, 4)
     shape = tuple(g.draw.choice([1, 2, 3, 4]) for _ in range(rank))
@@ -310,7 +310,7 @@ def repeated(seed: str) -> ModelProto:
 
 
 def zero_states(seed: str) -> ModelProto:
-    """Recurrent networks with a state that is zero, or nearly, in one form or another."""
+    """Recurrent networks with a state of zeros, or nearly, in several forms."""
     g = Constants(seed, np.float32)
     op = g.one("LSTM", "GRU", "RNN")
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: conditions and trips that are known, states of every kind, branches that are alike."""
+"""If, Loop and Scan: known conditions and trips, states of every kind, equal branches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Flow(Layout):
         return "condition"
 
     def branch(self, name: str, values: list[str], count: int, shape: Shape | None = None) -> GraphProto:
-        """Gives out so many values: computed of those outside, its own, or twice the same."""
+        """Returns several values of a branch: computed from outer ones, its own, or the same twice."""
         with self.body(name):
             made = [self.chain(self.draw.choice(values), 2) for _ in range(count)]
             for i, v in enumerate(made):
@@ -44,7 +44,7 @@ class Flow(Layout):
         return self.several("If", [condition], [shape] * count, then_branch=then, else_branch=otherwise)
 
     def hand_out(self, names: list[str]) -> list[str]:
-        """What a body gives out: by an Identity where that is an input, an outer value, or given out already."""
+        """Returns an output of a body: by an Identity for an input, an outer value, or a repeated output."""
         made = {o for n in self.nodes for o in n.output}
         found: list[str] = []
         for v in names:
@@ -55,7 +55,7 @@ class Flow(Layout):
 
 
 def renamed(graph: GraphProto, old: str, new: str) -> None:
-    """In place: what the body makes and holds by names that begin with `old`."""
+    """Rename values of the body that begin with `old`, in place."""
     own = {o for n in graph.node for o in n.output} | {t.name for t in graph.initializer}
     names = {n: n.replace(old, new, 1) for n in own if n.startswith(old)}
     for node in graph.node:
@@ -86,7 +86,7 @@ def branches(seed: str) -> ModelProto:
 
 
 def ranks(seed: str) -> ModelProto:
-    """An If whose branches differ in rank, of which what reads the result takes one; so others on that condition."""
+    """An If with branches of different rank and a reader that accepts one of them, and Ifs on the same condition."""
     g = Flow(seed)
     rank = g.draw.randint(2, 4)
     wide = tuple(g.draw.choice([1, 2, 3]) for _ in range(rank))
@@ -122,12 +122,12 @@ def ranks(seed: str) -> ModelProto:
 
 
 def few_trips(seed: str) -> ModelProto:
-    """A Loop of no trip, or one, or few; with and without what it collects."""
+    """A Loop of no, one or few trips, with and without collected outputs."""
     return _looped(Flow(seed), [0, 1, 1, 1, 2])
 
 
 def bags(seed: str) -> ModelProto:
-    """A Loop whose trips each take a slice, or a row, by constant places, and compute with it; nearly, now and then."""
+    """A Loop whose trips take a slice or row at constant positions, sometimes almost, and compute with it."""
     g = Flow(seed)
     g.symbols = ""
     n, length, rest = g.draw.randint(2, 4), g.draw.randint(1, 3), g.sizes(g.draw.randint(0, 2))
@@ -176,7 +176,7 @@ def recurrences(seed: str) -> ModelProto:
 
 
 def _looped(g: Flow, counts: list[int]) -> ModelProto:
-    """As it is, or in a branch, where what is given out is no output of the model."""
+    """Returns the value itself, or from a branch whose output is no output of the model."""
     if not g.rarely(3):
         chosen = _loop(g, counts)
         return g.model(*(c if g.chance() or g.types[c] is not g.float else g.chain(c, 1) for c in chosen))
@@ -279,7 +279,7 @@ def _as_drawn(g: Flow, info: ValueInfoProto) -> ValueInfoProto:
 
 
 def scans(seed: str) -> ModelProto:
-    """A Scan along any axis, of what is transposed for it, and back; states that change, and that do not."""
+    """A Scan along any axis of a transposed operand, with changing and unchanged states."""
     g = Flow(seed)
     g.symbols = ""  # onnxruntime dies of a Scan of nothing
     rank = g.draw.randint(1, 3)

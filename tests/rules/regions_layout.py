@@ -1,4 +1,4 @@
-"""Regions whose axes are renamed, merged, put in: between Transposes, Reshapes, Unsqueezes."""
+"""Regions with renamed, merged and inserted axes: between Transposes, Reshapes, Unsqueezes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def inverse(perm: list[int]) -> list[int]:
 
 
 class Layout(Sketch):
-    """Steps along axes, of which `kept` leading ones are treated apart."""
+    """Steps along axes, with `kept` leading axes apart."""
 
     def transposed(self, x: str, perm: list[int]) -> str:
         return self.add("Transpose", [x], tuple(self.shapes[x][i] for i in perm), perm=perm)
 
     def reshaped(self, x: str, shape: Shape, batch: bool = False) -> str:
-        """With a target that says all dims, leaves one to the runtime, copies some."""
+        """Returns a Reshape with a target that gives all dims, leaves one open, or copies some."""
         target = list(shape)
         if prod(shape) and self.chance():
             target[0 if batch else self.draw.randrange(len(target))] = -1
@@ -127,7 +127,7 @@ class Layout(Sketch):
 
 
 def transposes(seed: str) -> ModelProto:
-    """Transposes into a region and out of it, or to one more reader."""
+    """Transposes at the entry and exit of a region, or at a further reader."""
     g = Layout(seed)
     rank = g.draw.randint(2, 5)
     shape, perm = g.sizes(rank), g.order(range(rank))
@@ -153,7 +153,7 @@ def transposes(seed: str) -> ModelProto:
 
 
 def channels_last(seed: str) -> ModelProto:
-    """What the grammar of random graphs has of it, several times."""
+    """Several channels-last regions of the grammar of random graphs."""
     g = Layout(seed)
     g.input(*g.sizes(4))
     for _ in range(g.draw.randint(1, 3)):
@@ -194,7 +194,7 @@ def rows(seed: str) -> ModelProto:
 
 
 def batches(seed: str) -> ModelProto:
-    """Leading axes that a Reshape merges, products and what treats a batch apart, and Reshapes back."""
+    """Leading axes merged by a Reshape, products and operators along a batch, and Reshapes back."""
     g = Layout(seed)
     lead = tuple(g.draw.choice([1, 2, 2, 3]) for _ in range(g.one(2, 2, 2, 3)))
     rest = tuple(g.draw.choice([1, 2, 3]) for _ in range(g.one(1, 2, 2)))
@@ -228,7 +228,7 @@ def batches(seed: str) -> ModelProto:
 
 
 def merged_products(seed: str) -> ModelProto:
-    """Attention that was written with products of one batch axis."""
+    """Attention written with products of one batch axis."""
     g = Layout(seed)
     g.input(*(g.draw.choice([1, 2, 3]) for _ in range(4)))
     for _ in range(g.draw.randint(1, 2)):
@@ -239,7 +239,7 @@ def merged_products(seed: str) -> ModelProto:
 
 
 def axes_put_in(seed: str) -> ModelProto:
-    """What is computed element by element of what lost axes, or gets them, and gets them behind."""
+    """Elementwise computation on operands with removed or inserted axes, with an insertion at its end."""
     g = Layout(seed)
     rank = g.draw.randint(1, 3)
     shape = tuple(g.draw.choice([1, 2, 3, 4]) for _ in range(rank))
@@ -304,7 +304,7 @@ def axes_put_in(seed: str) -> ModelProto:
 
 
 def axes_taken_out(seed: str) -> ModelProto:
-    """What is computed element by element of what got axes, or kept them, and loses them behind."""
+    """Elementwise computation on operands with inserted or kept axes, with a removal at its end."""
     g = Layout(seed)
     rank = g.draw.randint(2, 4)
     axes = sorted(g.draw.sample(range(rank), g.draw.randint(1, min(2, rank - 1))))

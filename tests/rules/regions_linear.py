@@ -1,4 +1,4 @@
-"""Products and convolutions with what goes into their weights, side by side, and of narrower types."""
+"""Products and convolutions with foldable neighbours, side by side, and of narrower types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rules.sketch import Shape
 
 
 class Linear(Parts):
-    """Operators with weights, and what moves what they make."""
+    """Operators with weights, and movers of their results."""
 
     def product(self, x: str, n: int, term: bool = True) -> str:
         """A MatMul or Gemm of the last axis, maybe with its bias added."""
@@ -32,7 +32,7 @@ class Linear(Parts):
         return v
 
     def convolution(self, x: str, n: int, term: bool = True) -> str:
-        """Of kernels of one or two places; maybe one group a channel."""
+        """Returns a convolution with kernels of one or two positions, sometimes depthwise."""
         b, c, *rest = self.shapes[x]
         size = self.draw.choice([1, 2]) if min(rest) > 1 else 1
         group = c if n % c == 0 and self.rarely(3) else 1
@@ -74,7 +74,7 @@ class Linear(Parts):
 
 
 def factors(seed: str) -> ModelProto:
-    """A factor behind what moves a product, or in front of it."""
+    """A factor behind or in front of a mover of a product."""
     g = Linear(seed)
     g.exact = True
     if g.rarely(3):  # in front: a number for each channel
@@ -135,7 +135,7 @@ def terms(seed: str) -> ModelProto:
 
 
 def side_by_side(seed: str) -> ModelProto:
-    """Products, or convolutions, of one tensor, and what goes on alike or otherwise behind each."""
+    """Products or convolutions of one tensor, with equal or different readers."""
     g = Linear(seed)
     n = g.draw.choice([2, 3, 3, 4])
     term = g.chance()

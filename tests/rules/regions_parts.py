@@ -1,4 +1,4 @@
-"""Tensors that are taken apart, and put together: Split, Slice, Gather, Concat, and what is done to each part."""
+"""Tensors taken apart and joined: Split, Slice, Gather, Concat, and computation on each part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Parts(Layout):
         return self.add("Slice", inputs + [self.ints(1)] * self.rarely(3), self.with_dim(x, axis, end - start))
 
     def lengths(self, total: int) -> list[int]:
-        """Of parts, at least one of them."""
+        """Returns lengths of parts, at least one part."""
         left, found = total, []
         while left > 0 and len(found) < 4:
             found.append(self.draw.randint(1, left))
@@ -47,7 +47,7 @@ class Parts(Layout):
 
 
 def slices(seed: str) -> ModelProto:
-    """Slices, or places that are listed, which cover an axis, or nearly; a Split of which one part is read."""
+    """Slices or listed positions that cover an axis, or almost; a Split with one read part."""
     g = Parts(seed)
     g.symbols = g.symbols if g.rarely(3) else ""
     x = g.input(*g.sizes(g.draw.randint(1, 4)))
@@ -90,7 +90,7 @@ def columns(seed: str) -> ModelProto:
 
 
 def joined(seed: str) -> ModelProto:
-    """A Concat that is cut where it was joined, or elsewhere."""
+    """A Concat cut where it was joined, or elsewhere."""
     g = Parts(seed)
     g.symbols = g.symbols if g.rarely(3) else ""
     shape = g.sizes(g.draw.randint(1, 3))
@@ -123,7 +123,7 @@ def joined(seed: str) -> ModelProto:
 
 
 def stacked(seed: str) -> ModelProto:
-    """An axis of its own for what was stacked, maybe turned, of which each place is picked."""
+    """A stack on an axis of its own, sometimes transposed, with each position picked."""
     g = Parts(seed)
     lead = tuple(g.draw.choice([1, 2, 3]) for _ in range(g.draw.randint(0, 2)))
     n, m = g.draw.choice([2, 3]), g.draw.choice([1, 2, 3])
@@ -163,7 +163,7 @@ def stacks(seed: str) -> ModelProto:
 
 
 def axes_of_parts(seed: str) -> ModelProto:
-    """Each part of a Split gets, or loses, the same axes; so what several Gathers pick."""
+    """Parts of a Split with equal axes inserted or removed; the same for several Gathers."""
     g = Parts(seed)
     rank = g.draw.randint(1, 3)
     shape = [g.draw.choice([1, 1, 2, 3]) for _ in range(rank)]
@@ -287,7 +287,7 @@ class Canvas(Parts):
     """A tensor of which boxes are assigned."""
 
     def places(self, shape: Shape, axis: int, start: int, size: int) -> str:
-        """Of a box that begins at `start` along the axis: as a constant, or as ranges that are widened and joined."""
+        """Returns the positions of a box from `start` along the axis: a constant, or expanded and joined ranges."""
         box = tuple(size if k == axis else d for k, d in enumerate(shape[: axis + 1]))
         lines = [np.arange(n) + (start if k == axis else 0) for k, n in enumerate(box)]
         if self.rarely(8) and size > 1:
@@ -305,7 +305,7 @@ class Canvas(Parts):
         return self.add("Concat", parts, (*box, len(box)), np.int64, axis=-1)
 
     def assign(self, x: str, u: str, axis: int, start: int) -> str:
-        """`u` in place of what is there from `start` on."""
+        """Overwrite the part from `start` by `u`."""
         shape, box = self.shapes[x], self.shapes[u]
         way, size = self.draw.randrange(4), box[axis]
         extra = {"reduction": "add"} if self.rarely(12) and self.float is np.float32 else {}
@@ -335,7 +335,7 @@ class Canvas(Parts):
 
 
 def assigned(seed: str) -> ModelProto:
-    """Boxes that are assigned along an axis, one after the other, and readers of parts of what has been made so far."""
+    """Boxes assigned along an axis in sequence, and readers of parts of intermediate results."""
     g = Canvas(seed)
     g.symbols = ""
     shape = list(g.sizes(g.draw.randint(1, 3)))

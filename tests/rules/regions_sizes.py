@@ -1,4 +1,4 @@
-"""Index arithmetic on shapes: targets that are computed, sizes in 32 bits, numbers one by one, Shapes side by side."""
+"""Index arithmetic on shapes: computed targets, sizes of 32 bits, single numbers, several Shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rules.sketch import Shape
 
 
 class Sizes(Layout):
-    """Values that are computed of shapes; `now` says what they are."""
+    """Values computed from shapes; `now`: their numbers."""
 
     def __init__(self, seed: str) -> None:
         super().__init__(seed)
@@ -34,7 +34,7 @@ class Sizes(Layout):
         return self.integer("Shape", [x], np.array(self.shapes[x], np.int64))
 
     def dim(self, x: str, axis: int, scalar: bool) -> str:
-        """A dim of `x`, picked or cut out; of a Shape of its own, or one that is there."""
+        """Returns a dim of `x`, picked or sliced from a new or an existing Shape."""
         rank = len(self.shapes[x])
         there = [n.output[0] for n in self.nodes if n.op_type == "Shape" and n.input[0] == x and not n.attribute]
         s = self.draw.choice(there) if there and self.chance() else self.shape_of(x)
@@ -52,7 +52,7 @@ class Sizes(Layout):
         return self.integer("Gather", [s, self.ints(at)], value[axis : axis + 1], axis=0)
 
     def arithmetic(self, x: str) -> str:
-        """One step, small and never below one."""
+        """Returns one small step with a result of at least one."""
         value = self.now[x]
         way = self.draw.randrange(5)
         k = self.draw.choice([1, 1, 2, 3])
@@ -152,7 +152,7 @@ def computed(seed: str) -> ModelProto:
 
 
 def sources(seed: str) -> ModelProto:
-    """Dims that several tensors have, listed or picked by a Shape of each; dims of what is moved."""
+    """Dims common to several tensors, each picked from its Shape; dims of moved tensors."""
     g = Sizes(seed)
     g.symbols = g.one("shared", "shared", "")
     dims = _some(g, g.draw.randint(1, 4))
@@ -190,7 +190,7 @@ def sources(seed: str) -> ModelProto:
 
 
 def narrow(seed: str) -> ModelProto:
-    """Sizes in 32 bits between Casts: what is computed of them, and what becomes of it."""
+    """Sizes of 32 bits between Casts, computed and used."""
     g = Sizes(seed)
     x = g.input(*_some(g, g.draw.randint(1, 4)))
     rank = len(g.shapes[x])
@@ -241,7 +241,7 @@ def narrow_sizes(seed: str) -> ModelProto:
 
 
 def numbers(seed: str) -> ModelProto:
-    """Numbers that are computed alike, one by one, and joined; of floats, too."""
+    """Numbers computed alike, one by one, and joined; also of floats."""
     g = Sizes(seed)
     x = g.input(*_some(g, g.draw.randint(1, 4)))
     n = g.draw.choice([2, 2, 3, 4])

@@ -1,4 +1,4 @@
-"""Models of other sizes, ranks, axes, opsets and types, and in bodies: what a drawn instance is changed in."""
+"""Changes of a drawn instance: sizes, ranks, axes, opsets, types, and surrounding bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _dims(model: ModelProto) -> list[onnx.TensorShapeProto.Dimension]:
 
 
 def resized(model: ModelProto, rng: random.Random) -> bool:
-    """A size is another one wherever it stands: in inputs, weights, and in the constants that say sizes."""
+    """Change a size everywhere: in inputs, weights, and constants that hold sizes."""
     numbers = sorted({d.dim_value for d in _dims(model) if d.HasField("dim_value")})
     if not numbers:
         return False
@@ -54,7 +54,7 @@ def resized(model: ModelProto, rng: random.Random) -> bool:
 
 
 def resized_input(model: ModelProto, rng: random.Random) -> bool:
-    """One dim of one input."""
+    """Change one dim of one input."""
     dims = [d for d in _dims(model) if d.HasField("dim_value")]
     if not dims:
         return False
@@ -98,7 +98,7 @@ def flattened(model: ModelProto, rng: random.Random) -> bool:
 
 
 def unknown(model: ModelProto, rng: random.Random) -> bool:
-    """A dim of an input is a symbol that ends in what it was, the same as of others or its own."""
+    """Make a dim of an input a symbol that ends in its size, shared with other dims or not."""
     dims = [d for d in _dims(model) if d.HasField("dim_value")]
     if not dims:
         return False
@@ -160,12 +160,12 @@ def of_opset(model: ModelProto, rng: random.Random) -> bool:
 
 
 def of_type(model: ModelProto, rng: random.Random) -> bool:
-    """What was of one type is of another."""
+    """Replace one element type by another."""
     return converted(model, *rng.sample(TYPES, 2))
 
 
 def again(model: ModelProto, rng: random.Random) -> bool:
-    """All nodes are there twice, on the same inputs; or on what the first ones make."""
+    """Duplicate all nodes, on the same inputs or on the results of the first ones."""
     graph = model.graph
     if len(graph.node) > 20 or model.functions:
         return False
@@ -188,7 +188,7 @@ def again(model: ModelProto, rng: random.Random) -> bool:
 
 
 def into_loop(model: ModelProto, rng: random.Random) -> bool:
-    """All nodes are the body of a Loop, which collects what they make."""
+    """Make all nodes the body of a Loop with collected results."""
     graph = model.graph
     if {i.name for i in graph.input} & {o.name for o in graph.output} or opset(model) < 11:
         return False

@@ -1,4 +1,4 @@
-"""A model with a fault, made small: `python -m tests.rules.shrinking RULE NUMBER` prints it, as cases are written."""
+"""Reduces a model with a fault: `python -m tests.rules.shrinking RULE NUMBER` prints it in the form of a case."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 2000  # models
 
 
 def shrunk(model: ModelProto, fails: Callable[[ModelProto], bool]) -> ModelProto:
-    """The smallest model that still fails, as far as leaving out one thing at a time finds it."""
+    """Returns the smallest model that still fails, found by single removals."""
     left, found = PATIENCE, True
     while found:
         found = False
@@ -129,7 +129,7 @@ def _cut(model: ModelProto, i: int) -> bool:
 
 
 def _pass_on(model: ModelProto, i: int, k: int) -> bool:
-    """Who reads a node reads what it reads."""
+    """Let readers of a node read its operand."""
     node = model.graph.node[i]
     old, new = node.output[0], node.input[k]
     if not new or old in {o.name for o in model.graph.output}:

@@ -1,4 +1,4 @@
-"""A graph of what one pass looks for: the grammar of random graphs, with inputs, constants in every form, bodies."""
+"""A graph for one pass: the grammar of random graphs, with inputs, constants in every form, and bodies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ OPSETS: Final = (*[17] * 6, *range(7, 17), *range(18, 25))
 
 
 class Sketch(Exported):
-    """A model that is drawn: `inputs`, `outputs` and `functions` are what the grammar has not.
+    """A drawn model: `inputs`, `outputs` and `functions` extend the grammar.
 
-    Dims of some sizes are symbols (`dynamic`), which end in their size; those of equal size are the same symbol or not.
+    Dims of some sizes are symbols (`dynamic`) that end in their size; dims of equal size have equal symbols or not.
     """
 
     def __init__(self, seed: str, float: type | None = None) -> None:
@@ -80,7 +80,7 @@ class Sketch(Exported):
     def several(
         self, op: str, inputs: list[str], shapes: Sequence[Shape], of: type | None = None, **attributes: Any
     ) -> list[str]:
-        """The results of a node that has as many as there are shapes."""
+        """Returns the results of a node, one for each shape."""
         names = [f"{self.depth}v{len(self.nodes)}_{i}" for i in range(len(shapes))]
         self.nodes.append(helper.make_node(op, inputs, names, **attributes))
         for name, shape in zip(names, shapes, strict=True):
@@ -88,7 +88,7 @@ class Sketch(Exported):
         return names
 
     def constant(self, array: np.ndarray) -> str:
-        """An initializer, of the graph's own or tied to one that is equal, or a Constant."""
+        """Returns an initializer (new, or tied to an equal one) or a Constant."""
         key = array.dtype.str.encode() + str(array.shape).encode() + array.tobytes()
         if key in self.held and self.chance():
             return self.held[key]
@@ -118,8 +118,10 @@ class Sketch(Exported):
         return self.draw.choice(found) if found else None
 
     def operand(self, shape: Shape, *, positive: bool = False) -> str:
-        """What broadcasts to `shape` without making it larger: a number, a vector along an axis, an array, a fill, an
-        array that repeats itself, an Expand of one, rarely another input."""
+        """Returns an operand that broadcasts to `shape`.
+
+        A number, a vector, an array, a fill, an Expand, rarely an input.
+        """
         rank, way = len(shape), self.draw.randrange(12)
         make = self.factors if positive else self.numbers
         if way < 3 or not rank:
@@ -141,7 +143,7 @@ class Sketch(Exported):
     # -- steps that fit anywhere -----------------------------------------------------------------------------
 
     def elementwise(self, x: str) -> str:
-        """One step that works element by element."""
+        """Returns one elementwise step."""
         shape, way = self.shapes[x], self.draw.randrange(10)
         if self.types[x] is not self.float or way < 4:
             return self.add(self.draw.choice(EXACT_UNARY if self.exact else ROUNDED_UNARY), [x], shape)
@@ -168,7 +170,7 @@ class Sketch(Exported):
 
     @contextmanager
     def body(self, name: str) -> Iterator[None]:
-        """What is added meanwhile is the body's, and seen only there."""
+        """Context of a body: values added meanwhile are local to it."""
         around = self.nodes, self.own, self.depth, dict(self.shapes), dict(self.held)
         self.nodes, self.own, self.depth = [], [], f"{self.depth}{name}_"
         try:
@@ -200,7 +202,7 @@ class Sketch(Exported):
     # -- the whole -------------------------------------------------------------------------------------------
 
     def model(self, *outputs: str, opset: int | None = None) -> ModelProto:
-        """With these results, of unknown dims; at another opset where that has all operators."""
+        """Returns the model with these results, of unknown dims, at another opset if all operators exist there."""
         given = dict.fromkeys((*outputs, *self.outputs))
         infos = [
             helper.make_tensor_value_info(o, self.element(self.types[o]), [None] * len(self.shapes[o])) for o in given

@@ -1,4 +1,4 @@
-"""The constants of a model: found, put, added, and read under another name."""
+"""Constants of a model: found, added, replaced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fresh(model: ModelProto, stem: str) -> str:
 
 
 def stored(model: ModelProto, types: Sequence[int] = FLOATS) -> list[TensorProto]:
-    """The constants of the main graph that are of one of these types."""
+    """Returns the constants of the main graph of the given types."""
     overridable = {i.name for i in model.graph.input}
     return [t for t in model.graph.initializer if t.data_type in types and t.name not in overridable]
 
@@ -63,7 +63,7 @@ def exact(rng: random.Random, shape: Sequence[int], dtype: np.dtype[Any], way: s
 
 
 def met(model: ModelProto, name: str) -> list[int] | None:
-    """The shape of the other operand of a node that reads this one, 1 for symbols."""
+    """Returns the shape of the other operand of a reader, 1 for symbols."""
     types = value_types(model) | {i.name: i.type for i in model.graph.input}
     for node, i in readers(model.graph):
         if node.input[i] == name:
@@ -74,7 +74,7 @@ def met(model: ModelProto, name: str) -> list[int] | None:
 
 
 def static(model: ModelProto) -> list[onnx.ValueInfoProto]:
-    """Inputs of numbers, of known sizes, for which there is no default."""
+    """Returns numeric inputs of known sizes without default."""
     given = {t.name for t in model.graph.initializer}
     found = [i for i in model.graph.input if i.name not in given and i.type.tensor_type.HasField("shape")]
     found = [i for i in found if all(d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)]
@@ -83,7 +83,7 @@ def static(model: ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def read_instead(model: ModelProto, old: str, new: str) -> None:
-    """Whatever reads `old` reads `new`, in bodies too; constants that nothing reads any more are left out."""
+    """Let all readers of `old`, also in bodies, read `new`, and remove unread constants."""
     for node, i in list(readers(model.graph)):
         if node.input[i] == old:
             node.input[i] = new
