@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import Match, Rule
 
 
-# Cached analysis results shared between passes, dropped when the model changes.
-
 S = TypeVar("S", Model, Graph)
 T = TypeVar("T")
 
@@ -56,8 +54,6 @@ def carry_over(model: Model, preserved: tuple[Callable[..., Any], ...], before: 
         if state == now or (state == before and key[0] in preserved)
     }
 
-
-# The context of a run of passes: user settings, and state and statistics of the run.
 
 # Limits of subprocesses that run native code on untrusted models.
 MEMORY = declare_config("worker.memory", int, 0, "bytes that a worker may take; 0: half of the machine")

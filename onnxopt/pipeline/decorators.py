@@ -16,8 +16,6 @@ from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass
 from onnxopt.plaintext import an
 
-# Passes from functions: keyword-only parameters are the options.
-
 PassFunction = Callable[..., Any]
 
 
@@ -128,9 +126,6 @@ def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
     return cls()
 
 
-# Lazily imported passes.
-
-
 class LazyPass(Pass):
     """Placeholder in a pipeline for the pass `name`, imported only if the model has an operator in `ops` (not
     empty)."""
@@ -155,7 +150,7 @@ class LazyPass(Pass):
         return hash(self.name)
 
 
-# Argument checks of the pass API: errors of a single line, with the correct call.
+# -- arguments: errors of a single line, with the correct call ----------------------------------------------------
 
 _A_PASS: Final = "a pass is what get_pass(NAME)(), parse_pipeline(TEXT) or a function with @model_pass gives"
 

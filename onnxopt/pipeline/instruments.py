@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnxopt.verification import Verifier, VerifyOptions
 
 
-# Statistics of a model before and after a run.
+# -- sizes --------------------------------------------------------------------------------------------------------
 
 
 class Counts(Instrument):
@@ -46,9 +46,6 @@ class Counts(Instrument):
             return None
         before, after = replace(self._before, path=source), replace(self._after, path=destination, file_bytes=size)
         return {"before": before.to_dict(), "after": after.to_dict()}
-
-
-# Bytes of constants removed or added by each pass.
 
 
 class Sizes(Instrument):
@@ -82,7 +79,7 @@ def constant_bytes(model: Model) -> int:
     return total
 
 
-# Timeline of pass runs: start, duration and remaining nodes.
+# -- times --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -130,9 +127,6 @@ def _recorded(p: Pass) -> float:
     """Return the total seconds of a pass so far."""
     report = PassContext.current().report
     return report.of(p.name).seconds if report is not None else 0.0
-
-
-# Execution times as a tree of passes.
 
 
 @dataclass
@@ -193,7 +187,7 @@ class Timing(Instrument):
             )
 
 
-# Output of the model between passes: as text or files.
+# -- the model between passes -------------------------------------------------------------------------------------
 
 CHANGED: Final = "changed"
 ALL: Final = "all"
@@ -280,7 +274,7 @@ class DumpModels(_Selected):
         save(model, file)
 
 
-# Checks after each pass, to name the pass that breaks a model.
+# -- checks -------------------------------------------------------------------------------------------------------
 
 
 class CheckEach(Instrument):

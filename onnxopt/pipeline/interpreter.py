@@ -23,7 +23,7 @@ from onnxopt.rewriting.match import Builder
 from onnxopt.rewriting.matcher import Bindings
 from onnxopt.rewriting.replace import carry_out, check
 
-# Passes that change nodes but not the links between them (Paddle Lite's StmtPass).
+# -- nodes changed in place ---------------------------------------------------------------------------------------
 
 Links = tuple[Node | None, tuple[object, ...], tuple[object, ...]]
 
@@ -74,7 +74,7 @@ def _shown(links: Links | None) -> str:
     return f"{node!r} ({names})"
 
 
-# Positions for which a `GraphInterpreter` calls its hooks (node, input, outputs), and their replacement.
+# -- positions for hooks ------------------------------------------------------------------------------------------
 
 
 class Unchanged(Enum):
@@ -234,7 +234,7 @@ def _refuse_nothing(m: Match, result: object, hook: str, same: str) -> None:
         )
 
 
-# Passes that replace nodes one by one (ExecuTorch's ExportPass, torch.fx's Interpreter).
+# -- nodes replaced -----------------------------------------------------------------------------------------------
 
 Args = tuple[Value | None, ...]
 Result = Value | tuple[Value | None, ...] | Unchanged

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import Match, Rule
 
 
-# Nodes added and removed by a pass without rules, in total or by step.
+# -- changes of a pass --------------------------------------------------------------------------------------------
 
 
 class Known(NamedTuple):
@@ -98,7 +98,7 @@ def _with_bodies(nodes: Iterable[Node]) -> Iterator[Node]:
             yield from (inner for inner in body.walk() if inner.graph is None)
 
 
-# A journal of all rewrites, to look up the rule that made a node.
+# -- the journal --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Journal(Instrument):
         return (str(e) for e in self.entries)
 
 
-# Diagnosis of a Fixpoint without termination: passes still changing the model, and their last rewrites.
+# -- non-termination ----------------------------------------------------------------------------------------------
 
 
 class Restless(Instrument):

@@ -23,7 +23,7 @@ from onnxopt.pipeline.partition import Partition, dependencies
 from onnxopt.plaintext import an
 from onnxopt.proto.messages import make_node
 
-# Replaces a partition by a call of a new model-local function.
+# -- a call of a function -----------------------------------------------------------------------------------------
 
 
 def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.partition") -> Node:
@@ -164,7 +164,7 @@ def _remove(graph: Graph, nodes: Sequence[Node]) -> None:
         graph.remove(node)
 
 
-# Splits a model into parts that run in sequence: partitions, and the nodes between them.
+# -- models that run in sequence ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

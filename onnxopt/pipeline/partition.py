@@ -22,7 +22,7 @@ from onnxopt.rewriting.matcher import Bindings, match, match_roots
 from onnxopt.rewriting.pattern import Call, Either
 from onnxopt.rewriting.rule import Rule
 
-# Backend capabilities: predicates on nodes, and combinations of them.
+# -- what a backend supports --------------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ def predicate(support: Support) -> Callable[[Node], bool]:
     return asked
 
 
-# Partitioning: parts of a graph that a backend can run as a whole.
+# -- the largest parts --------------------------------------------------------------------------------------------
 
 # Operators that only pass on, rename or reshape: no reason for a partition.
 NON_COMPUTE: Final = of_form("same", "order", "permute") | {"Cast", "Constant", "Shape"}
@@ -194,7 +194,7 @@ def _with_bodies(node: Node, supports: Callable[[Node], bool]) -> bool:
     return supports(node) and all(is_constant(n) or supports(n) for body in node.bodies.values() for n in body.walk())
 
 
-# Partitions by pattern: every match, or the largest parts covered by patterns and operators.
+# -- parts by pattern ---------------------------------------------------------------------------------------------
 
 
 def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool | None = None) -> list[Partition]:

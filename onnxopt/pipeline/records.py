@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import Match, Rule
 
 
-# The site of a match, used to exclude a single match from a run.
-
 WRONG: Final = "it made the result wrong"
 UNLOADED: Final = "it kept the result from being loaded"
 BY_HAND: Final = "left out: disabled here"
@@ -67,7 +65,7 @@ class Site:
         return f"{self.name}@{scope}{self.value}"
 
 
-# Records of a run for reports: plain data, serializable to JSON.
+# -- reports: plain data, serializable to JSON --------------------------------------------------------------------
 
 
 @record
@@ -135,7 +133,7 @@ class PipelineReport:
         return asdict(self)
 
 
-# Hooks of instruments (TVM Relay's PassInstrument).
+# -- hooks of instruments -----------------------------------------------------------------------------------------
 
 
 class Instrument:

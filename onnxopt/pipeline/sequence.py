@@ -25,8 +25,6 @@ from onnxopt.pipeline.registry import get_pass, is_recipe, note_name, register
 from onnxopt.pipeline.settings import fits, options_of, type_of
 from onnxopt.startup.record import record
 
-# Composite passes: in sequence, or repeated until a fixed point.
-
 
 def _its_own(default: Any) -> Any:
     """Return a field that describes the composite itself, and is no option."""
@@ -117,15 +115,10 @@ class Fixpoint(Composite):
         raise restless.error(model, rounds)
 
 
-# Pipelines as text: `canonicalize,fixpoint(elim-identity,constant-folding{max-bytes=1048576}),conv-bn-folding`.
-#
-#   pipeline := [ pass { "," pass } ]
-#   pass     := NAME [ "{" OPTION "=" value { "," … } "}" ] [ "(" pipeline ")" ]
-#   value    := true | false | none | number | word | "quoted" | "[" value, … "]"
-#
-# White space, line ends and comments from # to the end of the line are ignored. Reading and printing are inverse.
+# -- pipelines as text --------------------------------------------------------------------------------------------
 
-_TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
+_TOKEN: Final = re.compile(r'\s+|#[^\n]*|("(?:[^"\\]|\\.)*")|([\w.:/+-]+)|([]{}()[,=])')
+_KINDS: Final = ("string", "word", "mark")  # of tokens, by group
 _BARE_WORD: Final = r"[\w.:/+-]+"
 _NO_PASSES: Final[Mapping[str, LazyPass]] = {}
 
@@ -207,8 +200,8 @@ class _Parser:
             found = _TOKEN.match(source, offset)
             if found is None:
                 raise self.error(f"{source[offset]!r} has no meaning here", offset)
-            if found.lastgroup:
-                self.tokens.append((found.lastgroup, found.group(), offset))
+            if found.lastindex:
+                self.tokens.append((_KINDS[found.lastindex - 1], found.group(), offset))
             offset = found.end()
         self.tokens.append(("end", "the end", len(source)))
 

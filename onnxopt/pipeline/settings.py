@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
 
 
-# Config keys with type, default and help; options of registered passes are keys, too.
-
+# -- config keys --------------------------------------------------------------------------------------------------
 
 @record(frozen=True)
 class ConfigKey:
@@ -157,9 +156,7 @@ def configured(p: Pass, config: Mapping[str, Any]) -> Pass:
     return dataclasses.replace(p, **changes) if changes else p
 
 
-# Targets: the intended uses of a result, in a context's order of preference.
-#
-# A runtime with measured forms (docs/forms.md) has a version, `onnxruntime==1.32`; the default is the installed one.
+# -- targets ------------------------------------------------------------------------------------------------------
 
 ANY: Final = "any"
 COMMON: Final = ("arm", "cpu", "cuda", "gpu", "npu", "x86")  # valid targets even without a pass for them
@@ -262,7 +259,7 @@ def _leaves(p: Pass) -> Iterator[Pass]:
         yield from _leaves(child)
 
 
-# Checks of a context's settings: types, and known names.
+# -- all settings -------------------------------------------------------------------------------------------------
 
 
 def check_settings(ctx: PassContext) -> None:

@@ -17,7 +17,7 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import listed_axes
 from onnxopt.startup.record import record
 
-# Which keys an attention mask keeps, derived from its operators: all up to the query, the first, or some.
+# -- masks --------------------------------------------------------------------------------------------------------
 
 _MAX_MASK_DEPTH: Final = 10
 
@@ -177,7 +177,7 @@ def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
     return kept if begin.get(rank - 2, 0) == 0 else min(kept, Kept.FIRST)
 
 
-# Attention scores in decomposed form: product, scale, soft cap, additive terms and masks.
+# -- scores -------------------------------------------------------------------------------------------------------
 
 _MAX_SCORE_DEPTH: Final = 8
 _CAP: Final = "Tanh"
@@ -272,7 +272,7 @@ def one_number(value: Value | None) -> float | None:
     return float(array.item()) if element_kind(array) in "fiu" and not np.isnan(array.item()) else None
 
 
-# Values with equal halves along the last axis: concatenated, or interleaved in pairs.
+# -- rotary tables ------------------------------------------------------------------------------------------------
 
 _MAX_ROTATION_DEPTH: Final = 8
 

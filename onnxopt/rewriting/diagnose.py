@@ -34,8 +34,6 @@ from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var
 from onnxopt.rewriting.replace import check_replacement
 from onnxopt.rewriting.rule import Declined, Rule, failure, operands
 
-# Explains why a rule does or does not fire at a node: the pattern as a tree, compared with the graph.
-
 _MAX_NAMED: Final = 4  # operators listed by name
 
 
@@ -276,7 +274,7 @@ def lines_of(d: Diagnosis) -> Iterator[str]:
         yield f"  ✗ {d.reason}"
 
 
-# Detects unknown operators and attributes in patterns: a misspelt name would silently never match.
+# -- names that never match ---------------------------------------------------------------------------------------
 
 _Schemas = Mapping[str, Sequence[onnx.defs.OpSchema]]
 _DOMAIN_HINT = "other domains are written: com.microsoft.Gelu(x)"

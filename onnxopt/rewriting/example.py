@@ -44,7 +44,7 @@ from onnxopt.rewriting.pattern import (
 )
 from onnxopt.rewriting.rule import Rule
 
-# Patterns written as Python expressions: `Relu(Conv(x, const(w), ..., group=1))`.
+# -- expressions --------------------------------------------------------------------------------------------------
 
 HINT: Final = "an example is like Relu(Conv(x, w)), or (x, w) => (y) { c = Conv (x, w) y = Relu (c) }"
 
@@ -132,15 +132,7 @@ def _operators(tree: ast.expr) -> tuple[str, ...]:
     return (qualified(op_type, domain),)
 
 
-# Patterns from examples: ONNX text, a Python function, an expression, or an existing graph.
-#
-#   (x, w) => (y) { c = Conv (x, w)  y = Relu (c) }      ONNX text, the body of a function
-#   lambda x, w: op.Relu(op.Conv(x, w))                  a function over `op`
-#   Relu(Conv(x, w))                                     an expression
-#   a FunctionProto, GraphProto, ModelProto, or Graph    its inputs are the variables
-#
-# All become patterns as in rules. Given attributes must be equal, others must have their defaults. Constants must be
-# equal in type, shape and elements; single numbers compare as in all patterns.
+# -- examples -----------------------------------------------------------------------------------------------------
 
 Source: TypeAlias = "str | FunctionProto | GraphProto | ModelProto | Graph | Rule | Call | Either | Callable[..., Any]"
 

@@ -17,8 +17,6 @@ from onnxopt.proto.messages import attribute_value, element_type
 from onnxopt.rewriting.pattern import About, Call, Const, Form, Literal, Pattern, Var
 from onnxopt.rewriting.rule import Rule, operands
 
-# Rules indexed by the anchor's operator and the producers of its inputs (a decision tree).
-
 Candidates = Sequence[tuple[Rule, Sequence[Call]]]
 
 _KEPT: Final = 256  # a few for each pass: bisection runs a pass with many subsets of rules
@@ -112,10 +110,7 @@ def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
     return RuleSet(rules)
 
 
-# Matches a plain pattern at an anchor node.
-#
-# Structure is tested first: operators, arity, attributes, repeated names. Conditions with a reason come last: inner
-# nodes used elsewhere, operands that are not constant, literals that change a shape.
+# -- a pattern at an anchor ---------------------------------------------------------------------------------------
 
 
 class Bindings:

@@ -22,8 +22,6 @@ from onnxopt.proto.messages import make_node, tensor_type
 from onnxopt.rewriting.narrow_plan import FLOAT, Decline, Plan, is_wide
 from onnxopt.startup.record import record
 
-# Conversion of nodes and weights to a narrow float type, with Casts at the borders.
-
 
 class Conversion:
     """Converts nodes, and inserts Casts between narrow and wide ones."""
@@ -157,7 +155,7 @@ class Conversion:
         model.version += 1
 
 
-# Calls of model-local functions in a narrow float type: result types by arguments, and narrow copies.
+# -- calls of model-local functions -------------------------------------------------------------------------------
 
 _SKIPPED: Final = "its function is marked onnxopt.skip"
 _ITSELF: Final = "its function calls itself"

@@ -20,8 +20,6 @@ from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.startup.record import record
 
-# Rewrites regions of nodes to work on values in a view of their axes.
-
 K = TypeVar("K")
 T = TypeVar("T", Node, Value)
 
@@ -268,7 +266,7 @@ def _current(node: Node, known: Passing | None, view: View) -> Passing | None:
     return passes(node, AnyOrder(len(view.order)) if isinstance(view, Turned) else view)
 
 
-# Regions with merged leading axes, or a split first axis, with Reshapes at the border.
+# -- Reshapes at the border ---------------------------------------------------------------------------------------
 
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _MOST_READERS: Final = 4  # readers of a Reshape searched for a quantizer

@@ -21,8 +21,6 @@ from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
 
-# Carries out a replacement: the only place where rules change the graph.
-
 _UNNAMED: Final = "?"
 _READS: Final = "it is gone then: let it read what the anchor reads"
 _ITSELF: Final = "a rule makes something new, or returns what the anchor reads; m.skip() leaves it as it is"
@@ -255,7 +253,7 @@ def remove_dead(node: Node) -> int:
     return removed
 
 
-# Replaces the producer of a value by an array.
+# -- an array in place of a producer ------------------------------------------------------------------------------
 
 
 def hold(value: Value, array: Array) -> None:
@@ -290,7 +288,7 @@ def _is_initializer(value: Value) -> bool:
     return value.graph is not None and value.graph.holds_initializers and not value.is_output
 
 
-# Inlines the body of a control-flow node.
+# -- the body of a control-flow node in place of the node ---------------------------------------------------------
 
 
 def obstacle(graph: Graph, body: Graph) -> str:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match
 
 
-# A rule: patterns, a plain function, and the checks of its decorator.
-
-
 class Declined(Exception):
     """A guard does not hold; the message is the reason shown to users."""
 
@@ -126,7 +123,7 @@ def _choices(pattern: Pattern) -> tuple[Pattern, ...]:
     return pattern.choices if isinstance(pattern, Either) else (pattern,)
 
 
-# Operands that older opsets write as attributes: rules read and build inputs for all opsets.
+# -- operands that older opsets write as attributes ---------------------------------------------------------------
 
 
 class AttributeForm(NamedTuple):
@@ -209,7 +206,7 @@ def _is_single_precision(array: Array) -> bool:
     return bool((array.astype(np.float32).astype(array.dtype) == array).all())
 
 
-# Guards and builders shared by rules of several passes.
+# -- guards and builders shared by rules of several passes --------------------------------------------------------
 
 _MAX_READERS: Final = 4  # readers examined
 
