@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # -- config keys --------------------------------------------------------------------------------------------------
 
+
 @record(frozen=True)
 class ConfigKey:
     """A setting read by passes as `ctx[KEY]`. Its name is written with dashes; underscores are accepted."""

@@ -19,7 +19,7 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
 from onnxopt.operators.operands import AXES, AxisRule
 from onnxopt.proto.messages import Array, tensor_bytes
-from onnxopt.rewriting.axis_runs import inverse
+from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.rule import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied

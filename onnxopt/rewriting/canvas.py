@@ -17,7 +17,7 @@ from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.messages import Array, make_node
-from onnxopt.rewriting.axis_runs import after
+from onnxopt.rewriting.index_maps import after
 from onnxopt.rewriting.parts import insert_new, of_axes
 
 _MAX_PARTS: Final = 256  # parts of a tensor, and nodes removed with its scatters

@@ -8,44 +8,25 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import is_picked, order_of, product
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
-from onnxopt.rewriting.axis_runs import constant_target
-from onnxopt.rewriting.index_maps import APART, MOVERS, IndexMap, Part, Run, length, real
+from onnxopt.rewriting.index_maps import APART, IndexMap
+from onnxopt.rewriting.index_plans import Step, copied, plan
+from onnxopt.rewriting.index_steps import MOVERS, apply
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.rule import Declined, only_read_by
-from onnxopt.startup.record import record
 
 _MAX_CHAIN: Final = 8  # operators of a chain
 _MAX_COPIED_BYTES: Final = 1 << 14  # bytes of indices that may be copied
 _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 1, "Transpose": 1}
 _BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # the map determines the dims of these results
 _CHAINS: Final = "chains of moves"
-_OF_SIZES: Final = (
-    "Add",
-    "Cast",
-    "Concat",
-    "Max",
-    "Mul",
-    "ReduceProd",
-    "Size",
-)  # operators on sizes without zeros if no tensor is empty
 LEFT: Final = "as many operators would be left"
-_TARGET: Final = "more than one unknown dim"
 _BESIDE: Final = "what is beside it is turned alike, and may be turned together with it"
-
-
-@record
-class Step:
-    """An operator to write: attributes, and inputs after the first."""
-
-    op: str
-    inputs: Sequence[Any] = ()  # lists of integers, arrays, or values
-    attributes: Any = None
 
 
 class _Answer(NamedTuple):
@@ -54,15 +35,6 @@ class _Answer(NamedTuple):
     steps: list[Step]
     reason: str
     values: list[Value]
-
-
-@record(eq=False)
-class _Item:
-    """An axis of the source or of its Reshape, and the run picked from it."""
-
-    parts: list[Part]
-    size: Any
-    picked: Run | None = None
 
 
 def composed(m: Match) -> Value:
@@ -90,20 +62,19 @@ def _is_short(m: Match, nodes: Sequence[Node]) -> bool:
 
     Such chains stay, except for an axis sliced to one element and dropped.
     """
-    kinds = list[str]()
-    for node in nodes:
-        kind = "order" if node.op in SAME_ORDER else node.op
-        if kind in kinds or kind not in ("order", "Slice", "Transpose"):
-            return False
-        kinds.append(kind)
+    kinds = ["order" if node.op in SAME_ORDER else node.op for node in nodes]
+    if len({*kinds}) < len(kinds) or not {"order", "Slice", "Transpose"}.issuperset(kinds):
+        return False
     if "Transpose" not in kinds:
         return nodes[0].op in ("Slice", "Unsqueeze")
     if "Slice" in kinds and "order" in kinds and nodes[kinds.index("order")].op == "Squeeze":
         return False
     transpose = nodes[kinds.index("Transpose")]
     dims = m.shape(x) if (x := transpose.inputs[0]) is not None else None
-    moving = [i for i in order_of(transpose, len(dims or ())) if dims is not None and i < len(dims) and dims[i] != 1]
-    return dims is not None and moving != sorted(moving)
+    if dims is None:
+        return False
+    moving = [i for i in order_of(transpose, len(dims)) if i < len(dims) and dims[i] != 1]
+    return moving != sorted(moving)
 
 
 def alone(m: Match) -> Value:
@@ -183,7 +154,7 @@ def _told(m: Match, node: Node, values: dict[Value, int]) -> tuple[Any, ...]:
         else:
             found += m.shape(v), values.setdefault(v, len(values))
     if node is m.anchor and node.op == "Reshape" and (target := node.input(1)) is not None and not target.constant:
-        found.append(_copied(m, target))
+        found.append(copied(m, target))
     is_said = node is not m.anchor and node.op in _BY_OPERANDS
     return node.op, *found, None if is_said else m.shape(node.output)
 
@@ -195,14 +166,14 @@ def _composed(m: Match, x: Value, nodes: Sequence[Node]) -> list[Step]:
         if str(e) != APART or m.anchor.op != "Reshape":
             raise
         found = _map(m, x, nodes[1:])
-        found.end(m.anchor)
-    return _written(m, found)
+        found.end()
+    return plan(m, found)
 
 
 def _map(m: Match, x: Value, nodes: Sequence[Node]) -> IndexMap:
     found = IndexMap(m, x)
     for node in reversed(nodes):
-        found.apply(node)
+        apply(found, node)
     return found
 
 
@@ -245,178 +216,6 @@ def _is_beside_alike(nodes: Sequence[Node]) -> bool:
     return False
 
 
-def _written(m: Match, found: IndexMap) -> list[Step]:
-    """Return the fewest operators for a map. A Reshape comes first where it merges with a Reshape to rows, or a product
-    reads the Transpose behind it."""
-    if found.axes is not None:
-        in_order = found.is_in_order()
-        found.settle()
-        plans = [_plan(m, found, _by_axis(found))]
-        if plans[0] is None or len(plans[0]) > 1:  # a plan of a single operator cannot be improved
-            plans.insert(0, _plan(m, found, _by_run(found)))
-            if found.pick_at_once():
-                plans += [_plan(m, found, items) for items in (_by_run(found), _by_axis(found))]
-        known = [p for p in plans if p is not None]
-        if known and (found.written is None or not all(known)):
-            return min(known, key=lambda steps: (len(steps), [s.op for s in steps].count("Reshape")))
-        m.require(in_order, _TARGET)
-    return [_reshape(m, _in_order(m, found), found.literal)]
-
-
-def _in_order(m: Match, found: IndexMap) -> list[int]:
-    """Return the target of a single Reshape."""
-    if found.written is not None:
-        return found.written
-    wanted = m.shape(m.anchor.output)
-    m.require(wanted is not None, "a rank is unknown")
-    sizes = [found.size(d) for d in wanted or ()]
-    target = constant_target(found.dims, sizes) or [s if isinstance(s, int) else -1 for s in sizes]
-    m.require(target.count(-1) <= 1 and 0 not in sizes and (0 not in target or -1 not in target), _TARGET)
-    return target
-
-
-def _reshape(m: Match, target: Sequence[int] | Value, literal: bool = False) -> Step:
-    m.require(m.opset >= 5, "there is no Reshape for it")
-    return Step("Reshape", [target], {"allowzero": 1 if literal else None})
-
-
-def _by_axis(found: IndexMap) -> list[_Item] | None:
-    """Return the axes of the source as items; None if a pick crosses axes or takes part of an axis."""
-    if found.crossed or any(len(runs) > 1 and any(r.pick is not None for r in runs) for runs in found.source):
-        return None
-    return [
-        _Item(
-            [p for r in runs for p in r.parts],
-            product(r.size for r in runs),
-            next((r for r in runs if r.pick is not None), None),
-        )
-        for runs in found.source
-    ]
-
-
-def _by_run(found: IndexMap) -> list[_Item] | None:
-    """Return the axes of a leading Reshape: runs that stay together merged, axes of size 1 behind their predecessor."""
-    if found.is_open:
-        return None
-    items: list[_Item] = []
-    place = {p: (axis, i) for axis, parts in enumerate(found.known()) for i, p in enumerate(real(parts))}
-    for run in found.runs():
-        if run.size == 1 and run.pick is None:
-            continue
-        if items and run.pick is None and items[-1].picked is None:
-            axis, i = place[items[-1].parts[-1]]
-            if place.get(run.parts[0]) == (axis, i + 1):
-                items[-1].parts += run.parts
-                items[-1].size = items[-1].size * run.size
-                continue
-        items.append(_Item(run.parts[:], run.size, run if run.pick is not None else None))
-    last: Part | None = None
-    for parts in found.known():
-        if not real(parts):
-            part = parts[0]
-            if part.run is None or part.run.pick is None:
-                at = next((i for i, item in enumerate(items) if last in item.parts), -1)
-                items.insert(at + 1, _Item([part], 1))
-            last = part
-        else:
-            last = real(parts)[-1]
-    return items
-
-
-def _plan(m: Match, found: IndexMap, items: Sequence[_Item] | None) -> list[Step] | None:
-    """Return Reshape, picks, Transpose and Reshape for these items; None if they do not suffice, or a target is
-    unknown."""
-    if items is None:
-        return None
-    steps: list[Step] = []
-    dims = [i.size for i in items]
-    if found.dims != dims:
-        target = constant_target(found.dims, dims)
-        if target is None:
-            return None
-        steps.append(_reshape(m, target))
-    steps += _picks(items)
-    axes: list[list[Part]] = []
-    for item in items:
-        picked = item.picked is not None and not isinstance(item.picked.pick, tuple)
-        axes += [[p] for p in item.parts] if picked else [item.parts]
-    wanted = found.known()
-    place = {p: i for i, p in enumerate(p for a in wanted for p in a)}
-    keys, last = [], -1
-    for axis in axes:
-        last = next((place[p] for p in (*real(axis), *axis) if p in place), last)
-        keys.append(last)
-    perm = sorted(range(len(axes)), key=keys.__getitem__)
-    if perm != sorted(perm):
-        steps.append(Step("Transpose", (), {"perm": perm}))
-        axes = [axes[i] for i in perm]
-    have, want = [real(a) for a in axes], [real(a) for a in wanted]
-    if [p for a in have for p in a] != [p for a in want for p in a]:
-        return None
-    if found.read is not None:
-        given = _given(m, [length(a) for a in axes], found.read)
-        return None if given is None else [*steps, _reshape(m, given)]
-    if have == want:
-        return steps
-    there = {p for a in axes for p in a}
-    drops = [i for i, a in enumerate(axes) if not have[i] and not any(p in place for p in a)]
-    puts = [i for i, a in enumerate(wanted) if not want[i] and not any(p in there for p in a)]
-    kept = [a for i, a in enumerate(have) if i not in drops] == [a for i, a in enumerate(want) if i not in puts]
-    if kept and not (drops and puts):
-        return [*steps, Step("Squeeze" if drops else "Unsqueeze", [drops or puts])]
-    if found.is_open:
-        return None
-    sizes = [length(a) for a in axes], [length(a) for a in wanted]
-    to = constant_target(*sizes) or _given(m, *sizes)
-    return None if to is None else [*steps, _reshape(m, to)]
-
-
-def _picks(items: Sequence[_Item]) -> list[Step]:
-    """Return a Slice, then Gathers from the last axis on, so that earlier axes keep their numbers."""
-    picked = [(i, item.picked.pick, item.picked) for i, item in enumerate(items) if item.picked is not None]
-    cuts = [(*pick, axis) for axis, pick, _ in picked if isinstance(pick, tuple)]
-    steps = []
-    if cuts:
-        starts, ends, strides, axes = ([c[i] for c in cuts] for i in range(4))
-        bounds = [starts, ends, axes, strides] if any(s != 1 for s in strides) else [starts, ends, axes]
-        steps.append(Step("Slice", bounds))
-    for axis, pick, run in reversed(picked):
-        if isinstance(pick, np.ndarray):
-            pick = pick.reshape([p.size for p in run.parts])
-        if not isinstance(pick, tuple):
-            steps.append(Step("Gather", [pick], {"axis": axis}))
-    return steps
-
-
-def _given(m: Match, dims: Sequence[Any], wanted: Sequence[Any]) -> Value | list[int] | None:
-    """Return the anchor's own target if each copied dim is the same for a tensor of `dims`; else None."""
-    target = m.anchor.input(1) if m.anchor.op == "Reshape" and not m.anchor.attr("allowzero", 0) else None
-    copied = _copied(m, target) if target is not None else None
-    if copied is None or any([*dims[i : i + 1]] != [*wanted[i : i + 1]] for i in copied):
-        return None
-    return [int(d) for d in target.array] if target is not None and target.constant else target
-
-
-def _copied(m: Match, target: Value) -> tuple[int, ...] | None:
-    """Return the positions where a target of constants and sizes copies a dim, or None."""
-    found = copies(m, target) if is_picked(target, _OF_SIZES) else None
-    return None if found is None else tuple(found)
-
-
-def copies(m: Match, target: Value) -> list[int] | None:
-    """Return the positions of zeros in a Reshape target, each a copied dim; None if unknown. Computed entries are not
-    zero."""
-    maker = target.producer
-    found, place = list[int](), 0
-    for part in maker.inputs if maker is not None and maker.op == "Concat" else [target]:
-        size = m.shape(part) if part is not None else None
-        if part is None or size is None or len(size) != 1 or not isinstance(size[0], int):
-            return None
-        found += [place + i for i in range(size[0]) if part.constant and not part.array[i]]
-        place += size[0]
-    return found
-
-
 def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:
     """Build the operators; each takes over the attributes of a removed node of its kind."""
     given = [v for n in nodes for v in n.inputs[1:] if v is not None and v.constant]
@@ -425,12 +224,15 @@ def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:
     for step in steps:
         inputs = [_constant(m, v, given) for v in step.inputs]
         like = next((n for n in nodes if n.op == step.op), None)
-        held = like.attributes if like is not None else {}
-        told = {k: v for k, v in (step.attributes or {}).items() if v is not None or k in held}
-        if like is not None and all(k in held and like.attr(k) == v for k, v in told.items()):
-            told = {}
-        result = m.op[step.op](result, *inputs, like=like, **told)
+        result = m.op[step.op](result, *inputs, like=like, **_attributes(step, like))
     return result
+
+
+def _attributes(step: Step, like: Node | None) -> dict[str, Any]:
+    """Return the attributes to give to an operator that keeps those of `like`; none if `like` has them all."""
+    held = like.attributes if like is not None else {}
+    told = {k: v for k, v in (step.attributes or {}).items() if v is not None or k in held}
+    return {} if like is not None and all(k in held and like.attr(k) == v for k, v in told.items()) else told
 
 
 def _constant(m: Match, wanted: Any, given: Sequence[Value]) -> Value:

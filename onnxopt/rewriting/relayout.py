@@ -16,7 +16,7 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import AnyOrder, Passing, Turned, View, constant_operand, passes, rename
-from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.index_maps import constant_target
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.startup.record import record
 

@@ -19,7 +19,7 @@ from onnxopt.operators import BROADCASTING, EXACT, FORMS, REDUCTIONS, UNARY, VAR
 from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Apart, Rows, Turned, View, WithOnes, WithoutOnes, passes
-from onnxopt.rewriting.axis_runs import inverse
+from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.relayout import End, Reshaped
 from tests.runtime import outputs

@@ -15,7 +15,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
-from onnxopt.rewriting.axis_runs import inverse
+from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.rule import is_number, known_axes, listed_axes
 from onnxopt.startup.record import record
 

@@ -15,7 +15,7 @@ from onnxopt.graph.node import Node, producer
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, op, quantized, rewrite, var
-from onnxopt.rewriting.axis_runs import constant_target, product, size_of
+from onnxopt.rewriting.index_maps import constant_target, elements, size_of
 from onnxopt.rewriting.rule import constant_cuts
 
 _SPATIAL: Final = (2, 3)
@@ -110,7 +110,7 @@ def shuffled_pixels(m: Match, x: Value) -> Value:
     channels, block, other = (d if isinstance(d := cut[i], int) else 1 for i in places)
     m.require(isinstance(cut[places[0]], int) and block == other != 1, "no square blocks")
     m.require((cut[0], dims[1], *cut[4:]) == (dims[0], channels * block**2, *dims[2:]), "other axes are cut")
-    wide = [product((d, block)) for d in dims[2:]]
+    wide = [elements((d, block)) for d in dims[2:]]
     m.require([*made[:2], *map(size_of, made[2:])] == [dims[0], channels, *wide], "other axes are joined")
     m.require(m.dtype(x) in _KERNELS, "runtimes have no kernel for this type")
     m.require(m.opset >= 11 or mode == "DCR", "before opset 11 there is no mode")

@@ -16,9 +16,10 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
-from onnxopt.rewriting.axis_runs import constant_target
-from onnxopt.rewriting.compositions import alone, composed, copies
-from onnxopt.rewriting.index_maps import MOVERS, PICKING, VIEWS
+from onnxopt.rewriting.compositions import alone, composed
+from onnxopt.rewriting.index_maps import constant_target
+from onnxopt.rewriting.index_plans import copies
+from onnxopt.rewriting.index_steps import MOVERS, PICKING, VIEWS
 from onnxopt.rewriting.rule import listed_axes, reduced_axes
 
 

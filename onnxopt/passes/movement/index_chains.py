@@ -17,7 +17,7 @@ from onnxopt.operators import PICKS
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.index_maps import constant_target
 from onnxopt.rewriting.rule import operands
 
 _BLOCK: Final = 32  # elements copied at once; with 16, onnxruntime's Gather takes as long as Split and Concat

@@ -17,7 +17,7 @@ from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
-from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.index_maps import constant_target
 from onnxopt.rewriting.parts import insert_new, insert_split
 from onnxopt.rewriting.rule import FORMS, constant_cuts, listed_axes
 

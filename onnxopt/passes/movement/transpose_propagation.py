@@ -16,7 +16,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import AnyOrder, Turned, rank_of
-from onnxopt.rewriting.axis_runs import after, inverse
+from onnxopt.rewriting.index_maps import after, inverse
 from onnxopt.rewriting.parts import is_reshape
 from onnxopt.rewriting.relayout import End, Region, Relayout, regions
 

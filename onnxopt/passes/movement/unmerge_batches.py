@@ -17,7 +17,7 @@ from onnxopt.graph.node import Node, own_producer, present, producer, sole_reade
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Apart, Passing
-from onnxopt.rewriting.axis_runs import product
+from onnxopt.rewriting.index_maps import elements
 from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.relayout import End, Region, Reshaped, regions
 from onnxopt.startup.record import record
@@ -100,7 +100,7 @@ def _ways(graph: Graph) -> dict[Shape, list[Apart]]:
         if not _is_split(few, many, lead):
             continue
         known = ways.get(few[:1], [])
-        if lead not in [w.lead for w in known] and len(known) < _MAX_SPLITS and product(lead) == product(few[:1]):
+        if lead not in [w.lead for w in known] and len(known) < _MAX_SPLITS and elements(lead) == elements(few[:1]):
             ways[few[:1]] = [*known, Apart(few[:1], lead)]
     return ways
 

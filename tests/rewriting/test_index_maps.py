@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxopt.graph.value import Shape
-from onnxopt.rewriting.axis_runs import after, constant_target, inverse
+from onnxopt.rewriting.index_maps import after, constant_target, inverse
 
 
 @given(st.permutations(range(5)), st.permutations(range(5)))
