@@ -142,6 +142,16 @@ class Node:
         return value
 
     @property
+    def present_inputs(self) -> list[Value]:
+        """The inputs that are not absent."""
+        return [v for v in self.inputs if v is not None]
+
+    @property
+    def present_outputs(self) -> list[Value]:
+        """The outputs that are not absent."""
+        return [v for v in self.outputs if v is not None]
+
+    @property
     def attributes(self) -> dict[str, AttributeProto]:
         if self._attributes is None:
             self._attributes = {a.name: a for a in self.proto.attribute[:]}

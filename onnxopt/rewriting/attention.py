@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph import Shape, Value
+from onnxopt.graph.node import Node, producer
 from onnxopt.operators import UNARY
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
@@ -35,13 +35,11 @@ def kept_by(value: Value, truth: bool, reach: int = _MAX_MASK_DEPTH) -> Kept:
     """Return the keys kept by mask `value` where the mask equals `truth`; the number zero is false."""
     if value.constant:
         return _of_array(value.array.astype(bool) == truth)
-    node = value.producer
+    node = producer(value)
     if node is None or not reach or node.inputs[0] is None:
         return Kept.UNKNOWN
     source = node.inputs[0]
-    if node.op in ("Not", "Equal"):
-        if node.op == "Equal" and not _is_zero(node.inputs[1]):
-            return Kept.UNKNOWN
+    if node.op == "Not" or (node.op == "Equal" and _is_zero(node.inputs[1])):
         return kept_by(source, not truth, reach - 1)
     if node.op == "Cast":
         return kept_by(source, truth, reach - 1)
@@ -49,23 +47,22 @@ def kept_by(value: Value, truth: bool, reach: int = _MAX_MASK_DEPTH) -> Kept:
         return _of_triangle(node, truth)
     if node.op in ("LessOrEqual", "GreaterOrEqual"):
         return _of_order(node, reach - 1) if truth else Kept.UNKNOWN
-    if node.op in ("And", "Or"):
-        if truth != (node.op == "And"):
-            return Kept.UNKNOWN
-        return min(Kept.FIRST, *(kept_by(v, truth, reach - 1) for v in node.inputs if v is not None))
-    return _handed_on(node, kept_by(source, truth, reach - 1))
+    if node.op == ("And" if truth else "Or"):
+        return min(Kept.FIRST, *(kept_by(v, truth, reach - 1) for v in node.present_inputs))
+    return _handed_on(node, source, kept_by(source, truth, reach - 1))
 
 
 def kept_by_numbers(value: Value, reach: int = _MAX_MASK_DEPTH) -> Kept:
     """Return the keys kept by an additive mask: positions without minus infinity."""
     if value.constant:
         return _of_array(~np.isneginf(value.array.astype(np.float64)))
-    node = value.producer
+    node = producer(value)
     if node is None or not reach or node.inputs[0] is None:
         return Kept.UNKNOWN
+    source = node.inputs[0]
     if node.op == "Trilu":
-        return _of_triangle(node, False) if np.isneginf(_fill(node.inputs[0]) or 0.0) else Kept.UNKNOWN
-    return _handed_on(node, kept_by_numbers(node.inputs[0], reach - 1))
+        return _of_triangle(node, False) if np.isneginf(_fill(source) or 0.0) else Kept.UNKNOWN
+    return _handed_on(node, source, kept_by_numbers(source, reach - 1))
 
 
 def _of_array(kept: Array) -> Kept:
@@ -80,10 +77,9 @@ def _of_array(kept: Array) -> Kept:
 
 def _of_triangle(node: Node, truth: bool) -> Kept:
     """Return the keys kept by a Trilu of a nonzero constant: inside the lower, or outside the upper triangle."""
-    k = node.inputs[1] if len(node.inputs) > 1 else None
-    if node.inputs[0] is None or not _fill(node.inputs[0]) or (k is not None and not k.constant):
+    diagonal = 0.0 if (k := node.input(1)) is None else one_number(k)
+    if node.inputs[0] is None or not _fill(node.inputs[0]) or diagonal is None:
         return Kept.UNKNOWN
-    diagonal = int(k.array.item()) if k is not None else 0
     if bool(node.attr("upper", 1)) == truth:
         return Kept.UNKNOWN
     beyond = diagonal if truth else diagonal - 1  # the last kept diagonal
@@ -92,14 +88,15 @@ def _of_triangle(node: Node, truth: bool) -> Kept:
 
 def _fill(value: Value) -> float | None:
     """Return the number repeated in all elements of a value, or None."""
-    node = value.producer
-    while node is not None and not value.constant and node.op in ("Expand", "Cast") and node.inputs[0] is not None:
-        value, node = node.inputs[0], node.inputs[0].producer
-    if node is not None and not value.constant:
-        found = node.attr("value", np.zeros(1)) if node.op == "ConstantOfShape" and not node.has_references else None
-    else:
-        found = value.array if value.constant else None
-    return float(found.reshape(-1)[0]) if found is not None and found.size and (found == found.flat[0]).all() else None
+    node = producer(value, "Expand", "Cast")
+    while node is not None and not value.constant and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = producer(value, "Expand", "Cast")
+    found = value.array if value.constant else None
+    node = producer(value, "ConstantOfShape")
+    if found is None and node is not None and not node.has_references:
+        found = node.attr("value", np.zeros(1))
+    return float(found.flat[0]) if found is not None and found.size and (found == found.flat[0]).all() else None
 
 
 def _is_zero(value: Value | None) -> bool:
@@ -109,26 +106,28 @@ def _is_zero(value: Value | None) -> bool:
 def _of_order(node: Node, reach: int) -> Kept:
     """Return the keys kept by comparing counted keys (last axis) with counted queries (axis before)."""
     keys, queries = node.inputs if node.op == "LessOrEqual" else node.inputs[::-1]
-    if keys is None or queries is None or not (_counts(keys, -1, reach) and _is_from_zero(queries, reach)):
+    if keys is None or queries is None or not (_counts(keys, -1) and _is_from_zero(queries, reach)):
         return Kept.UNKNOWN
     dims = types.shape(queries)
     if dims is None or dims[-1:] != (1,):
         return Kept.UNKNOWN
-    return Kept.CAUSAL if _counts(queries, -2, reach) else Kept.FIRST
+    return Kept.CAUSAL if _counts(queries, -2) else Kept.FIRST
 
 
-def _counts(value: Value, axis: int, reach: int) -> bool:
+def _counts(value: Value, axis: int) -> bool:
     """Whether a value is 0, 1, 2, … along `axis` (-1 or -2) and constant along all others."""
-    dims = types.shape(value)
-    if dims is None or len(dims) < -axis or any(d != 1 for i, d in enumerate(dims) if i != len(dims) + axis):
+    dims = types.shape(value) or ()
+    if len(dims) < -axis or any(d != 1 for i, d in enumerate(dims) if i != len(dims) + axis):
         return False
-    node = value.producer
-    while node is not None and node.op in ("Unsqueeze", "Cast", "Reshape") and node.inputs[0] is not None:
-        node = node.inputs[0].producer
-    if node is None or node.op != "Range":
-        return False
-    start, _, delta = node.inputs
-    return _is_zero(start) and delta is not None and delta.constant and delta.array.item() == 1
+    node = producer(value)
+    while node is not None and node.op in ("Unsqueeze", "Cast", "Reshape"):
+        node = producer(node.inputs[0])
+    return node is not None and node.op == "Range" and _is_zero(node.inputs[0]) and _step(node) == 1
+
+
+def _step(counted: Node) -> float:
+    """Return the step of a Range; 0 if unknown."""
+    return one_number(counted.inputs[2]) or 0.0
 
 
 def _is_from_zero(value: Value | None, reach: int) -> bool:
@@ -137,38 +136,36 @@ def _is_from_zero(value: Value | None, reach: int) -> bool:
         return False
     if value.constant:
         return bool((value.array >= 0).all())
-    node = value.producer
+    node = producer(value)
     if node is None:
         return False
-    if node.op in ("Shape", "Size"):
-        return True
     if node.op == "Range":
-        start, _, delta = node.inputs
-        return _is_from_zero(start, reach - 1) and delta is not None and delta.constant and delta.array.item() > 0
+        return _is_from_zero(node.inputs[0], reach - 1) and _step(node) > 0
     if node.op in ("Unsqueeze", "Squeeze", "Cast", "Reshape", "Gather", "Slice"):
         return _is_from_zero(node.inputs[0], reach - 1)
-    return node.op in ("Add", "Mul") and all(_is_from_zero(v, reach - 1) for v in node.inputs)
+    if node.op in ("Add", "Mul"):
+        return all(_is_from_zero(v, reach - 1) for v in node.inputs)
+    return node.op in ("Shape", "Size")
 
 
-def _handed_on(node: Node, kept: Kept) -> Kept:
-    """Return the keys kept behind a node that adds leading axes, or crops queries and keys."""
-    before = types.rank(node.inputs[0]) if node.inputs[0] is not None else None
-    rank = types.rank(node.output)
-    if before is None or rank is None or kept < Kept.FIRST:
+def _handed_on(node: Node, source: Value, kept: Kept) -> Kept:
+    """Return the keys kept behind a node that adds leading axes to `source`, or crops queries and keys."""
+    before, rank = types.rank(source), types.rank(node.output)
+    if before is None or rank is None or before < 2 or kept < Kept.FIRST:
         return Kept.UNKNOWN
     if node.op == "Unsqueeze":
         axes = listed_axes(node)
-        return kept if before > 1 and axes is not None and all(a % rank < rank - 2 for a in axes) else Kept.UNKNOWN
-    return _of_slice(node, before, kept) if node.op == "Slice" and before > 1 else Kept.UNKNOWN
+        return kept if axes is not None and all(a % rank < rank - 2 for a in axes) else Kept.UNKNOWN
+    return _of_slice(node, before, kept) if node.op == "Slice" else Kept.UNKNOWN
 
 
 def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
     """Return the keys kept by a Slice: all facts if queries and keys are cropped at the end, else whether the first key
     stays."""
     starts, _, axes, steps = [*node.inputs[1:], None, None][:4]
-    if starts is None or axes is None or not axes.constant or (steps is not None and not steps.constant):
+    if starts is None or axes is None or not axes.constant:
         return Kept.UNKNOWN
-    if steps is not None and (steps.array != 1).any():
+    if steps is not None and not (steps.constant and (steps.array == 1).all()):
         return Kept.UNKNOWN
     cut = [int(a) % rank for a in axes.array]
     begin = dict(zip(cut, starts.array)) if starts.constant else dict.fromkeys(cut, -1)
@@ -206,21 +203,18 @@ class Scores:
 
 def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
     """Return the parts of attention scores, or None for any other computation."""
-    node = value.producer
+    node = producer(value, "MatMul", "Where", "Add", "Mul", "Div", "Tanh")
     if node is None or not reach or value.index:
         return None
     if node.op == "MatMul":
-        q, turned = node.inputs
-        assert q is not None and turned is not None
+        q, turned = node.present_inputs
         return Scores(q, turned, 1.0, 0.0, (), (value,))
     if node.op == "Where":
         return _filled(node, reach - 1)
-    if node.op not in ("Add", "Mul", "Div", "Tanh"):
-        return None
-    for i in (0, 1)[: len(node.inputs) if node.op in ("Add", "Mul") else 1]:
-        inner, other = node.inputs[i], node.inputs[1 - i] if len(node.inputs) > 1 else None
+    for i in range(2 if node.op in ("Add", "Mul") else 1):
+        inner = node.inputs[i]
         found = scores_of(inner, reach - 1) if inner is not None else None
-        result = _further(found, node, other) if found is not None else None
+        result = _further(found, node, node.input(1 - i)) if found is not None else None
         if result is not None:
             return result
     return None
@@ -228,24 +222,18 @@ def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
 
 def _further(s: Scores, node: Node, other: Value | None) -> Scores | None:
     """Return the scores with one more node applied, or None."""
-    terms, scale, cap = s.terms, s.scale, s.cap
+    through = (*s.through, node.output)
     if node.op == "Add":
-        if other is None:
-            return None
-        terms = (*terms, other)
-    elif terms:
+        return None if other is None else Scores(s.q, s.turned, s.scale, s.cap, (*s.terms, other), through)
+    if s.terms:
         return None
-    elif node.op == _CAP:
-        if cap:
-            return None
-        cap = -1.0  # pending: the factor behind Tanh is not seen yet
-    else:
-        number = one_number(other)
-        if number is None or cap > 0 or (node.op == "Div" and not number):
-            return None
-        number = 1.0 / number if node.op == "Div" else number
-        scale, cap = (scale * number, number) if cap else (scale * number, 0.0)
-    return Scores(s.q, s.turned, scale, cap, terms, (*s.through, node.output))
+    if node.op == _CAP:  # a cap of -1 is pending: the factor behind Tanh is not seen yet
+        return None if s.cap else Scores(s.q, s.turned, s.scale, -1.0, (), through)
+    number = one_number(other)
+    if number is None or s.cap > 0 or (node.op == "Div" and not number):
+        return None
+    number = 1.0 / number if node.op == "Div" else number
+    return Scores(s.q, s.turned, s.scale * number, number if s.cap else 0.0, (), through)
 
 
 def _filled(node: Node, reach: int) -> Scores | None:
@@ -286,21 +274,26 @@ def half(m: Match, value: Value, sign: int, paired: bool = False, reach: int = _
         a, b = _halves_of(value.array, paired)
         equal = a.ndim and a.shape == b.shape and np.array_equal(a * a.dtype.type(sign), b)
         return m.const(np.ascontiguousarray(b), like=value.array) if equal else None
-    node = value.producer
+    node = producer(value)
     if node is None or not reach or node.inputs[0] is None:
         return None
-    if node.op == "Concat" and not paired:
-        return _half_of_concat(m, node, sign)
+    if node.op == "Concat":
+        return None if paired else _half_of_concat(m, node, sign)
     if node.op == "Mul":
         return _half_of_product(m, node, sign, paired, reach - 1)
     if node.op == "Gather" and paired and sign == 1 and _is_of_pairs(m, node):
         return node.inputs[0]
-    if node.op in ("Unsqueeze", "Squeeze", "Gather") and not _keeps_last(m, node):
+    if not _keeps_halves(m, node, sign):
         return None
-    if node.op in ("Unsqueeze", "Squeeze", "Gather", "Cast") or (sign == 1 and node.op in UNARY):
-        inner = half(m, node.inputs[0], sign, paired, reach - 1)
-        return None if inner is None else m.op[node.op](inner, *node.inputs[1:], like=node)
-    return None
+    inner = half(m, node.inputs[0], sign, paired, reach - 1)
+    return None if inner is None else m.op[node.op](inner, *node.inputs[1:], like=node)
+
+
+def _keeps_halves(m: Match, node: Node, sign: int) -> bool:
+    """Whether a node applied to a half of its first operand gives the half of its result, with the sign."""
+    if node.op in ("Unsqueeze", "Squeeze", "Gather"):
+        return _keeps_last(m, node)
+    return node.op == "Cast" or (sign == 1 and node.op in UNARY)
 
 
 def _half_of_concat(m: Match, node: Node, sign: int) -> Value | None:
@@ -340,12 +333,18 @@ def _half_of_product(m: Match, node: Node, sign: int, paired: bool, reach: int) 
         if array.size == 1 and array.ndim <= (m.rank(value) or 0):
             inner = half(m, value, sign, paired, reach)
             return None if inner is None else m.op.Mul(inner, other)
-        dims, count = m.shape(value), array.shape[-1] if array.ndim else 0
-        signs = np.tile([-1, 1], count // 2) if paired else np.repeat([-1, 1], count // 2)
-        if array.size == count and array.ndim <= len(dims or ()) and dims is not None and dims[-1] == count:
-            if np.array_equal(array.reshape(-1), signs):
-                return half(m, value, -sign, paired, reach)
+        if _is_sign_of_halves(array, m.shape(value), paired):
+            return half(m, value, -sign, paired, reach)
     return None
+
+
+def _is_sign_of_halves(array: Array, dims: Shape | None, paired: bool) -> bool:
+    """Whether a factor of a value of these dims is -1 on the first half of the last axis, and 1 on the second."""
+    count = array.size
+    if not dims or not 0 < array.ndim <= len(dims) or dims[-1] != count or array.shape[-1] != count:
+        return False
+    signs = np.tile([-1, 1], count // 2) if paired else np.repeat([-1, 1], count // 2)
+    return np.array_equal(array.reshape(-1), signs)
 
 
 def _keeps_last(m: Match, node: Node) -> bool:

@@ -228,7 +228,7 @@ def axes_of(node: Node) -> Axes | None:
     rule, op = AXES[node.op], node.op
     if len(node.outputs) > 1 and op not in ("Split", "TopK"):
         return None
-    operands = [v for v in node.inputs if v is not None]
+    operands = node.present_inputs
     data, others = (operands, []) if rule.everything else (operands[:1], operands[1:])
     if not data or data[0] in others:
         return None

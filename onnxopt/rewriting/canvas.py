@@ -237,7 +237,7 @@ def _parts_of(base: Value, axis: int) -> Parts:
     """Return the inputs of a Concat along the axis if all lengths are known; else the whole value as a single part."""
     node, size = base.producer, _size(base, axis)
     if node is not None and node.op == "Concat" and node.graph is base.graph and not node.has_references:
-        inputs = [v for v in node.inputs if v is not None]
+        inputs = node.present_inputs
         sizes = [_size(v, axis) for v in inputs]
         if int(node.attr("axis")) % (types.rank(base) or 1) == axis and None not in sizes and len(sizes) < _MAX_PARTS:
             return tuple((v, 0, n) for v, n in zip(inputs, sizes))
@@ -362,7 +362,7 @@ def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:
             node = v.producer if v is not None else None
             if node is None or node in gone or node.op == "Constant":
                 continue
-            made = [w for w in node.outputs if w is not None]
+            made = node.present_outputs
             if all(not w.is_output and w not in kept and all(u in gone for u in w.users) for w in made):
                 gone[node] = None
                 todo.append(node)

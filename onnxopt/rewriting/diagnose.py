@@ -107,7 +107,7 @@ def near(rule: Rule, node: Node) -> list[Node]:
     found, level = {}, [node]
     for _ in range(rule.depth):
         found.update(dict.fromkeys(n for n in level if n.op in rule.anchors))
-        level = list(dict.fromkeys(u for n in level for v in n.outputs if v is not None for u in v.users))
+        level = list(dict.fromkeys(u for n in level for v in n.present_outputs for u in v.users))
     return list(found)
 
 

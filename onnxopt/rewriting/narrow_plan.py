@@ -134,7 +134,7 @@ class Plan:
         if self.leaves_out is not None and (why := self._left_out(node, self.leaves_out)):
             return why, ""
         if any(v in self.masks for v in (*node.inputs, *node.outputs)):
-            self.masks.update(v for v in node.outputs if v is not None and node.op in HANDS_ON)
+            self.masks.update(v for v in node.present_outputs if node.op in HANDS_ON)
             return "callers see a mask's number in float32", ""
         return "", ""
 
@@ -143,7 +143,7 @@ class Plan:
         why = leaves_out(node)
         reads_large = any(v in self.large for v in node.inputs)
         if why or (reads_large and node.op in IN_RANGE):
-            self.large.update(v for v in node.outputs if v is not None)
+            self.large.update(node.present_outputs)
         return why or ("it reads what is left out" if reads_large else "")
 
     def weight(self, value: Value) -> Narrowed:
@@ -153,10 +153,10 @@ class Plan:
 
     def _trace(self, node: Node) -> None:
         """Record floats computed from positions (rotation angles), as float16 has too few digits."""
-        floats = [v for v in node.inputs if v is not None and is_wide(v) and not v.constant]
+        floats = [v for v in node.present_inputs if is_wide(v) and not v.constant]
         made_of = all(v in self.indices for v in floats)
         if made_of and not node.bodies and (floats or node.op in ("Cast", "Range")):
-            self.indices.update(v for v in node.outputs if v is not None and is_wide(v))
+            self.indices.update(v for v in node.present_outputs if is_wide(v))
 
     def _is_worth_it(self, node: Node, reads: list[Value]) -> bool:
         weights = [v for v in reads if v.constant]
@@ -225,7 +225,7 @@ class Plan:
                 if not v.constant and not v.is_input and is_wide(v):
                     yield v
             for node in scope:
-                yield from (v for v in node.outputs if v is not None and not v.constant and is_wide(v))
+                yield from (v for v in node.present_outputs if not v.constant and is_wide(v))
 
     def gives(self, value: Value) -> bool:
         """Whether the value becomes narrow with its producer."""

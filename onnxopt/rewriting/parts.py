@@ -139,7 +139,7 @@ def parts_beside(x: Value) -> Iterator[Value]:
     if node is not None and node.op == "Split":
         yield from (v for v in node.outputs[:_MAX_PARTS] if v is not None)
     if node is not None and node.op == "Add":
-        node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
+        node = next((v.producer for v in node.present_inputs if not v.constant), None)
     if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
         for other in islice(node.inputs[0].users, _MAX_PARTS):
             if other.op == "MatMul":

@@ -160,7 +160,7 @@ class Relayout:
     def made(self) -> list[Value]:
         """Return the results in the view."""
         nodes = [n for n in self.nodes if self.is_kept(n)] if self._is_turned else self.nodes
-        return [v for n in nodes for v in n.outputs if v is not None]
+        return [v for n in nodes for v in n.present_outputs]
 
     def is_kept(self, node: Node) -> bool:
         """Return whether the node's results are in the view. For a permutation, results with fewer axes are not."""
@@ -238,9 +238,9 @@ class Relayout:
                     node.set_input(i, v)
             rename(node, node, axes, self.view)
             return
-        results = [self.new(v) for v in node.outputs if v is not None]
+        results = [self.new(v) for v in node.present_outputs]
         rename(self.graph.insert(node.copy(inputs, [*results]), node), node, axes, self.view)
-        now.update(zip((v for v in node.outputs if v is not None), results))
+        now.update(zip(node.present_outputs, results))
 
     def seen_dims(self, v: Value) -> Shape | None:
         dims = types.shape(v)
