@@ -23,9 +23,9 @@ from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.rule import listed_axes
 
 _SHARED_BYTES: Final = 1 << 16  # bytes: larger constants with several readers are not copied
-
 _NO_AXES: Final = frozenset[int]()
-
+# Forms of an operand in a view. Unchanged: still broadcast correctly. Made anew: a constant rewritten for the view.
+_SEEN, _UNCHANGED, _MADE_ANEW = "seen", "unchanged", "made anew"
 To = tuple[tuple[int, ...], ...]  # for each axis the axes it becomes, in order
 Made = tuple[int | None, ...]  # for each axis of the results its operand axis, or None for an axis from another operand
 
@@ -102,8 +102,7 @@ class View:
         return tuple(found)
 
     def keeps(self, made: Made, rank: int) -> bool:
-        """Return whether a node's result is in the view. `made`: the operand axis of each result axis, of
-        `rank` axes."""
+        """Return whether a result is in the view. `made`: for each of its axes the operand axis, of `rank` axes."""
         return made == tuple(range(rank))
 
 
@@ -178,12 +177,14 @@ class Apart(View):
         return made[:1] == (0,)
 
 
-class WithOnes(View):
-    """With additional axes of size 1 at positions `axes`."""
-
+class _Ones(View):
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
         super().__init__()
         self.rank, self.axes = rank, axes
+
+
+class WithOnes(_Ones):
+    """With additional axes of size 1 at positions `axes`."""
 
     def has(self, dims: Shape) -> bool:
         return len(dims) == self.rank
@@ -193,12 +194,8 @@ class WithOnes(View):
         return tuple((i,) for i in range(wide) if i not in self.axes), wide
 
 
-class WithoutOnes(View):
+class WithoutOnes(_Ones):
     """Without `axes`, all of size 1."""
-
-    def __init__(self, rank: int, axes: Sequence[int]) -> None:
-        super().__init__()
-        self.rank, self.axes = rank, axes
 
     def has(self, dims: Shape) -> bool:
         return len(dims) == self.rank and all(dims[a] == 1 for a in self.axes)
@@ -206,9 +203,6 @@ class WithoutOnes(View):
     def becomes(self, rank: int) -> tuple[To, int]:
         left = [i for i in range(rank) if i not in self.axes]
         return tuple((left.index(i),) if i in left else () for i in range(rank)), len(left)
-
-
-# -- axes of a node ------------------------------------------------------------------------------------------------
 
 
 def rank_of(node: Node) -> int | None:
@@ -243,10 +237,11 @@ def axes_of(node: Node) -> Axes | None:
         return None
     if op == "MatMul":
         ranks = [types.rank(v) or 0 for v in operands]
-        # a rank-2 matrix is shared by all rows
-        data, last = (operands[:1], 1) if ranks[-1] == 2 < rank else (operands, 2)
         if min(ranks) < 2:
             return None
+        if ranks[-1] == 2 < rank:  # the matrix is shared by all rows
+            return Axes(rank, (operands[0],), along, 1, tuple(range(rank)))
+        last = 2
     elif rule.named == "last":
         last = int(rule.operand)
     elif rule.named == "from" or graph.opset() <= rule.joined_up_to:
@@ -260,20 +255,31 @@ def axes_of(node: Node) -> Axes | None:
 def _along(node: Node, rank: int, rule: AxisRule) -> frozenset[int] | None:
     """Return the axes named by an attribute or operand, or None if unknown."""
     found: Sequence[int] | None = ()
-    named = rule.named
     if rule.along in ("axis", "from:axis"):
         found = [int(node.attr("axis"))]
-    elif named in ("axes", "axis"):
+    elif rule.named in ("axes", "axis"):
         found = listed_axes(node, int(rule.operand)) or None
-    elif named == "pads":
-        pads = None if len(node.inputs) > 3 and node.inputs[3] is not None else listed_axes(node)
-        found = [i for i in range(rank) if pads[i] or pads[i + rank]] if pads and len(pads) == 2 * rank else None
-    elif named == "scale":
-        scale, opset = node.input(1), node.graph.opset() if node.graph is not None else 0
-        dims = types.shape(scale) if scale is not None else None
-        if dims not in ((), (1,)):  # blocked quantization has all axes
-            found = [int(node.attr("axis"))] if dims is not None and len(dims) == 1 and opset >= 13 else None
+    elif rule.named == "pads":
+        found = _padded_axes(node, rank)
+    elif rule.named == "scale":
+        found = _scaled_axes(node)
     return None if found is None or any(not -rank <= a < rank for a in found) else frozenset(a % rank for a in found)
+
+
+def _padded_axes(pad: Node, rank: int) -> list[int] | None:
+    """Return the axes that a Pad pads; None if unknown, or listed by an operand."""
+    pads = listed_axes(pad) if pad.input(3) is None else None
+    return [i for i in range(rank) if pads[i] or pads[i + rank]] if pads and len(pads) == 2 * rank else None
+
+
+def _scaled_axes(node: Node) -> Sequence[int] | None:
+    """Return the axis of a scale for each slice, none for one scale; None for blocks, which have all axes."""
+    scale = node.input(1)
+    dims = types.shape(scale) if scale is not None else None
+    if dims in ((), (1,)):
+        return ()
+    is_vector = dims is not None and len(dims) == 1 and node.graph is not None and node.graph.opset() >= 13
+    return [int(node.attr("axis"))] if is_vector else None
 
 
 def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made | None:
@@ -291,44 +297,43 @@ def _made(node: Node, rank: int, rule: AxisRule, along: frozenset[int]) -> Made 
     return every
 
 
-# -- the node, seen otherwise --------------------------------------------------------------------------------------
-
-
 def passes(node: Node, view: View) -> Passing | None:
     """Return how a node passes through a view; None if it does not, or reads no value in the view."""
     a = axes_of(node)
     if a is None or not view.keeps(a.made, a.rank):
         return None
-    _, rank, alone, fixed = view.at(a.rank)
-    if not alone.issuperset(a.along) or (a.last and not fixed.issuperset(range(a.rank - a.last, a.rank))):
+    place, by_position = view.at(a.rank), range(a.rank - a.last, a.rank)
+    if not place.alone.issuperset(a.along) or not place.fixed.issuperset(by_position):
         return None
-    is_turned = isinstance(view, Turned)
-    seen, made_anew = list[Value](), list[Value]()
-    may_follow: bool | None = None
-    for v in a.data:
-        dims, constant = types.shape(v), v.constant
-        if dims is None:
-            return None
-        full = len(dims) == a.rank and view.has(dims)
-        if full and not constant and not is_turned:
-            seen.append(v)
-            continue
-        if may_follow is None:
-            may_follow = node.graph is not None and broadcasts(node.op, node.graph.opset())
-        own = {i for i, d in enumerate(dims, a.rank - len(dims)) if d != 1}
-        if (may_follow or node.op == "MatMul") and len(dims) <= rank and fixed.issuperset(own):
-            continue  # still broadcast correctly in the view
-        if full and not constant:
-            seen.append(v)
-        elif constant and (
-            (may_follow and alone.issuperset(own)) or (full and all(isinstance(d, int) for d in view.dims(dims)))
-        ):
-            made_anew.append(v)
-        else:
-            return None
-    if not (seen or (made_anew and not may_follow)) or not all(map(_may_be_made_anew, made_anew)):
+    forms = {v: _form(node, v, a.rank, view) for v in a.data}
+    if None in forms.values():
         return None
-    return Passing(a, seen, made_anew)
+    seen, made_anew = ([v for v, form in forms.items() if form == f] for f in (_SEEN, _MADE_ANEW))
+    is_moved = seen or (made_anew and not _broadcasts(node))
+    return Passing(a, seen, made_anew) if is_moved and all(map(_may_be_made_anew, made_anew)) else None
+
+
+def _broadcasts(node: Node) -> bool:
+    return node.graph is not None and broadcasts(node.op, node.graph.opset())
+
+
+def _form(node: Node, v: Value, rank: int, view: View) -> str | None:
+    """Return the form in which a node of this rank reads an operand in the view; None if there is none."""
+    dims, constant = types.shape(v), v.constant
+    if dims is None:
+        return None
+    full = len(dims) == rank and view.has(dims)
+    if full and not constant and not isinstance(view, Turned):
+        return _SEEN
+    _, wide, alone, fixed = view.at(rank)
+    may_follow = _broadcasts(node)
+    own = {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
+    if (may_follow or node.op == "MatMul") and len(dims) <= wide and fixed.issuperset(own):
+        return _UNCHANGED
+    if not constant:
+        return _SEEN if full else None
+    is_known = full and all(isinstance(d, int) for d in view.dims(dims))
+    return _MADE_ANEW if is_known or (may_follow and alone.issuperset(own)) else None
 
 
 def _may_be_made_anew(v: Value) -> bool:
@@ -337,17 +342,16 @@ def _may_be_made_anew(v: Value) -> bool:
 
 
 def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
-    """Return the constant that replaces operand `v` of a node in the view.
+    """Return the constant that replaces operand `v` of a node in the view, of the lowest possible rank.
 
-    The rank stays as low as possible: runtimes recognize a normalization by a scale of rank 1.
+    Runtimes recognize a normalization by a scale of rank 1.
     """
     dims, (to, rank, *_) = v.constant_type()[1], view.at(a.rank)
     wide = (1,) * (a.rank - len(dims)) + dims
     array: Array = v.array.reshape(wide).transpose(sorted(range(a.rank), key=to.__getitem__))
     array = array.reshape([int(d or 0) for d in view.dims(wide)])
     least = array.ndim if len(dims) == a.rank == rank else max(len(dims), 1) if rank > a.rank else 1
-    may_be_lower = node.graph is not None and broadcasts(node.op, node.graph.opset())
-    while may_be_lower and array.ndim > least and array.shape[0] == 1:
+    while _broadcasts(node) and array.ndim > least and array.shape[0] == 1:
         array = array[0]
     if array.shape == dims and array.tobytes() == v.array.tobytes():
         return v  # compared as bytes, to respect signs of zeros
@@ -358,8 +362,7 @@ def constant_operand(node: Node, v: Value, a: Axes, view: View) -> Value:
 def rename(node: Node, old: Node, a: Axes, view: View) -> None:
     """Set the axis numbers of `node`, a copy of `old` (with axes `a`) placed in the view."""
     to, rank, *_ = view.at(a.rank)
-    rule = AXES[node.op]
-    named, place = rule.named, rule.operand
+    named, place = AXES[node.op].named, AXES[node.op].operand
 
     def moved(axis: int) -> int:
         new = to[axis % a.rank][0]
@@ -391,7 +394,7 @@ def rename(node: Node, old: Node, a: Axes, view: View) -> None:
             write(1, "pads", padded)
     elif named == "perm":
         perm = list(range(rank))
-        for there, here in zip(to, order_of(old, a.rank)):
-            for i, k in zip(there, to[here]):
-                perm[i] = k
+        moves = ((i, k) for there, here in zip(to, order_of(old, a.rank)) for i, k in zip(there, to[here]))
+        for i, k in moves:
+            perm[i] = k
         node.set_attr("perm", perm)

@@ -12,9 +12,9 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import one_element
 from onnxopt.analysis.shapes.index_tensors import Span
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts, order_of
-from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import after
@@ -75,12 +75,8 @@ class Canvas:
             result = scatter.output
             parts, whole = self.layouts[result], result.is_output
             for user in result.users:
-                if user in inside and user.places(result) == [0]:
-                    continue
-                alone = user.graph is self.graph and user.places(result) == [0] and not user.has_references
-                whole |= not (
-                    alone and (self._plan_cut(scatter, user, parts) or self._plan_turned(scatter, user, parts))
-                )
+                if user not in inside or user.places(result) != [0]:
+                    whole |= not self._plan_reader(scatter, user, parts)
             if whole:
                 self._emit(scatter, None, self.axis, parts)
         self.made += sum(v in self.kept and not u.constant for v, (u, _) in self.unsqueezed.items())
@@ -88,6 +84,12 @@ class Canvas:
         self.gone.update(dict.fromkeys(self.scatters))
         _add_unread(self.gone, self.kept)
         return self.made - len(self.gone)
+
+    def _plan_reader(self, scatter: Node, user: Node, parts: Parts) -> bool:
+        """Plan a reader of a result to read the parts instead. Returns False if it needs the whole result."""
+        if user.graph is not self.graph or user.places(scatter.output) != [0] or user.has_references:
+            return False
+        return self._plan_cut(scatter, user, parts) or self._plan_turned(scatter, user, parts)
 
     def _plan_cut(self, scatter: Node, user: Node, parts: Parts) -> bool:
         """Plan a `user` that takes a range along the axis, read from the parts. Returns False if it does not."""
@@ -235,13 +237,14 @@ def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:
 
 def _parts_of(base: Value, axis: int) -> Parts:
     """Return the inputs of a Concat along the axis if all lengths are known; else the whole value as a single part."""
-    node, size = base.producer, _size(base, axis)
-    if node is not None and node.op == "Concat" and node.graph is base.graph and not node.has_references:
-        inputs = node.present_inputs
-        sizes = [_size(v, axis) for v in inputs]
-        if int(node.attr("axis")) % (types.rank(base) or 1) == axis and None not in sizes and len(sizes) < _MAX_PARTS:
-            return tuple((v, 0, n) for v, n in zip(inputs, sizes))
-    return ((base, 0, size),)
+    node, size = producer(base, "Concat"), _size(base, axis)
+    if node is None or node.graph is not base.graph or node.has_references:
+        return ((base, 0, size),)
+    inputs = node.present_inputs
+    sizes = [_size(v, axis) for v in inputs]
+    if int(node.attr("axis")) % (types.rank(base) or 1) != axis or None in sizes or len(sizes) >= _MAX_PARTS:
+        return ((base, 0, size),)
+    return tuple((v, 0, n) for v, n in zip(inputs, sizes))
 
 
 def _size(v: Value, axis: int) -> int | None:
@@ -274,42 +277,57 @@ def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
 
 def _range_of(user: Node, axis: int) -> tuple[int, int | None, int] | None:
     """Return (start, end, number of sliced axes) of a Slice or Gather along the axis, or None."""
-    x, given = user.inputs[0], [*user.inputs, None, None, None, None][1:5]
+    x = user.inputs[0]
     dims = types.shape(x) if x is not None else None
-    if user.op not in ("Gather", "Slice") or not dims or any(v is not None and not v.constant for v in given):
+    if not dims or any(v is not None and not v.constant for v in user.inputs[1:]):
         return None
-    lists = [None if v is None else [int(i) for i in v.array.reshape(-1)] for v in given]
-    size = dims[axis]
     if user.op == "Gather":
-        if int(user.attr("axis", 0)) % len(dims) != axis or given[0] is None or given[0].constant_type()[1]:
-            return None
-        place = (lists[0] or [0])[0]
-        place += size if place < 0 and isinstance(size, int) else 0
-        return None if place < 0 or (isinstance(size, int) and place >= size) else (place, place + 1, 1)
-    found = cuts(lists[0] or (), lists[1] or (), lists[2], lists[3], len(dims)) or []
-    for k, start, end, step in found:
-        if k == axis and step == 1:
-            if isinstance(size, int):
-                start, end, _ = slice(start, end).indices(size)
-            elif start < 0 or end < 0:
-                return None
-            return start, None if end in LARGEST and not isinstance(size, int) else end, len(found)
-    return None
+        place = _place_of(user, axis, dims)
+        return None if place is None else (place, place + 1, 1)
+    return _range_of_cuts(_cuts_of(user, len(dims)), axis, dims[axis]) if user.op == "Slice" else None
+
+
+def _range_of_cuts(found: list[tuple[int, int, int, int]], axis: int, size: Dim) -> tuple[int, int | None, int] | None:
+    """Return (start, end, number of sliced axes) of the cuts of a Slice, or None."""
+    along = [(start, end) for k, start, end, step in found if k == axis and step == 1]
+    if not along:
+        return None
+    start, end = along[0]
+    if isinstance(size, int):
+        start, end, _ = slice(start, end).indices(size)
+        return start, end, len(found)
+    if start < 0 or end < 0:
+        return None
+    return start, None if end in LARGEST else end, len(found)
+
+
+def _place_of(gather: Node, axis: int, dims: Shape) -> int | None:
+    """Return the index of a Gather of one element along the axis, counted from the start; None for other Gathers."""
+    index, size = gather.inputs[1], dims[axis]
+    if int(gather.attr("axis", 0)) % len(dims) != axis or index is None or index.constant_type()[1]:
+        return None
+    place = int(index.array)
+    if not isinstance(size, int):
+        return place if place >= 0 else None
+    return place % size if -size <= place < size else None
+
+
+def _cuts_of(node: Node, rank: int) -> list[tuple[int, int, int, int]]:
+    """Return (axis, start, end, step) for each axis of a Slice with constant bounds; empty for invalid axes."""
+    given = [*node.inputs[1:5], None, None]
+    starts, ends, axes, steps = [None if v is None else [int(i) for i in v.array.reshape(-1)] for v in given][:4]
+    return cuts(starts or (), ends or (), axes, steps, rank) or []
 
 
 def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) -> Node:
     """Return the Gather or Slice `user` applied to a part along the axis, or to `x` along the remaining axes."""
-    index = user.inputs[1]
-    assert index is not None
+    index, whole = user.inputs[1], user.inputs[0]
+    assert index is not None and whole is not None
     if user.op == "Gather":
         assert part is not None
         place = graph.constant(np.array(part[1], index.array.dtype), f"{x.name}_place", user)
         return user.copy([x, place], [None])
-    lists = [None if v is None else [int(i) for i in v.array.reshape(-1)] for v in user.inputs[1:5]]
-    starts, ends, axes, steps = [*lists, None, None][:4]
-    whole = user.inputs[0]
-    found = cuts(starts or (), ends or (), axes, steps, (types.rank(whole) if whole is not None else 0) or 0)
-    assert found is not None  # guaranteed by `_range_of`
+    found = _cuts_of(user, types.rank(whole) or 0)
     if part is not None:
         end = LARGEST[1] if part[2] is None else part[2]
         found = [(k, part[1], end, 1) if k == axis else (k, a, b, step) for k, a, b, step in found]
@@ -356,13 +374,16 @@ def _number(v: Value) -> Array | None:
 
 def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:
     """Add the producers used only by these nodes."""
+
+    def is_unread(v: Value) -> bool:
+        return not v.is_output and v not in kept and all(u in gone for u in v.users)
+
     todo = list(gone)
     while todo and len(gone) < _MAX_PARTS + len(todo):
-        for v in todo.pop().inputs:
-            node = v.producer if v is not None else None
+        for v in todo.pop().present_inputs:
+            node = v.producer
             if node is None or node in gone or node.op == "Constant":
                 continue
-            made = node.present_outputs
-            if all(not w.is_output and w not in kept and all(u in gone for u in w.users) for w in made):
+            if all(map(is_unread, node.present_outputs)):
                 gone[node] = None
                 todo.append(node)

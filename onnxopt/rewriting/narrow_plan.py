@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from onnx import TensorProto
 
@@ -27,7 +27,7 @@ from onnxopt.analysis.narrowing import (
 )
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import inner_scopes
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.operators import IN_RANGE
 from onnxopt.proto.messages import tensor_bytes
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 FLOAT: Final = int(TensorProto.FLOAT)
 _WORTH: Final = 1 << 14  # bytes of a weight from which its operator is converted regardless of Casts
+_WIDE_SIDE, _NARROW_SIDE = 0, 1  # the ends of the flow network
 Decline = Callable[[str, str], None]  # called with (reason, example)
 
 
@@ -91,17 +92,15 @@ class Plan:
     def _look(self, node: Node) -> None:
         callee = self.calls.of(node, self)
         found = self._slots(node) if callee is None else callee.slots
-        floats = [v for v in (*node.inputs, *node.outputs) if v is not None and is_wide(v)]
-        if not floats or self.is_cast(node) or self.widens(node):
+        if not any(map(is_wide, (*node.inputs, *node.outputs))) or self.is_cast(node) or self.widens(node):
             return
         if callee is None:
             self._trace(node)
-        reads = [v for i, v in enumerate(node.inputs) if v is not None and is_wide(v) and found.takes(i)]
-        gives = [v for i, v in enumerate(node.outputs) if v is not None and is_wide(v) and found.gives(i)]
-        why, example = self._obstacle(node, reads, gives, callee)
-        if why:
+        reads = [v for i, v in enumerate(node.inputs) if is_wide(v) and found.takes(i)]
+        gives = [v for i, v in enumerate(node.outputs) if is_wide(v) and found.gives(i)]
+        if why := self._obstacle(node, reads, gives, callee):
             if node.op != "Constant":
-                self.decline(why, example or repr(node))
+                self.decline(why, repr(node))
             return
         self.free[node] = found
         if callee is not None:
@@ -114,29 +113,36 @@ class Plan:
         assert graph is not None
         return NONE if stays_wide(node) else slots(node.op, graph.opset(node.domain), self.dtype)
 
-    def _obstacle(self, node: Node, reads: list[Value], gives: list[Value], callee: Callee | None) -> tuple[str, str]:
-        """Return (reason to stay wide, example)."""
+    def _obstacle(self, node: Node, reads: list[Value], gives: list[Value], callee: Callee | None) -> str:
+        """Return the reason to stay wide, or an empty string."""
         if callee is not None and callee.why:
-            return callee.why, ""
+            return callee.why
         if callee is None and not reads and not gives:
-            return stays_wide(node) or not_narrow(node), ""
-        if any(v is not None and not types.dtype(v) and v not in self.absent for v in (*node.inputs, *node.outputs)):
-            return "a type is unknown", ""
-        if node.op == "DequantizeLinear":
-            source = node.input(0)
-            if node.attr("output_dtype", 0) or (source is not None and not source.constant):
-                return "it belongs to a quantizer", ""
+            return stays_wide(node) or not_narrow(node)
+        if any(not types.dtype(v) and v not in self.absent for v in (*node.present_inputs, *node.present_outputs)):
+            return "a type is unknown"
+        if node.op == "DequantizeLinear" and (node.attr("output_dtype", 0) or _is_quantized(node.output)):
+            return "it belongs to a quantizer"
+        return self._wide_number(node, reads) or self._asked_for(node)
+
+    def _wide_number(self, node: Node, reads: list[Value]) -> str:
+        """Return why a constant read, or the value of a node, has no narrow form; empty if all have."""
         for v in reads:
             if v.constant and (why := self.weight(v).why):
-                return f"`{v.name}` stays float32: {why}", ""
+                return f"`{v.name}` stays float32: {why}"
         if RESULT_TYPE.get(node.op) == "value" and (why := fill(node, self.dtype).why):
-            return f"its value stays float32: {why}", ""
+            return f"its value stays float32: {why}"
+        return ""
+
+    def _asked_for(self, node: Node) -> str:
+        """Return why a node is excluded, or read by callers in float32; empty if neither."""
         if self.leaves_out is not None and (why := self._left_out(node, self.leaves_out)):
-            return why, ""
-        if any(v in self.masks for v in (*node.inputs, *node.outputs)):
-            self.masks.update(v for v in node.present_outputs if node.op in HANDS_ON)
-            return "callers see a mask's number in float32", ""
-        return "", ""
+            return why
+        if self.masks.isdisjoint((*node.present_inputs, *node.present_outputs)):
+            return ""
+        if node.op in HANDS_ON:
+            self.masks.update(node.present_outputs)
+        return "callers see a mask's number in float32"
 
     def _left_out(self, node: Node, leaves_out: Callable[[Node], str]) -> str:
         """Return why a node is excluded. Excluded values were probably too large, as are values derived from them."""
@@ -154,18 +160,16 @@ class Plan:
     def _trace(self, node: Node) -> None:
         """Record floats computed from positions (rotation angles), as float16 has too few digits."""
         floats = [v for v in node.present_inputs if is_wide(v) and not v.constant]
-        made_of = all(v in self.indices for v in floats)
-        if made_of and not node.bodies and (floats or node.op in ("Cast", "Range")):
-            self.indices.update(v for v in node.present_outputs if is_wide(v))
+        if self.indices.issuperset(floats) and not node.bodies and (floats or node.op in ("Cast", "Range")):
+            self.indices.update(filter(is_wide, node.present_outputs))
 
     def _is_worth_it(self, node: Node, reads: list[Value]) -> bool:
-        weights = [v for v in reads if v.constant]
-        data = [v for v in reads if not v.constant]
         if scaled_from(node) is not None:
             return False
-        if any(tensor_bytes(*v.constant_type()) >= _WORTH for v in weights):
+        if any(v.constant and tensor_bytes(*v.constant_type()) >= _WORTH for v in reads):
             return True
-        if not is_heavy(node.op) or (data and all(v in self.indices for v in data)):
+        data = [v for v in reads if not v.constant]
+        if not is_heavy(node.op) or (data and self.indices.issuperset(data)):
             return False
         if any(v.name in v.graph.initializers for v in data):
             self.decline("a weight is an initializer that callers may override", repr(node))
@@ -184,46 +188,48 @@ class Plan:
 
     def _cut(self) -> tuple[list[Node], int]:
         vertex = {node: i + 2 for i, node in enumerate(self.free)}
-        wide, narrow = 0, 1
         network = Network(len(vertex) + 2)
         for node in self.wanted:
-            network.add_edge(vertex[node], narrow, ALWAYS)
-        stars = [*self._stars(vertex, wide, narrow)]
+            network.add_edge(vertex[node], _NARROW_SIDE, ALWAYS)
+        stars = [*self._stars(vertex)]
         for side, vertices in stars:
             network.add_star(side, vertices)
         for node in vertex:
             if (x := scaled_from(node)) is not None:
-                side = vertex.get(x.producer, wide) if x.producer is not None and self.gives(x) else wide
-                network.tie(vertex[node], narrow if self.is_narrow(x) else side)
-        stays = {*network.source_side(wide, narrow)}
+                network.tie(vertex[node], self._side(x, vertex))
+        stays = {*network.source_side(_WIDE_SIDE, _NARROW_SIDE)}
         casts = sum(any((side in stays) != (i in stays) for i in vertices) for side, vertices in stars)
         return [node for node, i in vertex.items() if i not in stays], casts
 
-    def _stars(self, vertex: Mapping[Node, int], wide: int, narrow: int) -> Iterator[tuple[int, set[int]]]:
+    def _side(self, value: Value, vertex: Mapping[Node, int]) -> int:
+        """Return the vertex of a value's producer, or the side of a value that is narrow or wide in any case."""
+        if self.is_narrow(value):
+            return _NARROW_SIDE
+        node = value.producer
+        return vertex[node] if node is not None and self.gives(value) else _WIDE_SIDE
+
+    def _stars(self, vertex: Mapping[Node, int]) -> Iterator[tuple[int, set[int]]]:
         """Yield (vertex of a value's producer, vertices of its readers in a scope), for each value and reading scope.
 
         One Cast serves all readers in the scope with the opposite type.
         """
         for value in self.values():
-            side = vertex.get(value.producer, wide) if value.producer is not None and self.gives(value) else wide
-            if self.is_narrow(value):
-                side = narrow
+            side = self._side(value, vertex)
             readers: dict[Graph | None, set[int]] = {value.graph: set()}
             for n in value.users:
-                vertices = readers.setdefault(n.graph, set())
-                vertices.add(narrow if self.is_cast(n) else vertex[n] if self.reads_free(n, value) else wide)
+                is_free = self.reads_free(n, value) and not self.is_cast(n)
+                stays = _NARROW_SIDE if self.is_cast(n) else _WIDE_SIDE
+                readers.setdefault(n.graph, set()).add(vertex[n] if is_free else stays)
             if value.is_output:
-                readers[value.graph].add(narrow if value in self.interface else wide)
+                readers[value.graph].add(_NARROW_SIDE if value in self.interface else _WIDE_SIDE)
             for vertices in readers.values():
                 yield side, vertices - {side}
 
     def values(self) -> Iterator[Value]:
         """Yield wide values produced by nodes or given by callers, in order."""
         for scope in reversed(self.open):
-            yield from (v for v in scope.inputs if is_wide(v))
-            for v in scope.initializers.values():
-                if not v.constant and not v.is_input and is_wide(v):
-                    yield v
+            yield from filter(is_wide, scope.inputs)
+            yield from (v for v in scope.initializers.values() if not v.constant and not v.is_input and is_wide(v))
             for node in scope:
                 yield from (v for v in node.present_outputs if not v.constant and is_wide(v))
 
@@ -259,12 +265,13 @@ class Plan:
         return node.op == "Cast" and node.attr("to") == self.code
 
 
-def is_wide(value: Value) -> bool:
-    return types.dtype(value) == FLOAT
+def is_wide(value: Value | None) -> TypeGuard[Value]:
+    """Whether a value is present and float32."""
+    return value is not None and types.dtype(value) == FLOAT
 
 
 def _is_quantized(value: Value) -> bool:
     """Whether a value is the output of an activation quantizer."""
-    node = value.producer
-    source = node.input(0) if node is not None and node.op == "DequantizeLinear" else None
+    node = producer(value, "DequantizeLinear")
+    source = node.input(0) if node is not None else None
     return source is not None and not source.constant

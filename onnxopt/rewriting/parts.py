@@ -15,7 +15,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer, sole_reader
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.rewriting.rule import FORMS
@@ -135,21 +135,21 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
 
 def parts_beside(x: Value) -> Iterator[Value]:
     """Yield all parts of the Split, or products of the tensor (with bias), of which `x` is one."""
-    node = x.producer
-    if node is not None and node.op == "Split":
-        yield from (v for v in node.outputs[:_MAX_PARTS] if v is not None)
-    if node is not None and node.op == "Add":
-        node = next((v.producer for v in node.present_inputs if not v.constant), None)
-    if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
-        for other in islice(node.inputs[0].users, _MAX_PARTS):
+    split, product = producer(x, "Split"), producer(x, "Add", "MatMul")
+    if split is not None:
+        yield from split.present_outputs[:_MAX_PARTS]
+    if product is not None and product.op == "Add":
+        product = producer(next((v for v in product.present_inputs if not v.constant), None), "MatMul")
+    if product is not None:
+        for other in islice(product.present_inputs[0].users, _MAX_PARTS):
             if other.op == "MatMul":
-                add = other.output.only_user
-                yield add.output if add is not None and add.op == "Add" else other.output
+                add = sole_reader(other.output, "Add")
+                yield add.output if add is not None else other.output
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
     """Whether a Transpose keeps the element order and its neighbour `beside` is a Reshape."""
-    if beside is None or beside.op not in SAME_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
+    if beside is None or beside.op not in SAME_ORDER or not all(v.constant for v in beside.present_inputs[1:]):
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
         return False
@@ -160,17 +160,15 @@ def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | N
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:
     """Return the only reader of each part if they are different nodes of the same operator in the same scope, else
     None."""
-    found: dict[Node, None] = {}
-    for part in parts:
-        node = part.only_user
-        if node is None or node.graph is not part.graph or node.has_references or len(node.outputs) != 1:
-            return None
-        if part.users[node] != 1 or node.outputs[0] is None:
-            return None
-        found[node] = None
-    if len(found) != len(parts) or len({n.op for n in found}) != 1:
-        return None
-    return tuple(found)
+    found = dict.fromkeys(n for part in parts if (n := part.only_user) is not None and _follows(n, part))
+    return tuple(found) if len(found) == len(parts) and len({n.op for n in found}) == 1 else None
+
+
+def _follows(node: Node, part: Value) -> bool:
+    """Whether a node may be one of the followers: it reads its part once, in its scope, and has one result."""
+    if node.graph is not part.graph or node.has_references or part.users[node] != 1:
+        return False
+    return len(node.outputs) == 1 and node.outputs[0] is not None
 
 
 def _joined(shape: Shape | None, axis: int, sizes: Sequence[int]) -> Shape | None:
@@ -181,17 +179,11 @@ def _binary(
     followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
 ) -> Plan | None:
     """Plan x ∘ constant: constants concatenated, or shared if equal for all parts."""
-    if any(len(n.inputs) != 2 or attribute_bytes(n.proto) != attribute_bytes(followers[0].proto) for n in followers):
-        return None
     position = followers[0].inputs.index(parts[0])
-    arrays: list[Array] = []
-    for node, part in zip(followers, parts):
-        other = node.inputs[1 - position]
-        if node.inputs[position] is not part or other is None or not other.is_stored:
-            return None
-        if len(other.constant_type()[1]) > len(shape):
-            return None
-        arrays.append(other.array)
+    others = [_beside(n, part, position, len(shape)) for n, part in zip(followers, parts)]
+    arrays = [v.array for v in others if v is not None]
+    if len(arrays) < len(parts) or len({attribute_bytes(n.proto) for n in followers}) > 1:
+        return None
     back = len(shape) - axis  # counted from the end, as in broadcasting
     joined = side_by_side(arrays, back, sizes)
     if joined is None:
@@ -200,10 +192,18 @@ def _binary(
     for i, size in enumerate(joined.shape[::-1], 1):
         if i != back and size != 1:
             dims[-i] = size
-    shared = followers[0].inputs[1 - position] if joined is arrays[0] else None
     # A Constant node may come after the insertion point.
-    operand = shared if shared is not None and shared.producer is None else joined
+    first = others[0] if joined is arrays[0] else None
+    operand = first if first is not None and first.producer is None else joined
     return Plan(followers, axis, tuple(sizes), tuple(dims), (operand,), position)
+
+
+def _beside(node: Node, part: Value, position: int, rank: int) -> Value | None:
+    """Return the stored constant of at most `rank` axes that a binary node reads beside its part, or None."""
+    if len(node.inputs) != 2 or node.inputs[position] is not part:
+        return None
+    other = node.inputs[1 - position]
+    return other if other is not None and other.is_stored and len(other.constant_type()[1]) <= rank else None
 
 
 def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
@@ -212,52 +212,48 @@ def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array 
     first = arrays[0]
     if any(a.dtype != first.dtype for a in arrays):
         return None
-    if all(a.ndim < back or a.shape[-back] == 1 for a in arrays) and all(
-        a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays
-    ):
+    if (first.ndim < back or first.shape[-back] == 1) and len({(a.shape, a.tobytes()) for a in arrays}) == 1:
         return first
     rank = max(back, *(a.ndim for a in arrays))
-    wide = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
-    front, end = wide[0].shape[: rank - back], wide[0].shape[rank - back + 1 :]
-    if any(a.shape[: rank - back] != front or a.shape[rank - back + 1 :] != end for a in wide):
+    wide, at = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays], rank - back
+    if len({(a.shape[:at], a.shape[at + 1 :]) for a in wide}) > 1:
         return None
-    if any(a.shape[-back] not in (1, n) for a, n in zip(wide, sizes)):
+    if any(a.shape[at] not in (1, n) for a, n in zip(wide, sizes)):
         return None
-    if sum(a.nbytes * n for a, n in zip(wide, sizes) if a.shape[-back] != n) > _MAX_REPEATED:
+    if sum(a.nbytes * n for a, n in zip(wide, sizes) if a.shape[at] != n) > _MAX_REPEATED:
         return None
-    return np.concatenate([np.broadcast_to(a, (*front, n, *end)) for a, n in zip(wide, sizes)], axis=rank - back)
+    shapes = [(*a.shape[:at], n, *a.shape[at + 1 :]) for a, n in zip(wide, sizes)]
+    return np.concatenate([*map(np.broadcast_to, wide, shapes)], axis=at)
 
 
 def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
     """Plan […, N] to […, N / D, D], otherwise equal for all parts: heads are concatenated like the parts."""
-    if axis != len(shape) - 1:
+    known = [h for node, size in zip(followers, sizes) if (h := _heads(node, size)) is not None]
+    if axis != len(shape) - 1 or len(known) < len(followers):
         return None
-    targets: list[list[int]] = []
-    for node in followers:
-        given = node.inputs[1] if len(node.inputs) == 2 else None
-        if given is None or not given.constant or (node.attr("allowzero", 0) and (given.array == 0).any()):
-            return None
-        targets.append(given.array.tolist())
-    rank, heads = len(targets[0]), []
-    if rank < 2:
+    front, _, width = known[0]
+    # A 0 behind the front copies the split axis.
+    if any((other, w) != (front, width) for other, _, w in known) or 0 in front[axis:]:
         return None
-    for node, target, size in zip(followers, targets, sizes):
-        dims = types.shape(node.output)
-        if dims is None or len(target) != rank or target[:-2] != targets[0][:-2] or len(dims) != rank:
-            return None
-        count, width = dims[-2:]
-        if not isinstance(count, int) or not isinstance(width, int) or count * width != size:
-            return None
-        if width != (types.shape(followers[0].output) or (None,))[-1]:
-            return None
-        heads.append(count)
-    front = targets[0][:-2]
-    if any(d == 0 and i >= axis for i, d in enumerate(front)):  # copies the split axis
-        return None
+    counts = [count for _, count, _ in known]
     out = types.shape(followers[0].output) or ()
     # A -1 in front stays: its value does not depend on the parts. Elsewhere the size is known.
-    joined = np.array([*front, sum(heads), out[-1]], np.int64)
-    return Plan(followers, rank - 2, tuple(heads), (*out[:-2], sum(heads), out[-1]), (joined,))
+    joined = np.array([*front, sum(counts), width], np.int64)
+    return Plan(followers, len(front), tuple(counts), (*out[:-2], sum(counts), width), (joined,))
+
+
+def _heads(node: Node, size: int) -> tuple[list[int], int, int] | None:
+    """Return (target in front, heads, width) of a Reshape of the last axis, of `size`, to two axes; None for others."""
+    given, dims = node.input(1), types.shape(node.output)
+    if given is None or not given.constant or dims is None:
+        return None
+    target = given.array.tolist()
+    if not len(target) == len(dims) > 1 or (node.attr("allowzero", 0) and 0 in target):
+        return None
+    count, width = dims[-2:]
+    if not isinstance(count, int) or not isinstance(width, int) or count * width != size:
+        return None
+    return target[:-2], count, width
 
 
 def _transpose(
