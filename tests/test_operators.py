@@ -27,7 +27,7 @@ from tests.runtime import plain_session
 pytestmark = pytest.mark.usefixtures("kept_worker")
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
-TURNS = 1 if "ONNXOPT_FUZZ" in os.environ else 8
+TURNS = 1 if "ONNXOPT_FUZZ" in os.environ else 16
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -313,10 +313,10 @@ parts = pytest.mark.parametrize("part", range(4))  # for as many processes
 
 @parts
 def test_operators_with_constant_inputs(part: int) -> None:
-    found = in_turns(0, min(TURNS, 2))[part::4]
+    found = in_turns(0, min(TURNS, 4))[part::4]
     compared, wrong = differences(v for case in found for v in constant_inputs(case) if v is not None)
     assert not wrong
-    assert compared > 250
+    assert compared > 125
 
 
 def in_turns(turn: int, turns: int = TURNS) -> list[Case]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnx
 import onnxopt
 from onnxopt.graph import read_model
 from onnxopt.rewriting import Driver, Rule, const, op, rewrite, var
-from tests.cli.conftest import SCRIPT
+from tests.commands import Run
 from tests.samples import ROOT, sample
 
 README = (ROOT / "README.md").read_text()
@@ -29,11 +28,11 @@ def test_its_make_targets_exist() -> None:
     assert all(f"\n{target}:" in makefile for target in targets)
 
 
-def test_its_commands_exist() -> None:
+def test_its_commands_exist(run: Run) -> None:
     commands = {c.split()[0] for c in re.findall(r"`onnxopt ([^`]+)`", README)}
     assert {"optimize", "stats", "verify"} <= commands
     for command in commands:
-        assert subprocess.run([SCRIPT, command, "--help"], capture_output=True, check=False).returncode == 0, command
+        assert run(command, "--help").returncode == 0, command
 
 
 def test_its_api_runs(tmp_path: Path, monkeypatch: object) -> None:

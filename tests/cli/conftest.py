@@ -1,15 +1,12 @@
-"""The installed console script, and sample models to run it on."""
+"""Sample models for commands, and what is read of results."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from runpy import run_path
 
@@ -18,11 +15,10 @@ import psutil
 import pytest
 from onnx import parser
 
-from tests.cli.fork_server import ForkServer
+from tests.commands import SCRIPT, Run, run_script
 from tests.samples import ROOT, build
 
-SCRIPT = Path(sys.executable).with_name("onnxopt")
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+__all__ = ["SCRIPT", "Run", "run_script"]
 NAMES = ("repvgg_blocks", "residual_block", "qdq_conv")
 LITE = ROOT / "examples" / "lite"  # a pass that fuses to an operator of its own
 FUSING = ("--plugin", str(LITE / "lite_fc.py"), "--with", "lite-fc-fuse", "--allow-domain", "lite")
@@ -96,34 +92,6 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     """The key of the cache is not put where that of who runs the tests is."""
     for variable in ("XDG_CONFIG_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(variable, str(tmp_path_factory.getbasetemp() / "config"))
-
-
-def run_script(folder: Path, args: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A process from its very start on."""
-    return subprocess.run([SCRIPT, *args], cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer | None]:
-    """None where processes cannot be forked, or not safely."""
-    if sys.platform != "linux":
-        yield None
-        return
-    with ForkServer(SCRIPT) as server:
-        yield server
-
-
-@pytest.fixture
-def run(tmp_path: Path, fork_server: ForkServer | None) -> Run:
-    """The command in the test's folder; `env`: more for its environment."""
-
-    def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        words, environment = [*map(str, args)], os.environ | env
-        if fork_server is None or not fork_server.can_have(environment):
-            return run_script(tmp_path, words, environment)
-        return fork_server.run(words, tmp_path, environment)
-
-    return call
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import os
 import resource
 import shutil
-import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -14,7 +14,8 @@ import pytest
 
 from onnxopt.cli.demo import network
 from onnxopt.io.staging import is_data_of
-from tests.cli.conftest import SCRIPT, Run, snapshot
+from tests.cli.conftest import Run, snapshot
+from tests.cli.fork_server import ForkServer
 from tests.cli.weights import beside, references, total, write_model
 
 
@@ -153,17 +154,13 @@ def test_data_can_be_mapped(run: Run, tmp_path: Path) -> None:
     assert offsets == [0, 4096]
 
 
-def test_many_files_and_few_descriptors(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
+def test_many_files_and_few_descriptors(tmp_path: Path, fork_server: ForkServer | None) -> None:
+    assert fork_server is not None
     count = 600
     write_model(tmp_path / "in" / "m.onnx", [f"d/w{i}" for i in range(count)], size=300)
     for more in (["copy", "--no-verify"], ["reuse"], ["inline"]):
-        done = subprocess.run(
-            [SCRIPT, "optimize", "in/m.onnx", "out.onnx", "--external", *more],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
-            check=False,
-        )
+        words, limits = ["optimize", "in/m.onnx", "out.onnx", "--external", *more], {resource.RLIMIT_NOFILE: 256}
+        done = fork_server.run(words, tmp_path, os.environ, limits=limits)
         assert done.returncode == 0, done.stderr
         assert total(tmp_path / "out.onnx") == count

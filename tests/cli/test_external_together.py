@@ -69,38 +69,36 @@ def test_model_and_data_change_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["making", "data", "model", "removal", "end"])
-def test_killed_at_each_step(at: str, tmp_path: Path) -> None:
+def test_killed_at_each_step(at: str, run: Run, tmp_path: Path) -> None:
     """Of making room for a result and putting it in place; `end`: what was staged is gone, its folder is not."""
     for fill in (1.0, 2.0):
         write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill)
     kill = (
-        "import os, signal, sys\n"
+        "import os, signal\n"
         "from pathlib import Path\n"
-        "from onnxopt.io import load, save, placing, staging\n"
+        "from onnxopt.io import staging\n"
         "steps = {'making': (staging, 'own', 1), 'data': (os, 'replace', 1), 'model': (os, 'replace', 2),\n"
-        "         'removal': (placing, '_remove', 1), 'end': (Path, 'rmdir', 1)}\n"
-        "place, name, left = steps[sys.argv[2]]\n"
+        "         'removal': (staging, '_remove', 1), 'end': (Path, 'rmdir', 1)}\n"
+        f"place, name, left = steps[{at!r}]\n"
         "done = getattr(place, name)\n"
         "def step(*args):\n"
         "    global left\n"
         "    left -= 1\n"
         "    if left == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return done(*args)\n"
-        "if len(sys.argv) > 3: setattr(place, name, step)\n"
-        "save(load(sys.argv[1]), 'out.onnx')\n"
+        "setattr(place, name, step)\n"
     )
+    (tmp_path / "die.py").write_text(kill)
 
-    def go(*args: str) -> int:
-        return subprocess.run(
-            [Path(SCRIPT).with_name("python"), "-c", kill, *args], cwd=tmp_path, check=False
-        ).returncode
+    def go(model: str, *more: str) -> int:
+        return run("optimize", model, "out.onnx", "-O0", "--no-verify", *more).returncode
 
-    assert go("in1.0/m.onnx", at) == 0
-    assert go("in2.0/m.onnx", at, "die") == -signal.SIGKILL
+    assert go("in1.0/m.onnx") == 0
+    assert go("in2.0/m.onnx", "--plugin", "die.py") == -signal.SIGKILL
     assert total(tmp_path / "out.onnx") == (2 if at in ("removal", "end") else 1)
     (tmp_path / ".out.onnx.stranger.tmp" / "theirs").mkdir(parents=True)
     assert len(list(tmp_path.glob(".out.onnx.*.tmp"))) == 2
-    assert go("in1.0/m.onnx", at) == 0
+    assert go("in1.0/m.onnx") == 0
     assert total(tmp_path / "out.onnx") == 1
     assert len(list(tmp_path.glob("out.onnx.*.data"))) == 1
     assert [p.name for p in tmp_path.glob(".*")] == [".out.onnx.stranger.tmp"], "which is not known to be ours"

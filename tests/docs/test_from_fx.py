@@ -31,7 +31,7 @@ from onnxopt import (
     write_model,
 )
 from onnxopt.errors import InvariantError, PassError, PreconditionError
-from tests.cli.conftest import Run, fork_server, run, small  # noqa: F401  fixtures
+from tests.cli.conftest import Run, small  # noqa: F401  a fixture
 from tests.docs.rows import Rows, operators
 from tests.docs.rows import model as a_model
 

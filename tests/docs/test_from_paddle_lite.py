@@ -37,7 +37,7 @@ from onnxopt import (
     var,
 )
 from onnxopt.errors import PassError
-from tests.cli.conftest import Run, fork_server, run, small  # noqa: F401  fixtures
+from tests.cli.conftest import Run, small  # noqa: F401  a fixture
 from tests.docs.rows import Rows, model, operators
 
 row = Rows("from-paddle-lite.md")

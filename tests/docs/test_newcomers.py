@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.cli.conftest import SCRIPT
+from tests.commands import Run
 from tests.runtime import outputs
 from tests.samples import ROOT
 
@@ -131,13 +130,12 @@ def test_the_page_shows_all_that_it_uses(text: str) -> None:
     ids=NAMES,
 )
 def test_it_does_what_it_says(
-    tmp_path: Path, name: str, text: str, source: str, operators: str, options: tuple[str, ...]
+    run: Run, tmp_path: Path, name: str, text: str, source: str, operators: str, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "mine.py").write_text(text)
     before = parser.parse_model(source)
     onnx.save(before, tmp_path / "m.onnx")
-    command = [SCRIPT, "optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--pipeline", name, *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--pipeline", name, *options)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "verified" in done.stdout or "equal" in done.stdout
     after = onnx.load(tmp_path / "out.onnx")
@@ -146,9 +144,8 @@ def test_it_does_what_it_says(
     np.testing.assert_allclose(outputs(after, x)["y"], outputs(before, x)["y"], rtol=1e-5, atol=1e-6)
 
 
-def test_the_guard_says_why_not(tmp_path: Path) -> None:
+def test_the_guard_says_why_not(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(RULE)
     onnx.save(parser.parse_model(HEADER + "<float[4] c = {2, 0, 4, 5}> { y = Div (x, c) }"), tmp_path / "m.onnx")
-    command = [SCRIPT, "optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--pipeline", NAMES[0], "-v"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--pipeline", NAMES[0], "-v")
     assert "division_as_product declined 1 time: not floats, or zero is among them" in done.stdout

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import glob
 from html import unescape
 from pathlib import Path
 from types import ModuleType
@@ -28,13 +29,13 @@ import onnxopt.passes
 from onnxopt.cli.main import cli
 from onnxopt.pipeline import registry, settings
 from tests.browser import chromium
-from tests.cli.conftest import SCRIPT, fork_server  # noqa: F401  a fixture
+from tests.cli.conftest import SCRIPT
 from tests.cli.fork_server import ForkServer
 from tests.docs import pictures
 from tests.samples import ROOT, sample
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-SHELL = re.compile(r"[|*$<>&;]")  # what only a shell understands, outside of quotes
+SHELL = re.compile(r"[|$<>&;]")  # what only a shell understands, outside of quotes
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
@@ -63,7 +64,7 @@ def alone() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_examples_run(page: Path, folder: Path, fork_server: ForkServer | None) -> None:  # noqa: F811
+def test_examples_run(page: Path, folder: Path, fork_server: ForkServer | None) -> None:
     for language, title, text in FENCE.findall(page.read_text()):
         if title:
             (folder / title).write_text(text)
@@ -82,7 +83,10 @@ def console(text: str, folder: Path, server: ForkServer | None) -> None:
         if server is None or SHELL.search(re.sub(r'"[^"]*"', "", command)):
             done = run(command.replace("onnxopt", str(SCRIPT), 1), folder, shell=True)
         else:
-            done = server.run(shlex.split(command)[1:], folder, os.environ, together=True)
+            words = [
+                name for word in shlex.split(command)[1:] for name in sorted(glob(word, root_dir=folder)) or [word]
+            ]
+            done = server.run(words, folder, os.environ, together=True)
         output = done.stdout + (f"[exit code {done.returncode}]\n" if done.returncode else "")
         wanted = re.escape(expected).replace("…\\\n", "(?:.*\\n)*?").replace("…", "[^\\n]*")
         assert re.fullmatch(wanted, output), f"$ {command}\n{output}\nis not\n{expected}"

@@ -51,6 +51,16 @@ def test_what_stays_is_not_copied() -> None:
     read_model(ModelProto.FromString(proto.SerializeToString()))
 
 
+def test_optional_operands_that_are_left_out_at_the_end_have_no_names() -> None:
+    nodes = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, 1, []) for name in ("x", "low", "high", "y")]
+    model = read_model(helper.make_model(helper.make_graph(nodes, "g", infos[:3], infos[3:])))
+    clip = model.graph.last
+    assert clip is not None
+    clip.set_input(2, None)
+    assert [*write_model(model).graph.node[0].input] == ["x", "low"]
+
+
 def test_a_dim_is_called_as_the_file_calls_it() -> None:
     x, y = (helper.make_tensor_value_info(name, 1, ["n+m", "a@b", 2]) for name in "xy")
     nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from onnxopt.errors import DomainError, EmissionError, UsageError
 from onnxopt.graph import Model, read_model, schema, write_model
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, graph_pass, registry
 from onnxopt.rewriting import op, rewrite, var
-from tests.cli.conftest import SCRIPT
+from tests.commands import Run
 
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { a = Neg (x) y = Relu (a) }'
 
@@ -137,10 +136,7 @@ class Gates(RewritePass):
 '''
 
 
-def test_refusing_is_no_bug(tmp_path: Path) -> None:
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([SCRIPT, *args], cwd=tmp_path, capture_output=True, text=True, check=False)
-
+def test_refusing_is_no_bug(run: Run, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(TEXT), tmp_path / "m.onnx")
     (tmp_path / "gates.py").write_text(PLUGIN)
     args = ("optimize", "m.onnx", "out.onnx", "--plugin", "gates.py", "--with", "gates", "--reproducer", "kept")

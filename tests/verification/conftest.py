@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import keeping_judge
 
-_OWN_WORKERS = "test_died"  # which is about what becomes of them
+_OWN_WORKERS = "test_lost_workers"  # which is about what becomes of them
 
 
 @pytest.fixture(scope="module", autouse=True)
