@@ -35,7 +35,7 @@ print(json.dumps(macs))
 
 
 def peer_macs(path: Path) -> dict[str, float] | str:
-    """By operator; the last line of its complaint where it fails."""
+    """Returns MACs by operator, or the last line of onnx-tool's error."""
     done = subprocess.run([PEER, "-c", COUNT, path], capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["failed"])[-1][:60]

@@ -22,7 +22,7 @@ UNIT = 4  # nodes in one repetition
 
 
 def best(nodes: int, folder: Path, runs: int, verify: bool) -> float:
-    """Seconds of the fastest of `runs` whole-process runs: what disturbs a run only ever adds to it."""
+    """Returns the seconds of the fastest of `runs` whole processes: disturbances only add time."""
     source, target = folder / f"chain_{nodes}.onnx", folder / "optimized.onnx"
     onnx.save(chain(nodes), source)
     options = () if verify else ("--no-verify",)

@@ -1,4 +1,4 @@
-"""What one process takes: seconds and its peak of memory, on Linux and macOS."""
+"""Cost of one process: seconds and peak memory, on Linux and macOS."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ print(seconds, busy, peak, code, len(late))
 
 
 def cost(command: Sequence[str], limit: float = 900.0) -> Cost:
-    """What one run takes; it is ended after `limit` seconds of the clock."""
+    """Returns the cost of one run, ended after `limit` seconds of the clock."""
     watch = [sys.executable, "-S", "-c", _WATCH, str(limit), *command]
     done = subprocess.run(watch, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     seconds, busy, peak, code, late = done.stdout.split()

@@ -1,4 +1,4 @@
-"""Models of any length, a family for each way in which a graph can be large: long, wide, deep, much of one kind.
+"""Models of any length, a family for each way in which a graph can be large: long, wide, deep, of one kind.
 
 Each function takes the number of nodes (or values, functions, bodies) and returns a model that onnxruntime runs.
 """
@@ -16,7 +16,7 @@ CHANNELS = 4
 
 
 class Builder:
-    """A graph that grows node by node; protobuf's own `add` keeps a million of them affordable."""
+    """A graph that grows node by node, by protobuf's own `add`: a million nodes stay affordable."""
 
     def __init__(self, name: str) -> None:
         self.graph = GraphProto(name=name)
@@ -64,7 +64,7 @@ def chain(nodes: int) -> ModelProto:
 
 
 def adds(nodes: int) -> ModelProto:
-    """A chain of Adds of constants, all of which become one."""
+    """A chain of Adds of constants, which become one."""
     b = Builder("adds")
     x = b.input("x", 4)
     for i in range(nodes):
@@ -74,7 +74,7 @@ def adds(nodes: int) -> ModelProto:
 
 
 def readers(nodes: int) -> ModelProto:
-    """One value that all nodes read: half Mul of a constant of its own, half what reads that, summed in the end."""
+    """One value read by all nodes: Mul by constants, further operators, and a sum at the end."""
     b = Builder("readers")
     x = b.node("Sqrt", [b.input("x", 4)], "root")
     ends = []
@@ -102,7 +102,7 @@ def functions(nodes: int) -> ModelProto:
 
 
 def siblings(nodes: int) -> ModelProto:
-    """Ifs next to each other, three nodes with their bodies; what they read is defined outside."""
+    """Ifs side by side, three nodes each with bodies that read outer values."""
     b = Builder("siblings")
     x, c = b.input("x", 4), b.input("c", kind=TensorProto.BOOL)
     for i in range(max(nodes // 3, 1)):
@@ -176,7 +176,7 @@ def transformer(nodes: int) -> ModelProto:
 
 
 def shapes(nodes: int) -> ModelProto:
-    """Shape, Gather, Concat, Reshape, Relu: the sizes of what was there, asked for again and again."""
+    """Shape, Gather, Concat, Reshape, Relu: sizes of earlier values, queried again and again."""
     b = Builder("shapes")
     x = b.input("x", "batch", 4)
     zero, rest = b.constant("zero", [0], np.int64), b.constant("rest", [-1], np.int64)
@@ -189,7 +189,7 @@ def shapes(nodes: int) -> ModelProto:
 
 
 def layouts(nodes: int) -> ModelProto:
-    """Transpose and Reshape in turn, none of which undoes the one before."""
+    """Transpose and Reshape in turn, without inverse pairs."""
     b = Builder("layouts")
     x = b.input("x", 2, 3, 4)
     shapes_ = [b.constant(f"to{k}", s, np.int64) for k, s in enumerate(([2, 3, 4], [4, 2, 3], [3, 4, 2]))]
@@ -211,7 +211,7 @@ def casts(nodes: int) -> ModelProto:
 
 
 def parts(nodes: int) -> ModelProto:
-    """One Split into as many parts as there are nodes, a Relu for each, one Concat."""
+    """One Split into as many parts as nodes, a Relu for each, one Concat."""
     b = Builder("parts")
     sizes = b.constant("sizes", np.ones(nodes), np.int64)
     pieces = [f"part{i}" for i in range(nodes)]

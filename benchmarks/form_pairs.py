@@ -1,4 +1,4 @@
-"""Forms of the same computation: as exporters write it (A), and as it could be written (B). forms.py measures them."""
+"""Forms of the same computation: as exporters write it (A), and rewritten (B). forms.py measures them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAYER, _HEADS, _WIDTH, _SHARED = 768, 12, 64, 4
 
 @dataclass(frozen=True)
 class Pair:
-    """`name`: of the form, by which a choice refers to it; `form`: B in place of A, in words; `size`: in words."""
+    """`name`: the key of a choice; `form`: B in place of A, in words; `size`: in words."""
 
     name: str
     form: str
@@ -142,7 +142,7 @@ _EPS = constant("eps", "float", "0.00001") + constant("two", "float", "2") + con
 
 
 def rms_normalization(rows: int, more: str = "") -> tuple[ModelProto, ModelProto]:
-    """`more`: what makes x, of which there is an h then."""
+    """`more`: the computation of x from an input h."""
     x = f"float[1, {rows}, 1024]"
     given = f"{x} h, {x} residual" if more else f"{x} x"
     made = f"{x} x, {x} y" if more else f"{x} y"

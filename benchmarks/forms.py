@@ -55,7 +55,7 @@ _OPEN = (1 << 31) - 1  # the end of a kernel's span that is not known: it is tak
 
 
 def asked() -> tuple[str, int, dict[str, int]]:
-    """(version, newest opset that it loads, by operator the first opset from which on it has no kernel)."""
+    """Returns (version, newest loadable opset, first opset without a kernel by operator)."""
     program = _ASK.replace("NEWEST", str(onnx.defs.onnx_opset_version()))
     told = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True).stdout
     version, newest, kernels = json.loads(told.splitlines()[-1])
@@ -103,7 +103,7 @@ def newest_first(versions: object) -> list[str]:
 
 
 def write() -> None:
-    """The data, and the page that shows them."""
+    """Write the data, and the page with the data."""
     loads, lacks, forms = ({v: table[v] for v in newest_first(table)} for table in (LOADS, LACKS, FORMS))
     text = json.dumps({"loads": loads, "lacks": lacks, "forms": forms}, indent=1)
     DATA.write_text(re.sub(r"\[[^]]*]", lambda numbers: json.dumps(json.loads(numbers[0])), text) + "\n")

@@ -40,7 +40,7 @@ SILENCE = 300.0  # seconds without a word, after which a process is given up
 
 
 def models(folders: Sequence[Path], made: Path) -> dict[str, Path]:
-    """By the names they are listed under, small ones first."""
+    """Returns the models by listed name, small ones first."""
     if not folders:
         folders = [made / "samples"]
         build = [sys.executable, str(ROOT / "models" / "build.py"), str(folders[0])]
@@ -64,7 +64,7 @@ def _child(pipe: Connection, name: str, path: Path, settings: Settings) -> None:
 
 
 def in_process(name: str, path: Path, settings: Settings) -> list[Record]:
-    """A broken model may take its process along: what it said until then stands."""
+    """Run in a process, since a broken model may crash it: earlier outcomes are kept."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, name, path, settings))

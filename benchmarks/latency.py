@@ -128,7 +128,7 @@ def measure(source: Path, folder: Path, limit: float, options: BenchOptions, too
 
 
 def beside(row: Row, name: str, right: dict[str, Path], options: BenchOptions) -> None:
-    """The result beside the best other's: measured alone where it might be slower."""
+    """Returns the result compared with the best peer's: measured alone if it may be slower."""
     ours, other = row.ratios[name], row.ratios[row.peer]
     row.beside[name] = Ratio(ours.value / other.value, None, None, "same")
     if ours.value > other.value:
@@ -140,7 +140,7 @@ def beside(row: Row, name: str, right: dict[str, Path], options: BenchOptions) -
 def again(
     row: Row, ratios: dict[str, Ratio], name: str, pair: tuple[Path, Path], options: BenchOptions, than: str
 ) -> None:
-    """Measure once more what seemed slower, and say where the time goes if it is."""
+    """Measure apparently slower results once more, and name the slow operators."""
     found = bench(pair, replace(options, seconds=4 * options.seconds, operators=True))
     if found.failure:
         return

@@ -1,6 +1,6 @@
-"""A MobileNetV2-like network with random weights, as an exporter writes it without folding anything.
+"""A MobileNetV2-like network with random weights, as exported without folding.
 
-52 Convs, each with its BatchNormalization; after 35 of them a Clip whose two bounds are Constant nodes; 10
+52 Convs, each with its BatchNormalization; after 35 of them a Clip with two Constant nodes as bounds; 10
 residual Adds; 3.5 million parameters, 224 x 224 input, opset 17.
 """
 
@@ -94,7 +94,7 @@ def mobilenet(seed: int = 0) -> onnx.ModelProto:
 
 
 def input_model(given: Path | None, folder: Path) -> Path:
-    """The model to measure: the one given, or this network written to `folder`."""
+    """Returns the given model, or this network written to `folder`."""
     if given is not None:
         return given
     path = folder / "mobilenet.onnx"

@@ -1,5 +1,4 @@
-"""The same machine for all tests; and for those that optimize or verify hundreds of small models, the process that
-folds what is risky, or judges, is kept for the next one."""
+"""The same machine for all tests. Tests of hundreds of small models keep the process that folds or judges."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def _keeping(module: ModuleType, owner: type[Sandbox] | type[Verifier]) -> Itera
 
 
 def keeping_worker() -> AbstractContextManager[None]:
-    """Of what folds: its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
+    """Keep the process that folds: its start dominates; tests of its start and end are elsewhere."""
     return _keeping(service, Sandbox)
 
 
@@ -106,7 +105,7 @@ def kept_judge() -> Iterator[None]:
 
 @pytest.fixture
 def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Passes, config keys and plugins that a test registers are forgotten behind it."""
+    """Forget the passes, config keys and plugins registered by a test."""
     from onnxopt.pipeline import registry, settings
 
     for name in ("_PASSES", "_ORIGINS", "_MODULES"):

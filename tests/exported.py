@@ -20,7 +20,7 @@ class Exported(Recurrences):
         return f"v{len(self.nodes) - 1}"
 
     def decoder(self) -> None:
-        """Attention of one token over those before: axes of one element change places, and back."""
+        """Attention of one token over earlier ones, with axes of size one moved and moved back."""
         x = self.pick(lambda s: len(s) == 3 and s[1] == 1 and s[2] % 2 == 0)
         if x is None:
             return
@@ -112,7 +112,7 @@ class Exported(Recurrences):
             self.add(self.draw.choice(["Greater", "Less", "Equal"]), [one, limit], shape, np.bool_)
 
     def reductions(self) -> None:
-        """Of what was reduced before; sums by the number of their elements; bounds of bounds."""
+        """Reductions of reductions; sums divided by the number of elements; bounds of bounds."""
         x = self.pick(lambda s: len(s) >= 2)
         if x is None:
             return
@@ -151,7 +151,7 @@ class Exported(Recurrences):
 
     @property
     def domains(self) -> list[str]:
-        """Those that the nodes are from."""
+        """Returns the domains of the nodes."""
         return sorted({n.domain for n in self.nodes} | {""})
 
 

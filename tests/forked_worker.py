@@ -1,9 +1,7 @@
-"""The workers of a command that was forked, forked from it: most of a short verification is Python, numpy and onnx
-beginning, which the command has.
+"""Workers forked from a forked command: importing Python modules, numpy and onnx dominates a short verification.
 
-They are its children as ever, run the same program, and have nothing else of it that a new process would not have, but
-for modules. One of these is onnxruntime, which takes longest: a command has it loaded, and does not see it. That
-workers can be started is asked where commands are.
+The workers are children of the command, run the same program, and share only loaded modules with it. onnxruntime, the
+slowest import, is loaded by the command in advance and hidden from it. Tests of commands assert that workers start.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _RUNTIME: dict[str, ModuleType] = {}  # modules that workers have from the begin
 
 
 def import_runtime() -> None:
-    """Load onnxruntime, and put its modules where only workers find them."""
+    """Load onnxruntime, and keep its modules visible to workers only."""
     importlib.import_module("onnxruntime")
     for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
         _RUNTIME[name] = sys.modules.pop(name)
@@ -42,7 +40,7 @@ def ask(server: socket.socket, request: dict[str, object], ends: Sequence[int]) 
 
 
 def asked(client: socket.socket, count: int) -> Iterator[tuple[dict[str, Any], Sequence[int]]]:
-    """What is asked, with so many descriptors, which the caller closes; until the other side does."""
+    """Yields requests with their descriptors, which the caller closes, until the other side closes."""
     while True:
         size, ends, _, _ = socket.recv_fds(client, 8, count)
         if not size:
@@ -90,17 +88,17 @@ def fork_workers() -> None:
 
 
 def _started(command: Any, *args: Any, **given: Any) -> Any:
-    """A process: forked if it is a worker, any other as ever."""
+    """Returns a process: forked for a worker, started for all others."""
     return ForkedWorker(command[-1]) if is_worker(command, given) and not args else _POPEN(command, *args, **given)
 
 
 def is_worker(command: Any, given: dict[str, Any]) -> bool:
-    """Is the process that is to be started a worker, as `onnxopt.worker.process` starts one?"""
+    """Returns whether the process to start is a worker of `onnxopt.worker.process`."""
     return command[:-1] == [sys.executable, "-P", "-c"] and given == _OF_WORKERS | {"start_new_session": True}
 
 
 def become_a_worker(program: str, source: int, target: int) -> NoReturn:
-    """What a new process has: a session, its pipes and nothing else that is open, signals that mean what they did."""
+    """Take the state of a new process: its own session, only its pipes open, default signals."""
     code = 1
     try:
         os.setsid()

@@ -16,8 +16,11 @@ NEUTRAL = [0.0, -0.0, 1.0, -1.0, 2.0]
 
 @dataclass
 class Grammar:
-    """Grows a graph node by node; every value's type and shape are known, so that operands fit. `draw` decides, one of
-    Hypothesis's where that is to shrink; `rng` makes the numbers, small integers and powers of two if `exact`."""
+    """Grows a graph node by node; types and shapes of all values are known, so that operands fit.
+
+    `draw` makes choices, from Hypothesis if it is to shrink them; `rng` makes numbers: small integers and powers of two
+    if `exact`.
+    """
 
     draw: random.Random
     rng: np.random.Generator
@@ -196,7 +199,7 @@ class Grammar:
             self.add("Reshape", [f"v{len(self.nodes) - 1}", self.ints(*lead, n)], (*lead, n))
 
     def rows(self) -> None:
-        """What treats rows one by one."""
+        """Operators that treat rows independently."""
         x = self.pick(lambda s: len(s) >= 1)
         if x is None:
             return
@@ -296,7 +299,7 @@ class Grammar:
             self.add(op, [k, x], self.shapes[x], kind)
 
     def choices(self) -> None:
-        """Comparisons, logic, and what they choose."""
+        """Comparisons, logic, and selections by them."""
         x = self.pick()
         assert x
         mask = self.pick(lambda s: s == self.shapes[x], of=np.bool_)
@@ -311,7 +314,7 @@ class Grammar:
             self.add("Where", [mask, *pair], self.shapes[x])
 
     def window(self) -> None:
-        """A Clip of a Clip, of a Relu, or with bounds that exclude each other."""
+        """A Clip of a Clip or Relu, or with contradictory bounds."""
         x = self.pick()
         assert x
         low, high = self.draw.choice([(0.0, 6.0), (-1.0, 1.0), (0.5, 0.25), (-2.0, -1.0)])
@@ -345,7 +348,7 @@ class Grammar:
             self.add("Transpose", [a], (n, c, h, w), perm=[0, 3, 1, 2])
 
     def loop(self) -> None:
-        """A body that carries a value, reads one of outside, and collects one."""
+        """A Loop with a carried value, an outer value, and a collected output."""
         x = self.pick()
         assert x
         i, shape, element = len(self.nodes), self.shapes[x], self.element(self.float)

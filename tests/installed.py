@@ -1,4 +1,4 @@
-"""The package as its users have it: a wheel, built from the sdist, in an environment without the project's files."""
+"""The package as users have it: a wheel, built from the sdist, in an environment without the project's files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tests.samples import ROOT
 
 
 class Place:
-    """A folder with an environment of its own: its Python, the packages that onnxopt needs, and no onnxopt. `pip` asks
-    no index: `onnxopt` is the wheel that was built from here."""
+    """A folder with an environment: Python, the dependencies of onnxopt, and no onnxopt.
+
+    `pip` uses no index: `onnxopt` is the wheel built from the project.
+    """
 
     def __init__(self, folder: Path) -> None:
         wheels, home = folder / "wheels", folder / "venv"
@@ -52,7 +54,7 @@ class Place:
         }
 
     def run(self, script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """A script of the shell, which ends with the first command that fails."""
+        """Run a shell script that ends with the first failing command."""
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
         environment = self.environment | env
         return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)

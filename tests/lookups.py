@@ -12,7 +12,7 @@ class Lookups(Grammar):
     """The same grammar with tensors that are taken apart, put together and looked up."""
 
     def unnamed(self, op: str, inputs: list[str], **attributes: object) -> str:
-        """A node whose result no other step picks: indices, sizes."""
+        """A node whose result no other step selects: indices, sizes."""
         name = f"s{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
         return name
@@ -24,7 +24,7 @@ class Lookups(Grammar):
         return self.unnamed("Gather", [self.unnamed("Shape", [x]), self.constant(np.array(axis, np.int64))])
 
     def stack(self) -> None:
-        """Queries, keys and values of one product: an axis of its own, moved or not, of which each place is picked."""
+        """Queries, keys and values of one product, stacked on an axis of their own, moved or not, each picked."""
         x = self.pick(lambda s: 2 <= len(s) <= 3 and (s[-1] % 2 == 0 or s[-1] % 3 == 0))
         if x is None:
             return
@@ -48,7 +48,7 @@ class Lookups(Grammar):
             self.add("Squeeze", [name, self.ints(axis)], part)
 
     def batches(self) -> None:
-        """A product of matrices whose batches were merged for it."""
+        """A matrix product with merged batches."""
         x = self.pick(lambda s: len(s) == 4)
         if x is None:
             return

@@ -1,4 +1,4 @@
-"""The tests that ONNX brings for the operators of its standard, made once in a process."""
+"""ONNX's node tests of the standard's operators, made once per process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 
 class Case(NamedTuple):
-    """A model, with what it is given and what one of its outputs looks like: its type and shape."""
+    """A model with its inputs, and the type and shape of one output."""
 
     name: str
     model: ModelProto
@@ -23,13 +23,13 @@ class Case(NamedTuple):
 
 def _empty_pool(padded: Any, x_shape: Sequence[int], kernel: object, strides: object, out_shape: Sequence[int],
                 *others: object, **more: object) -> Any:  # fmt: skip
-    """As what stands in its place, but for the numbers: three quarters of all the time go into windows in Python."""
+    """Replaces a pool by one without numbers: pooling in Python takes three quarters of the time."""
     return np.zeros([*x_shape[:2], *out_shape], padded.dtype)
 
 
 @cache
 def _collected() -> list[Any]:
-    """onnx's own, which it makes when their modules are imported."""
+    """Returns onnx's cases, made when their modules are imported."""
     import onnx.backend.test.case.base
     import onnx.reference.ops._op_list  # noqa: F401  the evaluator's pools stay what they are
 
@@ -51,7 +51,7 @@ def models() -> list[ModelProto]:
 
 @cache
 def cases() -> list[Case]:
-    """Those that give what they are fed."""
+    """Returns the cases that contain their inputs."""
 
     def arrays(values: Any) -> list[Any]:
         return [numpy_helper.to_array(v) if isinstance(v, TensorProto) else v for v in values]

@@ -24,7 +24,7 @@ _SINCE: Final = {"LayerNormalization": 17, "Range": 11, "Scan": 9}
 
 
 def at_opset(model: ModelProto, opset: int) -> ModelProto | None:
-    """The same nodes at `opset`, 7 or later; None where that has no such operator, or it has functions."""
+    """Returns the same nodes at `opset` (7 or later); None if an operator is missing there, or for functions."""
     if model.functions:
         return None
     if opset > 17:

@@ -1,4 +1,4 @@
-"""Loops and Scans as frameworks write them, and bodies that never run, among the nodes of random graphs."""
+"""Loops and Scans as frameworks write them, and bodies that never run, among random graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Recurrences(Lookups):
     """The same grammar with while loops, and Scans along other axes than the first."""
 
     def while_loop(self) -> None:
-        """A Loop that counts itself, carries what never changes and what nobody reads, and collects its state."""
+        """A Loop with a counter, an unchanged state, an unread state, and a collected state."""
         x = self.pick(lambda s: len(s) >= 1)
         if x is None:
             return
@@ -49,7 +49,7 @@ class Recurrences(Lookups):
             self.add("Gather", [names[-1], self.constant(np.array(-1, np.int64))], shape, axis=0)
 
     def scan(self) -> None:
-        """Along the second axis, which is brought to the front for it, and back."""
+        """A Scan along the second axis, moved to the front and back."""
         x = self.pick(lambda s: len(s) >= 2 and len(s) <= 4)
         if x is None:
             return
@@ -74,7 +74,7 @@ class Recurrences(Lookups):
             self.add("Transpose", [names[1]], shape, perm=perm)
 
     def never(self) -> None:
-        """A branch that is not taken, of a product that does not fit: who loads a model does not know the size yet."""
+        """A branch that is not taken, with an impossible product whose size is unknown when loaded."""
         x = self.pick(lambda s: len(s) >= 1)
         if x is None:
             return

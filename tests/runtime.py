@@ -1,4 +1,4 @@
-"""What onnxruntime makes of a model as it stands, its own optimizations off."""
+"""Results of onnxruntime without its optimizations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 
 def plain_session(model: ModelProto | Path, **settings: Any) -> rt.InferenceSession:
-    """It says nothing, and starts no threads for a handful of numbers; `settings` are those of its SessionOptions."""
+    """Returns a quiet session without threads; `settings`: of its SessionOptions."""
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -23,7 +23,7 @@ def plain_session(model: ModelProto | Path, **settings: Any) -> rt.InferenceSess
 
 
 def run_within(seconds: float, session: rt.InferenceSession, feeds: dict[str, Any]) -> list[Any]:
-    """Returns the results. Raises the runtime's error; also for a Loop that does not end within so many seconds."""
+    """Returns the results. Raises the runtime's error, also for a Loop without end within the given seconds."""
     options = rt.RunOptions()
     clock = Timer(seconds, setattr, (options, "terminate", True))
     clock.start()
@@ -34,6 +34,6 @@ def run_within(seconds: float, session: rt.InferenceSession, feeds: dict[str, An
 
 
 def outputs(model: ModelProto | Path, feeds: dict[str, Any]) -> dict[str, Any]:
-    """Its outputs, by their names."""
+    """Returns the outputs by name."""
     session = plain_session(model)
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))

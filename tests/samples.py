@@ -56,10 +56,10 @@ def build_text(text: str) -> onnx.ModelProto:
 
 
 def value(model: Model, name: str) -> Value:
-    """What a node of the main graph makes by that name."""
+    """Returns a value of the main graph by name."""
     return next(v for n in model.graph for v in n.outputs if v is not None and v.name == name)
 
 
 def operators(model: Model) -> list[str]:
-    """Those of its main graph, in order."""
+    """Returns the operators of the main graph, in order."""
     return [n.op for n in model.graph]

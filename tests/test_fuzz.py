@@ -59,7 +59,7 @@ def models(draw: Any) -> onnx.ModelProto:
 
 
 def results(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
-    """What comes of each of these inputs."""
+    """Returns the results for each of the inputs."""
     session = plain_session(model, enable_mem_reuse=False)
     return [list(session.run(None, given)) for given in feeds]
 

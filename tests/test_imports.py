@@ -10,7 +10,7 @@ TEXT = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def levels(first: str) -> dict[str, int]:
-    """The order in the documentation that begins so: rooms by how high they stand."""
+    """Returns the rooms of the order documented in the given words, lowest first."""
     order = re.search(rf"```\n({first}[^`]*)", TEXT)
     assert order is not None
     return {name: i for i, names in enumerate(order[1].split("<")) for name in re.findall(r"\w+", names)}
@@ -24,7 +24,7 @@ ROOMS = TEXT.partition("## Rooms")[2].partition("A room imports only")[0]
 
 
 def described() -> dict[str, str]:
-    """What the documentation says of each room, and of each file at the top, by its path."""
+    """Returns the documented text of each room and top-level file, by path."""
     entries = re.findall(r"^- \*\*`([\w./]+?)/?`\*\*:(.*(?:\n  .*)*)", ROOMS, re.MULTILINE)
     said = dict(entries)
     assert len(said) == len(entries)

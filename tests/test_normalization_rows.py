@@ -1,5 +1,7 @@
-"""Add and LayerNormalization of tokens stay matrices: of rank 3 onnxruntime makes SkipLayerNormalization of them, which
-takes several times as long (docs/forms.md)."""
+"""Add and LayerNormalization of tokens stay matrices: in rank 3, onnxruntime fuses the slower SkipLayerNormalization.
+
+docs/forms.md has the times.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ WIDTH, HEADS = 16, 2
 
 
 def block(layer: int, x: str) -> str:
-    """A layer of an encoder with its normalizations behind the sums, as DistilBERT and ALBERT have it."""
+    """A layer of an encoder with normalizations behind the sums, as in DistilBERT and ALBERT."""
     heads = "".join(
         f"{n}a{layer} = MatMul ({x}, w{n}{layer}) {n}b{layer} = Add ({n}a{layer}, b{n}{layer}) "
         f"{n}c{layer} = Reshape ({n}b{layer}, split) {n}{layer} = Transpose <perm = [0, 2, 1, 3]> ({n}c{layer}) "
@@ -66,7 +68,7 @@ def encoder(tmp_path: Path) -> Path:
 
 
 def run_by_onnxruntime(path: Path) -> list[str]:
-    """The operators that run once it has loaded a model."""
+    """Returns the operators that run after loading a model."""
     settings = rt.SessionOptions()
     settings.log_severity_level = 4
     settings.optimized_model_filepath = str(path.with_suffix(".run.onnx"))

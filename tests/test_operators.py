@@ -32,7 +32,7 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def is_written_out(case: Case) -> bool:
-    """Is an operator there as the standard defines it by others? There are hundreds of these, long and alike."""
+    """Returns whether a case writes an operator out by its definition; there are hundreds, long and alike."""
     return case.name.endswith("_expanded")
 
 
@@ -67,7 +67,7 @@ def constant_inputs(case: Case) -> Iterator[Case | None]:
 
 
 class Step(NamedTuple):
-    """An operator on what comes before it, and constants."""
+    """An operator on the preceding value and constants."""
 
     op: str
     constants: tuple[Array, ...] = ()
@@ -75,7 +75,7 @@ class Step(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What a graph input is given so that `steps` make the operator's input of it; what is done to its outputs."""
+    """The graph input from which `steps` make the operator's input, and operators on its outputs."""
 
     before: Callable[[Array], tuple[Array, list[Step]]]
     after: Callable[[Array], list[Step]]
@@ -236,7 +236,7 @@ def in_branches(case: Case, *, given: bool) -> Case | None:
 
 
 def body(graph: GraphProto, name: str) -> GraphProto:
-    """What reads the inputs of `graph` from outside, all else under names of its own."""
+    """A body that reads the inputs of `graph` from outside, with its own names for all else."""
     outside = {i.name for i in graph.input} | {i.name for i in graph.initializer} | {""}
     inner = GraphProto()
     inner.CopyFrom(graph)
@@ -261,7 +261,7 @@ def run(model: ModelProto, feeds: dict[str, Any]) -> list[Any]:
 
 
 def same(a: Any, b: Any, half: bool) -> bool:
-    """Equal but for rounding; in half precision, which rounds depending on the order of nodes, integers by one."""
+    """Returns whether results are equal up to rounding: in half precision by the order of nodes, of integers by one."""
     if a is None or isinstance(a, (str, dict)):
         return bool(a == b)
     if isinstance(a, list):
@@ -320,8 +320,7 @@ def test_operators_with_constant_inputs(part: int) -> None:
 
 
 def in_turns(turn: int, turns: int = TURNS) -> list[Case]:
-    """Of the cases with the same operators one in so many turns, and one at least; where they are written out, in any
-    order."""
+    """Returns one case per turn of those with the same operators, at least one; written-out ones in any order."""
     alike: dict[object, list[Case]] = defaultdict(list)
     for case in cases():
         operators = [n.op_type for n in case.model.graph.node]

@@ -25,7 +25,7 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def measure(lows: Sequence[float], peers: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[tuple[Any, float]]]:
-    """What is said where the measurements of the pair have these lower ends; and which there were."""
+    """Returns the message for given lower ends of the intervals, and the measurements made."""
     asked: list[tuple[Any, float]] = []
 
     def bench(files: list[Path], options: BenchOptions) -> SimpleNamespace:

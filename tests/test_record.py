@@ -14,7 +14,7 @@ from onnxopt.startup.record import plain, record
 
 @record
 class Plain:
-    """Two fields, one of them not compared."""
+    """Two fields, one excluded from comparison."""
 
     name: str
     seen: list[int] = field(default_factory=list, compare=False)
@@ -147,7 +147,7 @@ def test_frozen_records_and_frozen_dataclasses_derive_from_each_other() -> None:
 
 @record
 class Checked:
-    """Looks at what it is given."""
+    """Checks its arguments."""
 
     size: int
 

@@ -13,7 +13,7 @@ import onnxopt
 
 
 def saved(path: Path) -> Path:
-    """Layers over two leading dims, which are known: Gemms between Reshapes, once onnxruntime saved it."""
+    """Layers over two known leading dims: Gemms between Reshapes, as saved by onnxruntime."""
     rng = np.random.default_rng(0)
     weights = {"u": (4, 4), "a": (4,), "v": (4, 4), "c": (4,), "w": (4, 4), "b": (4,)}
     nodes = [

@@ -1,7 +1,7 @@
-"""The workers of tests that call Python, forked from a process that has onnxruntime loaded: see `forked_worker.py`.
+"""Workers of tests that call Python, forked from a process with onnxruntime loaded (see `forked_worker.py`).
 
-The tests' own process is no place to fork from: it has run models, and a fork has none of a runtime's threads. So a
-server forks. A worker's parent is then a process of the server that waits for it, and tells its exit code.
+The process of the tests has run models, and a fork has none of a runtime's threads; so a server forks. The parent of a
+worker is a process of the server that waits for it and reports its exit code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, res
 
 
 def _surroundings() -> tuple[object, ...]:
-    """What a new process takes from this one, and the server took when it started."""
+    """Returns the state that a new process inherits from this one, and the server from its own start."""
     env = {name: value for name, value in os.environ.items() if name.startswith(STARTS)}
     return env, sys.executable, [resource.getrlimit(kind) for kind in _LIMITS]
 
@@ -54,7 +54,7 @@ class WorkerServer:
             self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
 
     def ask(self, program: str, *ends: int) -> None:
-        """Have a process begin that runs `program`. `ends`: its stdin, its stdout, and where its end is told."""
+        """Start a process that runs `program`. `ends`: its stdin, its stdout, and the pipe for its exit code."""
         request = {"program": program, "parent": os.getpid(), "cwd": os.getcwd(), "env": dict(os.environ)}
         with self._lock:
             ask(self._socket, request, ends)
@@ -125,8 +125,11 @@ class _Starting:
 
 
 def serve(descriptor: int) -> None:
-    """Fork a worker for each request until the other side closes. A request is 8 bytes of its length, with which come
-    three descriptors, and JSON; what is told is 4 bytes of the worker's number, and at its end 4 of its exit code."""
+    """Fork a worker for each request until the other side closes.
+
+    A request is the length in 8 bytes, sent with three descriptors, and JSON; the answers are the worker's number in 4
+    bytes, and its exit code in 4 bytes at its end.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for workers ends by itself
     gc.freeze()  # forks need not go through what is here
     with socket.socket(fileno=descriptor) as client:

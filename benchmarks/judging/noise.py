@@ -1,7 +1,7 @@
-"""What rounding alone does to a model's outputs, by runs of the benchmark's own: nothing here asks the judge.
+"""The effect of rounding alone on a model's outputs, from runs of the benchmark, independent of the judge.
 
-A model is run again with its inputs and weights changed by their last bit, each up or down at random, at the type they
-have. Zeros, and numbers that are meant exactly (2, 0.5, 6: exponents, sizes, bounds), stay what they are.
+A model runs again with the last bit of its inputs and weights changed, up or down at random, in their type. Zeros and
+exact numbers (2, 0.5, 6: exponents, sizes, bounds) stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Engine:
     """onnxruntime, graph optimizations off, one thread: the same bits in every run."""
 
     def __init__(self, model: ModelProto, give: Sequence[str] = (), stateful: bool = False) -> None:
-        """`give`: values inside that are given out too. `stateful`: a run leaves traces, so each has its session."""
+        """`give`: inner values returned as well. `stateful`: runs leave traces, so each has its own session."""
         options = rt.SessionOptions()
         options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
@@ -54,9 +54,9 @@ class Engine:
 
 @dataclass
 class Original:
-    """A model, inputs that it takes, what it makes of them, and the noise of each output (`noise[case][output]`).
+    """A model, accepted inputs, its outputs, and the noise of each output (`noise[case][output]`).
 
-    The first cases, `usual` many, are the ones that verification uses too.
+    The first `usual` cases are those of verification.
     """
 
     model: ModelProto
@@ -71,7 +71,7 @@ class Original:
     _larger: dict[int, list[tuple[Feeds, list[Any]]]] = field(default_factory=dict)
 
     def beyond(self, size: int) -> list[tuple[Feeds, list[Any]]]:
-        """Cases of which one dim, or one integer that is a size, is larger than `size`, and their outputs."""
+        """Returns cases with one dim, or one integer that is a size, larger than `size`, and their outputs."""
         if size not in self._larger:
             self._larger[size] = found = []
             for symbol in self.sizes:
@@ -91,7 +91,7 @@ class Original:
         return all(distance(a, b) == 0 for c, d in zip(self.outputs, results) for a, b in zip(c, d))
 
     def excess(self, before: list[list[Any]], after: list[list[Any]]) -> tuple[float, float]:
-        """Of the output that changed most: how many times its noise, and what part of its range."""
+        """Returns the largest change of an output: in multiples of its noise, and as a part of its range."""
         found = [(0.0, 0.0)]
         for noise, c, d in zip(self.noise, before, after):
             for limit, a, b in zip(noise, c, d):
@@ -184,7 +184,7 @@ def _shaken_model(model: ModelProto, rng: np.random.Generator) -> ModelProto:
 
 
 def shake(value: Any, rng: np.random.Generator) -> Any:
-    """Each number is one of its two neighbours, but those that are meant exactly."""
+    """Returns each number replaced by one of its neighbours, except exact ones."""
     if isinstance(value, list):
         return [shake(v, rng) for v in value]
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
@@ -197,7 +197,7 @@ def shake(value: Any, rng: np.random.Generator) -> Any:
 
 
 def distance(a: Any, b: Any) -> float:
-    """The largest difference of two outputs, of integers the number of them that differ; infinite for other shapes."""
+    """Returns the largest difference of two outputs (integers: number of differences); infinite for other shapes."""
     if isinstance(a, list) and isinstance(b, list):
         return max(map(distance, a, b), default=0.0) if len(a) == len(b) else float("inf")
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
@@ -214,7 +214,7 @@ def distance(a: Any, b: Any) -> float:
 
 
 def span(a: Any) -> float:
-    """The range of an output: its largest magnitude; of integers how many there are."""
+    """Returns the range of an output: its largest magnitude (integers: their number)."""
     if not isinstance(a, np.ndarray) or a.dtype.kind != "f":
         return float(getattr(a, "size", 1))
     return float(np.abs(a[np.isfinite(a)]).astype(np.float64).max(initial=0.0))

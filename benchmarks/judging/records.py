@@ -1,4 +1,4 @@
-"""What was asked for, and what came of it: plain records, that processes hand over and JSON holds."""
+"""Settings and outcomes: plain records, passed between processes and written as JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ UNVERIFIED: Final = ("unverified", "not verified")
 
 @dataclass(frozen=True)
 class Settings:
-    """Of each model, `mutants` that count, or as many as there is time for in `seconds`.
+    """For each model, `mutants` that count, or as many as `seconds` allow.
 
-    `factor`: how many times the rounding noise a change must be to count, the noise being the most of `noise_runs`.
+    `factor`: the multiple of rounding noise from which a change counts; the noise is the largest of `noise_runs`.
     `timeout`: of the judge, in seconds.
     """
 
@@ -71,7 +71,7 @@ class Mutant:
         return self.status in ACCUSED
 
     def judged(self, verdict: Any, outputs: set[str]) -> None:
-        """Take down a verdict; `outputs` are those of the broken node, and of the ones that it is inside of."""
+        """Record a verdict; `outputs`: those of the broken node, and of the nodes around it."""
         self.status, self.message = verdict.status, verdict.message
         if self.found and hasattr(verdict, "places"):
             named = [node for place in verdict.places for node in place.b]
@@ -81,7 +81,7 @@ class Mutant:
 
 @dataclass
 class Said:
-    """Why a model, or a part of what was to be done with it, is left out."""
+    """The reason why a model, or a part of its trials, is left out."""
 
     model: str
     why: str

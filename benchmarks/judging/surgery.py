@@ -1,4 +1,4 @@
-"""One result of a model, broken at one place at a time."""
+"""One result of a model, broken in one place at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Surgeon:
         self.places = mutations.places(result, known, mutations.know(original.model), made)
 
     def edits(self, rng: Random) -> Iterator[tuple[Kind, Place, Edit]]:
-        """All there are: one of each kind first, then kind by kind in turn, first where rewrites made something."""
+        """Yields all edits: one of each kind first, then by kind in turn, places of rewrites first."""
         kinds = rng.sample(mutations.KINDS, len(mutations.KINDS))
         ranks = {kind: [self._edits(kind, where, rng.random()) for where in mutations.WHERE] for kind in kinds}
         for found in ranks.values():
@@ -51,8 +51,10 @@ class Surgeon:
                 yield kind, place, edit
 
     def effect(self, broken: ModelProto, beyond: int = 0) -> tuple[float, float, float] | None:
-        """How far it is from the unbroken result, as `Original.excess` has it, and how many times the noise on the
-        usual cases alone; None if it does not run. `beyond`: see `Edit`."""
+        """Returns the distance from the unbroken result (see `Original.excess`), and multiples of noise on usual cases.
+
+        None if the mutant does not run. `beyond`: see `Edit`.
+        """
         try:
             engine = Engine(broken, stateful=self.original.stateful)
             outputs = [engine.run(feeds) for feeds in self.original.cases]

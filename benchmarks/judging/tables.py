@@ -1,4 +1,4 @@
-"""The tables: wrong rewrites that are found, by kind, place and model; right rewrites that are accused."""
+"""Tables: wrong rewrites found, by kind, place and model; right rewrites accused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that tempt a judge to accuse a right rewrite: they amplify rounding, are deep, or rank near ties."""
+"""Models that tempt a judge to accuse a right rewrite: deep ones, amplified rounding, ranks near ties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GAIN: Final = 3.0
 
 
 def amplified(model: ModelProto) -> ModelProto | None:
-    """The gain of each normalization three times what it was; None for a model without any."""
+    """Returns the model with three times the gain of each normalization; None without normalizations."""
     copy = ModelProto()
     copy.CopyFrom(model)
     gains = {n.input[1] for n in copy.graph.node if "Normalization" in n.op_type and len(n.input) > 1}
@@ -29,7 +29,7 @@ def amplified(model: ModelProto) -> ModelProto | None:
 
 
 def _written_out(model: ModelProto) -> Iterator[str]:
-    """Vectors that a quotient is multiplied with: the gain of a normalization that is written out."""
+    """Returns vectors multiplied with a quotient: gains of normalizations written out."""
     quotients = {n.output[0] for n in model.graph.node if n.op_type == "Div"}
     vectors = {t.name for t in model.graph.initializer if len(t.dims) == 1 and t.dims[0] > 1}
     for node in model.graph.node:
@@ -100,7 +100,7 @@ def deep_layers(depth: int = 200) -> ModelProto:
 
 
 def _scores(b: _Builder, classes: int, size: int = 8) -> str:
-    """[1, classes, size * size]: behind each even class is a twin, whose weights are the floats next to its own."""
+    """[1, classes, size * size]: each even class has a twin with neighbouring floats as weights."""
     y = "image"
     for width in (3, 8, 8):
         y = b.node("Relu", b.conv_bn(y, b.random(8, width, 3, 3)))
@@ -131,7 +131,7 @@ def ranking_steps() -> ModelProto:
 
 
 def suppressing_twins() -> ModelProto:
-    """Boxes that overlap where their scores nearly tie; and which of two twins is larger."""
+    """Overlapping boxes with nearly equal scores; and the larger of two twins."""
     b = _Builder(5)
     scores = b.node("Sigmoid", _scores(b, 4))
     y = b.node("Reshape", scores, b.weight(np.array([1, 2, 128])))

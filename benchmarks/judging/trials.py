@@ -1,4 +1,4 @@
-"""All that is tried with one model: its right rewrites, the same with larger gains, and the wrong ones."""
+"""Trials of one model: its right rewrites, the same with larger gains, and wrong ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DIED: Final = re.compile(r"onnxruntime (crashed|ended|did not finish)")
 
 
 class Judge:
-    """One original and any number of results; one that died of a result is replaced for the next."""
+    """One original and any number of results; a judge that died of a result is replaced."""
 
     def __init__(self, original: Path, timeout: float) -> None:
         self._open: Callable[[], Verifier] = lambda: Verifier(original, VerifyOptions(timeout=timeout))
@@ -52,7 +52,7 @@ class Judge:
 
 @dataclass
 class Result:
-    """What a level makes of a model. Levels that make the same have one file."""
+    """The result of a level. Levels with equal results share a file."""
 
     level: int
     model: ModelProto
@@ -129,7 +129,7 @@ class _Trial:
             return None
 
     def wrong(self, judge: Judge) -> Iterator[Record]:
-        """Mutants of each result that is not accused; and that result again, should the judge remember them."""
+        """Mutants of each result that is not accused; then the result again, in case the judge remembers mutants."""
         if not self.good:
             yield Said(self.name, "no result of -O2 or -O3 that the judge accepts: nothing is broken")
             return

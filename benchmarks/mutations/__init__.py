@@ -1,6 +1,6 @@
-"""Ways to break a result: at one place, as a wrong rewrite would.
+"""Ways to break a result in one place, as a wrong rewrite would.
 
-`tests/cases/mutations.py` changes models in any way that may meet a guard; this changes what a model computes.
+`tests/cases/mutations.py` changes models to meet guards; these mutations change the computed function.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ LISTED: Final = ("Squeeze", "Unsqueeze")  # and every reduction: axes in a const
 
 
 def transpose_changed(place: Place, rng: Random) -> Edit | None:
-    """Two axes the other way round, such as leave the shape as it is if there are any."""
+    """Exchange two axes, preferably of equal size."""
     perm = list(place.attribute("perm", ()))
     if place.op != "Transpose" or len(perm) < 2:
         return None
@@ -55,7 +55,7 @@ def _beside(axis: int) -> int:
 
 
 def pads_shifted(place: Place, rng: Random) -> Edit | None:
-    """The window begins one later, or earlier, and the result is as large as it was."""
+    """Shift the window by one, with the same output size."""
     pads = list(place.attribute("pads", ()))
     if place.op not in WINDOWS or not any(pads):
         return None
@@ -67,7 +67,7 @@ def pads_shifted(place: Place, rng: Random) -> Edit | None:
 
 
 def dilated(place: Place, rng: Random) -> Edit | None:
-    """One more between the elements of a window, its padding larger by as much."""
+    """Increase the dilation of a window by one, and its padding accordingly."""
     kernel = place.attribute("kernel_shape") or (w.shape[2:] if (w := place.array(1)) is not None else ())
     axes = [k for k, size in enumerate(kernel) if size % 2 and size > 1]
     if place.op not in WINDOWS or not axes or place.attribute("auto_pad", b"NOTSET") != b"NOTSET":
@@ -117,7 +117,7 @@ def gemm_factor_changed(place: Place, rng: Random) -> Edit | None:
 
 
 def transposition_flipped(place: Place, rng: Random) -> Edit | None:
-    """Of a factor of a Gemm; a square one if there is any."""
+    """Flip the transposition of a Gemm operand, preferably a square one."""
     if place.op != "Gemm":
         return None
     shapes = [place.shape(place.input(i)) or getattr(place.array(i), "shape", None) for i in (0, 1)]
@@ -165,7 +165,7 @@ def decision_turned(place: Place, _: Random) -> Edit | None:
 
 
 def mode_changed(place: Place, _: Random) -> Edit | None:
-    """How a Resize finds its coordinates, which way a recurrence runs, what attention sees."""
+    """Change the coordinates of a Resize, the direction of a recurrence, the causality of attention."""
     if place.op == "Resize":
         old = place.attribute("coordinate_transformation_mode", b"half_pixel")
         new = "half_pixel" if old == b"asymmetric" else "asymmetric"
@@ -180,7 +180,7 @@ def mode_changed(place: Place, _: Random) -> Edit | None:
 
 
 def parameter_changed(place: Place, rng: Random) -> Edit | None:
-    """Any other number that an operator has: the slope of LeakyRelu, the scale of Attention."""
+    """Change another number: the slope of LeakyRelu, the scale of Attention."""
     if place.op == "Gemm" or "Normalization" in place.op:
         return None
     numbers: list[AttributeProto] = [a for a in place.node.attribute if a.type == AttributeProto.FLOAT and a.f]

@@ -27,14 +27,14 @@ class _Fold:
     epsilon: float
 
     def again(self, what: str, ratio: Any = 1.0, more: Any = 0.0) -> Edit | None:
-        """With factors that are `ratio` times what they should be, and `more` on top of the bias."""
+        """Returns the fold with factors multiplied by `ratio`, and `more` added to the bias."""
         along = np.reshape(ratio, [-1 if i == self.axis else 1 for i in range(self.w.ndim)])
         bias = (self.b - self.shift) * ratio + self.shift + more
         return self.place.with_constants({1: self.w * along, 2: bias.astype(self.place.array(1).dtype)}, what)
 
 
 def _fold(place: Place) -> _Fold | None:
-    """Of a node that makes what a BatchNormalization of the original made, out of constants."""
+    """Returns the fold of a node that computes a BatchNormalization of the original, from constants."""
     was = place.original.makers.get(place.node.output[0])
     axis = weight_axis(place)
     if was is None or was.op_type != "BatchNormalization" or axis is None or place.op == "MatMul":
@@ -51,7 +51,7 @@ def _fold(place: Place) -> _Fold | None:
 
 
 def weight_axis(place: Place) -> int | None:
-    """Along which axis the constant second input has one slice for each channel of the result."""
+    """Returns the axis of the constant second input with one slice per channel of the result."""
     w = place.array(1)
     if w is None or w.ndim < 2:
         return None

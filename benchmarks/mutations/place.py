@@ -1,4 +1,4 @@
-"""A node of a result that can be broken, what is known around it, and the edit that breaks it."""
+"""A node of a result that can be broken, known facts around it, and the edit that breaks it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ WHERE: Final = ("made", "beside", "elsewhere")
 
 @dataclass
 class Edit:
-    """What takes the place of a node: other nodes, with constants of their own; and what that is, in words. `beyond`:
-    it shows only where a size, or the number of trips, exceeds this."""
+    """A replacement of a node: nodes with their constants, and a description.
+
+    `beyond`: the size, or the number of trips, above which the edit shows.
+    """
 
     nodes: list[NodeProto]
     what: str
@@ -27,7 +29,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Known:
-    """Of the values of a model by name: what makes them, which are constant, and type and shape in a run."""
+    """Values of a model by name: their makers, constants, and types and shapes in a run."""
 
     makers: Mapping[str, NodeProto]
     constants: Mapping[str, TensorProto]
@@ -36,10 +38,10 @@ class Known:
 
 @dataclass
 class Place:
-    """A node: the `index`-th of the `scope`-th graph. `around`: the nodes whose bodies it is in, outermost first; in a
-    function, those that call it.
+    """A node, the `index`-th of the `scope`-th graph.
 
-    `before`: values that nodes before it in its graph make.
+    `around`: nodes whose bodies contain it, outermost first; in a function, its callers. `before`: values of earlier
+    nodes of its graph.
     """
 
     node: NodeProto
@@ -57,19 +59,19 @@ class Place:
 
     @property
     def outputs(self) -> set[str]:
-        """By which the place is recognised in a verdict: what it makes, or what the node makes that it is inside of."""
+        """Returns the names that identify the place in a verdict: outputs of the node, or of the nodes around it."""
         return {o for n in (self.node, *self.around) for o in n.output if o}
 
     def input(self, i: int) -> str:
         return str(self.node.input[i]) if i < len(self.node.input) else ""
 
     def array(self, i: int) -> Any:
-        """The constant that is the i-th input; None if it is none."""
+        """Returns the constant i-th input; None if it is not constant."""
         tensor = self.known.constants.get(self.input(i))
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def floats(self, i: int) -> Any:
-        """The same if it is of a floating type that numpy has, and not empty."""
+        """Returns the same for non-empty arrays of numpy's floating types."""
         tensor = self.known.constants.get(self.input(i))
         if tensor is None or tensor.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE):
             return None
@@ -80,7 +82,7 @@ class Place:
         return found[1] if found else None
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Its value; the default, too, where the caller of a function gives it."""
+        """Returns the value of an attribute, or the default given by the caller of a function."""
         found = (a for a in self.node.attribute if a.name == name and not a.ref_attr_name)
         return next((helper.get_attribute_value(a) for a in found), default)
 
@@ -92,7 +94,7 @@ class Place:
         return node
 
     def with_constants(self, arrays: Mapping[int, Any], what: str) -> Edit | None:
-        """Other constants for these inputs, in the types they have; None where that changes nothing."""
+        """Returns the edit with other constants for some inputs, in their types; None without a change."""
         node, constants = self.copy(), []
         for i, array in arrays.items():
             old = self.array(i)
@@ -137,7 +139,7 @@ Body = GraphProto | FunctionProto
 
 
 def scopes(body: Body, around: tuple[NodeProto, ...] = ()) -> Iterator[tuple[Body, tuple[NodeProto, ...]]]:
-    """The graph and all bodies inside, always in the same order, each with the nodes that it is inside of."""
+    """Yields the graph and all inner bodies, always in the same order, each with the nodes around it."""
     yield body, around
     for node in body.node:
         for a in node.attribute:
@@ -146,7 +148,7 @@ def scopes(body: Body, around: tuple[NodeProto, ...] = ()) -> Iterator[tuple[Bod
 
 
 def _functions(model: ModelProto) -> Iterator[tuple[FunctionProto, tuple[NodeProto, ...]]]:
-    """Those that the graph, or a body in it, calls, each with its calls."""
+    """Yields the functions called by the graph or its bodies, each with its calls."""
     calls: dict[tuple[str, str], list[NodeProto]] = {}
     for graph, around in scopes(model.graph):
         for node in graph.node:
@@ -163,7 +165,7 @@ def _every(model: ModelProto) -> Iterator[tuple[Body, tuple[NodeProto, ...]]]:
 
 
 def know(model: ModelProto, shapes: Mapping[str, tuple[str, tuple[int, ...]]] | None = None) -> Known:
-    """Of the main graph and its bodies. What a caller may override is no constant."""
+    """Returns facts on the main graph and its bodies. Overridable initializers are not constant."""
     return _know(model.graph, {i.name for i in model.graph.input}, shapes or {})
 
 

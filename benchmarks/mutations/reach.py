@@ -1,4 +1,4 @@
-"""Results that are wrong in one part, or for some callers only: a row of a table, a head, sizes above a threshold."""
+"""Results wrong in one part, or for some callers: a row of a table, a head, sizes above a threshold."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def buckets_limited(place: Place, rng: Random) -> Edit | None:
 
 
 def row_of_table_changed(place: Place, rng: Random) -> Edit | None:
-    """One row of what a Gather picks from."""
+    """Change one row of the table of a Gather."""
     table = place.floats(0)
     if place.op != "Gather" or table is None or table.ndim < 2 or place.attribute("axis", 0):
         return None
@@ -73,7 +73,7 @@ def row_of_table_changed(place: Place, rng: Random) -> Edit | None:
 
 
 def heads_swapped(place: Place, rng: Random) -> Edit | None:
-    """Two heads change places in what has an axis of them."""
+    """Exchange two heads of a tensor with an axis of heads."""
     known = place.known.shapes.get(place.node.output[0])
     if place.op not in _PER_HEAD or known is None or len(known[1]) != 4 or known[1][1] < 2:
         return None
@@ -101,7 +101,7 @@ def causal_mask_shifted(place: Place, _: Random) -> Edit | None:
 
 
 def _is_triangle(mask: Any) -> bool:
-    """Does each row hold one number, then another, from a column on that moves by one a row?"""
+    """Returns whether each row has one number up to a column, then another, and the column moves by one per row."""
     plane = mask.reshape(-1, *mask.shape[-2:])[0]
     changes = [np.flatnonzero(row[1:] != row[:-1]) for row in plane[:-1]]
     return all(len(c) == 1 for c in changes[:4]) and [int(c[0]) for c in changes[:3]] == [0, 1, 2]

@@ -116,7 +116,7 @@ CASES = all_cases()
 
 
 def turn(case: Case) -> int:
-    """Its place among others where only some are taken: its name alone says it, on every machine."""
+    """Returns the turn of a case in a sample: determined by its name, equal on every machine."""
     return zlib.crc32(case.name.encode())
 
 
@@ -128,7 +128,7 @@ def run(proto: onnx.ModelProto, passes: list[Pass]) -> tuple[Model, PipelineRepo
 
 
 def size_of(symbol: str | None, seed: int) -> int:
-    """Of a dim that a mutation made a symbol, D8 for instance, what it was."""
+    """Returns the former size of a dim that a mutation made a symbol, as in D8."""
     if symbol and (was := re.fullmatch(r"D(\d+)(_\d+)?", symbol)):
         return int(was[1])
     return SIZES.get(symbol or "", 2) + seed * (symbol != "one")

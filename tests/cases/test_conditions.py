@@ -1,7 +1,7 @@
-"""What a pattern asks for, of each rule: an inner result that nobody else reads, constants, ones that raise no rank.
+"""Conditions of patterns, for each rule: single-use inner results, constants, operands that do not raise the rank.
 
-A rule has no line for these: it is the matcher that declines. What matches of the cases bind is changed, one thing at a
-time, and the matcher has to decline for that very reason.
+The matcher declines these; a rule has no line for them. Bindings of matched cases are changed one at a time, and the
+matcher has to decline for the matching reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = Callable[[GraphProto], None]
 
 @dataclass
 class Bound:
-    """A match that is about to be rewritten: changes of the model, and what the matcher says to each."""
+    """A match before its rewrite: changes of the model, and the matcher's answers."""
 
     rule: Rule
     model: ModelProto
@@ -77,7 +77,7 @@ def ways(m: Match, model: ModelProto) -> Iterator[tuple[str, Change]]:
 
 
 def asked(pattern: Pattern, inner: bool = False) -> Iterator[str]:
-    """How the reasons end that the matcher has for this pattern."""
+    """Returns the endings of the matcher's reasons for this pattern."""
     if isinstance(pattern, Either):
         for p in pattern.choices:
             yield from asked(p, inner)

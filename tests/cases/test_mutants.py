@@ -39,7 +39,7 @@ LONG: Final = 20.0  # seconds, in which each of the cases runs a thousand times
 
 
 def mutants(part: int) -> Iterator[tuple[Case, onnx.ModelProto]]:
-    """Without end. A case that is new takes the place of one at most, on every machine the same."""
+    """Yields mutants without end. A new case replaces at most one, the same on every machine."""
     cases = sorted((c for c in CASES if turn(c) % PARTS == part), key=turn)
     for again in count():
         for case in cases:
@@ -62,7 +62,7 @@ def test_mutants_of_cases(part: int) -> None:
 
 
 class _Elsewhere:
-    """Examines in a process of its own: a changed model may take a runtime's memory apart, and who runs after it."""
+    """Examines in a separate process: a changed model may corrupt a runtime's memory."""
 
     _pool: ProcessPoolExecutor | None = None
 
@@ -85,8 +85,7 @@ def _keep_worker() -> None:
 
 
 def examine(case: Case, data: bytes) -> str | None:
-    """What is wrong with the results of a model, empty if nothing is; None for what is no model any more, or none for
-    this runtime."""
+    """Returns the fault of the results of a model, or empty; None for an invalid model, or one without a runtime."""
     proto = onnx.ModelProto.FromString(data)
     try:
         onnx.checker.check_model(proto, full_check=True)

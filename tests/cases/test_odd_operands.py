@@ -74,7 +74,7 @@ def first(array: Array) -> Array:
 
 
 def empty_from(at: int, step: int) -> Change:
-    """Of the constants that one, and each so many behind it: what an operator reads beside them has elements."""
+    """Returns empty constants from one on, at intervals: operands of an operator beside them have elements."""
 
     def change(model: ModelProto) -> None:
         turns = count()
