@@ -7,7 +7,7 @@ a value computed from a constant decision, a step, a narrower integer, or a boun
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -313,7 +313,9 @@ def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
     while some := list(itertools.islice(between_, _NOISE_BATCH)):
         open_ = list(dict.fromkeys(v for _, values in some for v in values if v not in known))
         _measure(walk, [v for v in open_ if not walk.agrees_between(v)], known)
-        known.update((v, True) for v in open_ if v not in known and _follows(walk, v, known))
+        for v in open_:
+            if v not in known and _adds_nothing(walk, v, known):
+                known[v] = True
         _measure(walk, [v for v in open_ if v not in known], known)
         yield from (output for output, values in some if not all(known[v] for v in values))
 
@@ -324,9 +326,9 @@ def _measure(walk: Walk, values: Sequence[str], known: dict[str, bool]) -> None:
     known.update((v, _is_rounded(walk, v, noise.get(v, []))) for v in values)
 
 
-def _follows(walk: Walk, value: str, known: Mapping[str, bool]) -> bool:
-    """Return whether a value differs only by the rounding of the values read by its smallest piece."""
-    return walk.agrees_between(value) and all(e in walk.cuts or known.get(e) for e in walk.first[value].entries)
+def _adds_nothing(walk: Walk, value: str, known: Container[str]) -> bool:
+    """Return whether a value differs only by differences of values in `known`, read by its smallest piece."""
+    return walk.agrees_between(value) and all(e in walk.cuts or e in known for e in walk.first[value].entries)
 
 
 def _steps(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:

@@ -17,9 +17,17 @@ from onnxopt.proto.messages import tensor_bytes
 from onnxopt.verification.inputs.plan import NO_USE, InputSpec, Plan
 from onnxopt.verification.inputs.sizes import UNKNOWN, Shape, baked, batches, demanded, shapes_of, strides, sums
 from onnxopt.verification.inputs.uses import Use, Uses
-from onnxopt.verification.inputs.windows import muted, windowed
+from onnxopt.verification.inputs.windows import FLAT, muted, windowed
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.decisions import Deciding, changing, conditions, hides, is_fixed, is_random_model
+from onnxopt.verification.model.decisions import (
+    MAY_DECIDE,
+    Deciding,
+    changing,
+    conditions,
+    hides,
+    is_fixed,
+    is_random_model,
+)
 from onnxopt.verification.model.nodes import numbers, operator_names, read
 from onnxopt.verification.model.operators import (
     AFFINE,
@@ -137,17 +145,18 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     _add_inputs(plan, proto, uses, array)
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
-    deciding = Deciding(graph, proto.functions)
-    plan.decides = bool(deciding.nodes)
-    plan.decisions, plan.steps, plan.within = deciding.others, deciding.steps, deciding.within
+    if not ops.isdisjoint(MAY_DECIDE):
+        deciding = Deciding(graph, proto.functions)
+        plan.decides = bool(deciding.nodes)
+        plan.decisions, plan.steps, plan.within = deciding.others, deciding.steps, deciding.within
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
-    plan.muted = muted(graph)
+    plan.muted = [] if ops.isdisjoint(FLAT) else muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & COMPARING))
     if plan.symbols:
         _add_sizes(plan, graph, proto.functions, windows=not WINDOWS.isdisjoint(ops))
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
-    plan.bytes = sum(_bytes(t) for t in graph.initializer)
+    plan.bytes = sum(tensor_bytes(t.data_type, t.dims) for t in graph.initializer)  # approximately
     if "If" in ops or "Loop" in ops:
         can_change = changing(graph, functions=proto.functions)
         plan.conditions = conditions(graph, can_change)
@@ -204,11 +213,6 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
 def _trains(proto: ModelProto) -> bool:
     nodes = (n for n in proto.graph.node if n.op_type == "BatchNormalization")
     return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
-
-
-def _bytes(tensor: TensorProto) -> int:
-    """Return the approximate bytes of an initializer."""
-    return tensor_bytes(tensor.data_type, tensor.dims)
 
 
 # Sizes and table rows at which two models differ, and cases that reach them.

@@ -291,7 +291,7 @@ def _numbers(tensor: TensorProto | None) -> list[float]:
 # A channel of a matrix product has a single number per row, and may be negative in all of a few rows by chance. Images
 # and sentences have more numbers.
 
-_CUTTING: Final = having("flat")
+FLAT: Final = having("flat")
 _SAME: Final = having("whole")
 _BETWEEN: Final = _SAME | AFFINE | {"BatchNormalization"}
 _POOLS: Final = having("pools")
@@ -340,7 +340,7 @@ class _Muted(Forward[_Chain]):
         values = (
             (node.output[0], *before.values) if before.values and len(before.values) < _MAX_CHANNEL_DISTANCE else ()
         )
-        if kind in _CUTTING and not node.domain:
+        if kind in FLAT and not node.domain:
             self.found.update(dict.fromkeys(values))
         if kind in MATRICES or (kind == "Conv" and before.pooled):  # squeeze and excitation has a single position
             made = _Chain((node.output[0],))

@@ -255,6 +255,9 @@ def is_decision(node: NodeProto) -> bool:
     return node.op_type in DECIDING
 
 
+MAY_DECIDE: Final = DECIDING | {"Cast"}
+
+
 class Deciding(Forward[int]):
     """Forward analysis that finds decisions on floats that depend on inputs.
 
