@@ -21,8 +21,6 @@ from onnxopt.cli.say import say
 from onnxopt.cli.values import NewFile, verify_dim_option
 from onnxopt.plaintext import counted
 
-# `onnxopt bisect IN`.
-
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
@@ -82,9 +80,6 @@ def bisect(
         say(f"no part of the model shows it by itself: {output} is not written")
     if not quiet:
         say(f"found by verifying {counted(found.runs, 'result')}")
-
-
-# `onnxopt reproduce DIR`.
 
 
 @click.command(epilog="Exit codes: 0 it does not fail here, 4 (or 1) it fails again, 2 the folder is not a reproducer.")

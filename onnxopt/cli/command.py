@@ -1,22 +1,27 @@
-"""Classes of commands: defaults from a project file, and help in two levels."""
+"""Classes of commands: defaults from a project file, and help in two levels.
+
+A project file is `onnxopt.toml`, or `[tool.onnxopt]` in `pyproject.toml`, in this folder or a parent. A file found
+there may come from a stranger, and may choose among verified results. Options that act on the machine, or weaken a
+check, must come from the user.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from onnxopt.cli.say import say_all
 from onnxopt.errors import UsageError, nearest, nearest_file
 
-# Defaults of a project: `onnxopt.toml`, or `[tool.onnxopt]` in `pyproject.toml`, in this folder or a parent.
-#
-# A file found there may come from a stranger. It may choose among verified results. Options that act on the machine, or
-# weaken a check, must come from the user.
+if TYPE_CHECKING:
+    from typing import TypeVar
 
-# Every option of every command is in one of the two; what is in neither acts.
+    F = TypeVar("F", bound=Callable[..., Any])
+
+# Every option of every command is in CHOOSES or ACTS; any other option acts.
 CHOOSES: Final = frozenset(
     (
         *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
@@ -232,9 +237,8 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# A command with many options: `--help` describes the main options, `--help-all` all options under headings.
+# -- help in two levels -----------------------------------------------------------------------------------------------
 
-F = TypeVar("F", bound=Callable[..., Any])
 _ALL: Final = "onnxopt.help_all"  # in the context's meta: are all options asked for?
 
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 from onnxopt.cli.say import is_closed
 from onnxopt.errors import ModelError, OnnxOptError, UsageError
 
-# Files that commands write beside a result, and blame for unreadable inputs.
-
 _STAYS: Final = "what was written before stays"
 
 
@@ -151,7 +149,7 @@ def _is_only_written_to(path: Path) -> bool:
     return place.parts[1:2] in (("dev",), ("proc",)) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
-# `-` as a model: bytes on stdin or stdout.
+# -- models on stdin and stdout ---------------------------------------------------------------------------------------
 
 
 def is_stream(place: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -28,10 +28,12 @@ from onnxopt.errors import UsageError
 from onnxopt.worker import Limits
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from onnxopt.api.settings import Settings
     from onnxopt.optimizer import OptimizeOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
+    F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

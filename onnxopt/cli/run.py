@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,15 +17,16 @@ from onnxopt.errors import OnnxOptError
 from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from onnxopt.conversion.extraction import Extraction
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.verification import Verifier, VerifyOptions
 
+    F = TypeVar("F", bound=Callable[..., Any])
 
-# Options for observing a run, and their instruments.
 
-F = TypeVar("F", bound=Callable[..., Any])
 WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 
@@ -122,7 +123,7 @@ class Recorder:
         return {"timeline": self._timeline.to_list(), "journal": self._journal.to_list()}
 
 
-# `onnxopt optimize IN OUT`: the path with the fastest start and the most output.
+# -- the run ----------------------------------------------------------------------------------------------------------
 
 
 @record(frozen=True)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from onnxopt.batch.budget import Budget
 
 
-# Standard streams closed before the start (`>&-`, a service, pythonw on Windows), for which Python has None.
-
-
 def open_closed() -> None:
     """Open closed standard streams: reads return nothing, writes are dropped.
 
@@ -38,8 +35,6 @@ def is_closed(name: str) -> bool:
     """Returns whether the named standard stream was closed when Python started."""
     return getattr(sys, f"__{name}__") is None
 
-
-# The output of commands: single lines, in which names are escaped.
 
 _TOGETHER: Final = 1000  # lines
 _ASCII: Final = "onnxopt_ascii"
@@ -142,9 +137,6 @@ def say_all(text: str, *, err: bool = False) -> None:
 def say_command(text: str, *, err: bool) -> None:
     """A command to the build, in a line."""
     click.echo(printable(text), err=err)
-
-
-# Output of a command's outcome.
 
 
 @record(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,12 +17,11 @@ from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError, few
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from onnxopt.analysis.stats import ModelStats
 
-
-# `onnxopt stats A [B]` and `onnxopt diff`.
-
-F = TypeVar("F", bound=Callable[..., object])
+    F = TypeVar("F", bound=Callable[..., object])
 
 
 def counting_options(function: F) -> F:
@@ -126,9 +125,6 @@ def _bounds(models: Sequence[ModelStats]) -> str:
     return "".join(f"lower bound,{name},{','.join(map(str, row))}\n" for name, row in rows.items() if any(row))
 
 
-# `onnxopt diff A B`.
-
-
 @click.command(epilog="Exit codes: 0 done, also where the models differ, 2 wrong usage, unreadable input or page.")
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="B", type=click.Path(path_type=Path))
@@ -154,8 +150,6 @@ def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
             page = make_page(a, b, html, progress=progress.phase)
         tell_page(page, html, err=True)
 
-
-# `--stats`: the changes of a run by operator, in a terminal and in GitHub's step summary.
 
 _MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link
 _MAX_MODELS: Final = 20  # models in a step summary: a page takes 1 MiB

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,13 +15,15 @@ from onnxopt.cli.files import refuse_missing_folder
 from onnxopt.errors import UsageError, nearest_file
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from onnx import GraphProto
 
+    V = TypeVar("V")
+    F = TypeVar("F", bound=Callable[..., Any])
 
-# Parsers for values of options.
 
-V = TypeVar("V")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS: Final = {unit + ending: 1 << 10 * i for i, unit in enumerate(("", *"kmgt")) for ending in ("", "b", "ib")}
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
@@ -33,10 +35,12 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer click
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
-        if found is None:
+        text = str(value).strip().lower()  # without a regular expression, which each start would compile
+        number = text.rstrip("kmgtib").rstrip()
+        unit = text[len(number) :].lstrip()
+        if unit not in _UNITS or len(parts := number.split(".")) > 2 or not all(part.isdecimal() for part in parts):
             self.fail(f"{str(value)!r} is not a size; for example 500M or 2G", param, ctx)
-        size = int(float(found[1]) * _UNITS[found[2].lower()])
+        size = int(float(number) * _UNITS[unit])
         if size < self._least:
             self.fail(f"{str(value)!r} is not enough", param, ctx)
         return size
@@ -149,7 +153,7 @@ def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
     return shapes
 
 
-# Names on the command line: given with commas, and completed by the shell.
+# -- names, with completion -------------------------------------------------------------------------------------------
 
 _COMMA: Final = r"(?<!\\),"  # between names
 
@@ -235,9 +239,7 @@ def _completed(known: Iterable[str], incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in known if name.startswith(start)]
 
 
-# Options for inputs of models: values and sizes of dims.
-
-F = TypeVar("F", bound=Callable[..., Any])
+# -- inputs and sizes -------------------------------------------------------------------------------------------------
 
 
 def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:

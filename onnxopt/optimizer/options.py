@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.arguments import check_whole, names_in, names_of, places_in, shapes_in, sizes_in
 from onnxopt.errors import ModelError, UsageError, any_of
@@ -36,12 +36,13 @@ _CHANGES: Final = (  # options that change a model without passes
 )
 
 
-class Converted(NamedTuple):
+@record
+class Converted:
     """Changes made before the passes."""
 
-    freed: Mapping[str, int] = {}  # {new symbol: number replaced}
-    told: Sequence[str] = ()  # warnings
-    int64: int = 0  # number of int64 values, if requested as int32
+    freed: Mapping[str, int]  # {new symbol: number replaced}
+    told: Sequence[str]  # warnings
+    int64: int  # number of int64 values, if requested as int32
 
 
 @record(frozen=True)
