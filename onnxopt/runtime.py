@@ -1,4 +1,4 @@
-"""Third-party runtimes: onnxruntime, the threads of numpy's BLAS, and versions of packages."""
+"""Third-party runtimes: onnxruntime (no other module imports it), the threads of numpy's BLAS, versions of packages."""
 
 from __future__ import annotations
 
@@ -6,43 +6,38 @@ import os
 from importlib import import_module
 from typing import Any
 
-# Threads that wait sleep: the BLAS below numpy has one for each core, which spins for some 50 ms from its import on.
-#
-# That is half of what importing numpy costs, and the verifier, whose process works beside ours, needs the core.
-
 
 def let_threads_sleep() -> None:
-    """Called before numpy is imported, which is when OpenBLAS looks; processes that we start inherit it.
+    """Make idle threads of numpy's BLAS sleep. Call before numpy is imported; child processes inherit the setting.
 
-    Its threads wait 2 to the power of that many cycles before they sleep, 26 unless told, 4 at least. Who wants it
-    otherwise says so in OPENBLAS_THREAD_TIMEOUT. (OpenBLAS, USAGE.md and driver/others/blas_server.c)
+    OpenBLAS starts a thread for each core, which spins for some 50 ms after the import: half of the cost of importing
+    numpy, on a core that the verifier's process needs. The threads wait 2 to the power of OPENBLAS_THREAD_TIMEOUT
+    cycles before they sleep (default 26, at least 4). A value set by the user stays. Source: OpenBLAS, USAGE.md and
+    driver/others/blas_server.c
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 
-# The only door to onnxruntime: whoever runs a model through us does not tell its maker.
-
-
 def onnxruntime() -> Any:
-    """The module, with telemetry off: it would leave files in the home and temporary folders, and ask for the network.
+    """Return the module onnxruntime, with telemetry off. Raises ImportError.
 
-    Set before it is loaded, which is when it looks; processes that we start inherit it. Who wants it says so in
-    ORT_DISABLE_TELEMETRY. Raises ImportError.
+    Telemetry leaves files in the home and temporary folders, and needs the network. onnxruntime reads
+    ORT_DISABLE_TELEMETRY when it is loaded; child processes inherit the variable. A value set by the user stays.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as rt
 
     if os.environ["ORT_DISABLE_TELEMETRY"] != "0":
-        rt.disable_telemetry_events()  # what Windows asks, whose events are the system's
+        rt.disable_telemetry_events()  # needed on Windows, where events go to the system
     return rt
 
 
 class PathError(OSError):
-    """A path that onnxruntime does not take, which says nothing about what lies there."""
+    """onnxruntime cannot open a path, for a reason independent of the file."""
 
 
 def path_for(path: str) -> str:
-    """`path` as onnxruntime takes it, which is in UTF-8, whatever the locale. Raises PathError for what is not."""
+    """Return `path` as onnxruntime accepts it: in UTF-8 in every locale. Raises PathError if `path` is not UTF-8."""
     try:
         return os.fsencode(path).decode()
     except UnicodeDecodeError:
@@ -50,8 +45,10 @@ def path_for(path: str) -> str:
 
 
 def source_for(path: str) -> tuple[str | bytes, str]:
-    """What to load for the model at `path`: its path, or its bytes where onnxruntime does not take that; and the folder
-    of these, where other files of the model lie. Raises PathError if it does not take that either, and it may have any.
+    """Return (source, folder): the path of a model, or the model's bytes and the folder of its data files.
+
+    The bytes are for a path that onnxruntime does not accept. Raises PathError if it does not accept the folder either,
+    and the model may have data files.
     """
     try:
         return path_for(path), ""
@@ -62,22 +59,24 @@ def source_for(path: str) -> tuple[str | bytes, str]:
 
 
 def folder_for(folder: str, model: bytes) -> str:
-    """`folder`, where other files of a serialized model may lie, as onnxruntime takes it; empty if it does not, and
-    there are none. Raises PathError."""
+    """Return the folder of a serialized model's data files as onnxruntime accepts it.
+
+    Empty if onnxruntime does not accept the path and the model has no data files. Raises PathError if it has some.
+    """
     try:
         return path_for(folder)
     except PathError:
-        if b"location" in model:  # as each reference to another file has it
+        if b"location" in model:  # the key of every reference to another file
             raise
         return ""
 
 
-# Which version of a package is installed.
-
-
 def version_of(package: str) -> str:
-    """As its installer wrote it; as the package says itself where none of that name was installed: onnxruntime comes
-    as onnxruntime-gpu, too, and onnxopt may run from a folder of its source. Raises ImportError."""
+    """Return the installed version of a package. Raises ImportError.
+
+    Without a distribution of the name, the version in the module: onnxruntime may come as onnxruntime-gpu, and onnxopt
+    may run from a source folder.
+    """
     from importlib import metadata
 
     try:

@@ -1,8 +1,8 @@
 """Evaluates constant nodes with onnxruntime: all nodes in a session, optimizations off.
 
-Harmless operators of known, small size run in this process, all others in a subprocess (`worker.sandbox`), as they may
-crash. Without an onnxruntime kernel (bfloat16 on CPU, unknown opsets) onnx's ReferenceEvaluator runs node by node, in
-the subprocess unless the work is small. Nodes without either stay.
+Harmless operators of known, small size run in this process, all others in a subprocess (`worker.service.Sandbox`),
+as they may crash. Without an onnxruntime kernel (bfloat16 on CPU, unknown opsets) onnx's ReferenceEvaluator runs node
+by node, in the subprocess unless the work is small. Nodes without either stay.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], calle
     Returns the results by name.
     """
     proto, graph = model.proto.graph, model.graph
-    schemas = {op: find_schema(op, graph.opset(op.rpartition("::")[0])) for op in graph.by_op}
+    schemas = {op: find_schema(op, graph.opset_of(op)) for op in graph.by_op}
     for node in nodes:
         schema = schemas[node.op]
         if schema is not None and node.op.startswith("ai.onnx.ml::"):

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from onnxopt.graph.value import Value
 
 
-# Quantization annotations of a graph: removed together with the annotated value.
+# -- quantization annotations, removed together with the annotated value -------------------------------------------
 
 
 def values_named(graph: Graph) -> set[str]:
     """Return the names of all values of a scope, sparse initializers included."""
-    names = {v.name for node in graph for v in node.outputs if v is not None}
+    names = {v.name for node in graph for v in node.results}
     names.update(graph.initializers, (v.name for v in graph.inputs))
     names.update(s.values.name for s in graph.proto.sparse_initializer)
     names.update(name for v, name in graph.model.hiding.items() if v.graph is graph)
@@ -65,7 +65,7 @@ def drop_vanished(graph: Graph, names: set[str] | None = None) -> bool:
     return bool(gone)
 
 
-# Inputs and outputs of a body that must keep a name shadowing an outer value: the operator binds them by name.
+# -- inputs and outputs that an operator binds by name, and that shadow an outer value -----------------------------
 #
 # In the index each name belongs to a single value: the reader renames a value that shadows another. The file keeps the
 # name if the body is bound by name (`Graph.is_bound_by_name`), for example in BeamSearch of com.microsoft.

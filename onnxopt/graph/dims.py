@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onnx import TypeProto, ValueInfoProto
+from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph.structure import interface_of
@@ -18,12 +18,6 @@ from onnxopt.proto.messages import tensor_type
 
 if TYPE_CHECKING:
     from onnxopt.graph.model import Model
-
-
-# Names of symbolic dims: names from a file are kept apart from names made by onnxopt.
-#
-# A computed dim is named by its expression, `{a*b}`; a dim invented by shape inference contains an `@`. A file may use
-# any name, even `a*b` or `{a*b}`. Such a name is no expression: two dims are equal only if the names are equal.
 
 
 def as_symbol(name: str) -> str:
@@ -67,9 +61,6 @@ def rename_dims(kind: TypeProto, name: Callable[[str], str]) -> None:
                     dim.ClearField("dim_param")
 
 
-# Fixes dynamic dims of the inputs, before any other part reads the model.
-
-
 def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Fix dims by symbol (`dims`) and whole input shapes (`shapes`) wherever the symbols occur in the main graph.
 
@@ -79,8 +70,7 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
     """
     if not (dims or shapes):
         return {}
-    graph = model.proto.graph
-    inputs = {i.name: i for i in graph.input if i.type.HasField("tensor_type")}
+    inputs = {i.name: i for i in model.proto.graph.input if i.type.HasField("tensor_type")}
     fixed: dict[str, int] = {}
     symbols = {d.dim_param for i in inputs.values() for d in i.type.tensor_type.shape.dim if d.dim_param}
     for name, size in dims.items():
@@ -92,14 +82,18 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
             raise UsageError(f"{model.name}: no input is called {name!r}", _near(name, inputs, "inputs"))
         _fix_shape(inputs[name], shape, fixed)
     if fixed:
-        for info in (*graph.input, *graph.output, *graph.value_info):
-            for axis, dim in enumerate(tensor_type(info.type)[1] or ()):
-                given = None if isinstance(dim, int) else fixed.get(dim or f"{info.name}[{axis}]")
-                if given is not None:
-                    info.type.tensor_type.shape.dim[axis].dim_value = given
+        _write_sizes(model.proto.graph, fixed)
         model.version += 1
         model.interface = interface_of(model.proto)
     return fixed
+
+
+def _write_sizes(graph: GraphProto, fixed: Mapping[str, int]) -> None:
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        for axis, dim in enumerate(tensor_type(info.type)[1] or ()):
+            size = None if isinstance(dim, int) else fixed.get(dim or f"{info.name}[{axis}]")
+            if size is not None:
+                info.type.tensor_type.shape.dim[axis].dim_value = size
 
 
 def _fix(fixed: dict[str, int], name: str, size: int) -> None:

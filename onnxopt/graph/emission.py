@@ -96,7 +96,7 @@ def check_call(
     place: object,
 ) -> None:
     """Raise EmissionError if an existing call may not have these inputs and outputs."""
-    opset = graph.opset(op.rpartition("::")[0])
+    opset = graph.opset_of(op)
     objection = _objection(op, opset, signature(op, opset), inputs, len(outputs), (), known=True)
     if objection:
         raise refusal(graph, place, objection, op, opset)
@@ -153,7 +153,7 @@ def _said_type(proto: NodeProto) -> int:
 
 def check_attribute(graph: Graph, node: Node, name: str, attribute: AttributeProto | None) -> None:
     """Raise EmissionError if the node may not have `attribute`, or if `attribute` is None and `name` is required."""
-    opset = graph.opset(node.op.rpartition("::")[0])
+    opset = graph.opset_of(node.op)
     defined = signature(node.op, opset)
     if defined is None:
         return

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import InvariantError, ModelError, UsageError, nearest
-from onnxopt.graph.schema import results_of
 from onnxopt.graph.structure import Interface
 from onnxopt.plaintext import counted
 from onnxopt.proto.messages import Array, is_external, qualified, tensor_to_array
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
     from onnxopt.proto.wire import MappedFile, Stored
 
 
-# The model-wide table of value names. Shadowing is illegal, so a new name must be new in every scope.
-
-
 class Names:
-    """All names ever defined in the model (sibling bodies may share a name), and the source of fresh names.
+    """All value names ever defined in the model (sibling bodies may share a name), and the source of fresh names.
 
-    A name derived from a derived name goes back to the original stem; otherwise names would grow with every rewrite.
+    Shadowing is illegal, so a new name must be new in every scope. A name derived from a derived name goes back to the
+    original stem; otherwise names would grow with every rewrite.
     """
 
     def __init__(self) -> None:
@@ -66,8 +63,6 @@ class Names:
         return name
 
 
-# A model: ModelProto header, main graph, functions, names, opsets and the version counter.
-
 Decoder = Callable[["TensorProto"], Array]
 _PURE: Final = "pure functions"
 
@@ -88,9 +83,8 @@ class Model:
     """The index over a ModelProto. Unknown parts stay in the proto, untouched.
 
     `version` counts mutations: unchanged after a pass that did nothing. `learnt` counts improvements of types and
-    shapes.
-    `watch`, if set, is called with every marked and every removed node. `read_external` decodes tensors stored in
-    external files. In `debug` mode the use of a removed value raises InvariantError.
+    shapes. `watch`, if set, is called with every marked and every removed node. `read_external` decodes tensors stored
+    in external files. In `debug` mode the use of a removed value raises InvariantError.
     """
 
     debug = bool(os.environ.get("ONNXOPT_DEBUG"))
@@ -283,7 +277,7 @@ class Model:
         """Whether the operator's schema makes this output optional."""
         graph = node.graph
         assert graph is not None
-        demanded = results_of(node.op, graph.opset(node.op.rpartition("::")[0]))
+        demanded = graph.results_of(node.op)
         return demanded is not None and index in demanded.optional
 
     def check_use(self, value: Value | None, scope: Graph, reader: str) -> None:
@@ -320,10 +314,11 @@ def inner_scopes(graph: Graph) -> Iterator[Graph]:
 
 def values_read(node: Node) -> Iterator[Value]:
     """Yield the values that a node reads, including reads in its bodies."""
-    yield from (v for v in node.inputs if v is not None)
+    yield from node.operands
     for body in node.bodies.values():
         for scope in inner_scopes(body):
-            yield from (v for inner in scope for v in inner.inputs if v is not None)
+            for inner in scope:
+                yield from inner.operands
             yield from scope.outputs
 
 

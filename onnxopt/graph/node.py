@@ -13,14 +13,7 @@ from onnx import AttributeProto, NodeProto
 from onnxopt.errors import EmissionError, ModelError
 from onnxopt.graph.emission import admit, check_attribute, make_call
 from onnxopt.graph.schema import attribute_default
-from onnxopt.proto.messages import (
-    Array,
-    attribute_value,
-    body_graphs,
-    make_attribute,
-    qualified,
-    read_only,
-)
+from onnxopt.proto.messages import Array, attribute_value, body_graphs, make_attribute, qualified, read_only
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -221,7 +214,7 @@ class Node:
                 return self._referred(found)
             return self._said(found) if found.type == _TENSOR else attribute_value(found)
         if self.graph is not None:
-            schema = attribute_default(self._op, self.graph.opset(self._op.rpartition("::")[0]), name)
+            schema = attribute_default(self._op, self.graph.opset_of(self._op), name)
             if schema is not None:
                 return schema
         return default

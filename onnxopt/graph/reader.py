@@ -12,14 +12,7 @@ from onnxopt.graph.bindings import pin
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import HELD, Node
-from onnxopt.graph.schema import (
-    DEFAULTS_SINCE,
-    FUNCTIONS_SINCE,
-    adopt_opsets,
-    import_domain,
-    raise_ir_version,
-    results_of,
-)
+from onnxopt.graph.schema import DEFAULTS_SINCE, FUNCTIONS_SINCE, adopt_opsets, import_domain, raise_ir_version
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.proto.messages import body_graphs, tensor_type
@@ -249,7 +242,7 @@ class _Reader:
         if len(set(graph.outputs)) < len(graph.outputs):
             self.model.repeated.update(v for v in graph.outputs if graph.outputs.count(v) > 1)
         for op, nodes in graph.by_op.items():
-            demanded = results_of(op, graph.opset(op.rpartition("::")[0]))
+            demanded = graph.results_of(op)
             if demanded is not None and demanded.least > 1:
                 self.model.lacking.update(n for n in nodes if demanded.missing(n.outputs))
         self.scopes.pop()

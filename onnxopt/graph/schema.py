@@ -17,8 +17,9 @@ from onnxopt.startup.record import record
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
 
-
-# Operator schemas of the ONNX standard, cached: attribute defaults, signatures, allowed types.
+# IR versions: from 4 on an initializer that is also an input is a default value, before it is a constant
+DEFAULTS_SINCE: Final = 4
+FUNCTIONS_SINCE: Final = 8
 
 
 @cache
@@ -223,7 +224,7 @@ def is_deterministic(op: str) -> bool:
     return op not in RANDOM
 
 
-# Operator domains added to a model by passes: whether they are allowed, and the version to import.
+# -- domains and versions ------------------------------------------------------------------------------------------
 
 
 @record(frozen=True)
@@ -322,12 +323,6 @@ def import_domain(graph: Graph, domain: str, version: int) -> None:
         if opsets is not None and domain not in opsets:
             opsets[domain] = version
             proto.opset_import.add(domain=domain, version=version)
-
-
-# The IR version of a model, raised when a feature needs a later version.
-
-DEFAULTS_SINCE: Final = 4  # from IR 4 on an initializer that is also an input is a default value; before, a constant
-FUNCTIONS_SINCE: Final = 8
 
 
 def raise_ir_version(proto: ModelProto, least: int) -> None:

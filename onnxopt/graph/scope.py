@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import is_known
+from onnxopt.graph.schema import is_known, results_of
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import counted
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.model import Model
+    from onnxopt.graph.schema import Results
 
 
 class Scope:
@@ -118,13 +119,22 @@ class Scope:
         opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
         return opsets.get("" if domain == "ai.onnx" else domain, 0)
 
+    def opset_of(self, op: str) -> int:
+        """Return the version of an operator's domain (qualified name) in force here; 0 if it is not imported."""
+        opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
+        return opsets.get(op.rpartition("::")[0], 0)
+
+    def results_of(self, op: str) -> Results | None:
+        """Return the required outputs of an operator; None if the standard does not define it."""
+        return results_of(op, self.opset_of(op))
+
     def is_pure(self, node: Node) -> bool:
         """Whether an unread node may be removed: operators outside the standard may have side effects."""
         return self.knows(node._op) or (not node.proto.overload and self.model.is_pure_function(node.op))
 
     def knows(self, op: str) -> bool:
         """Whether the standard defines this operator in the version in force here."""
-        return is_known(op, self.opset(op.rpartition("::")[0]))
+        return is_known(op, self.opset_of(op))
 
     @property
     def holds_initializers(self) -> bool:

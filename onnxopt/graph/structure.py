@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import InvariantError
 from onnxopt.graph.schema import results_of
 from onnxopt.proto.messages import body_graphs, qualified
+from onnxopt.startup.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from onnxopt.graph.node import Node
     from onnxopt.graph.value import Value
 
-
-# Structural checks of every ModelProto handed out, made on the message itself and not on the index.
 
 Interface = tuple[dict[str, bytes], dict[str, bytes]]
 
@@ -49,7 +48,8 @@ def check_interface(
         _fail(name, "main", what)
 
 
-class Excused(NamedTuple):
+@record(frozen=True)
+class Excused:
     """Violations that the file had from the beginning, and no pass may add."""
 
     nodes: Collection[int] = ()  # ids of node messages that lack a required output
@@ -168,7 +168,7 @@ def _fail(name: str, path: str, message: str) -> None:
     )
 
 
-# Consistency check of the index: recomputes the invariants maintained by the mutating methods.
+# -- consistency of the index, whose invariants the mutating methods maintain ---------------------------------------
 
 
 def check_model(model: Model) -> None:
@@ -176,9 +176,10 @@ def check_model(model: Model) -> None:
     users: dict[Value, dict[Node, int]] = {}
     outputs: dict[Value, int] = {}
     for root in [*model.functions.values(), model.graph]:
-        _check_scope(root, set(), set(), users, outputs)
+        _check_names(root, {}, users, outputs)
     for scope in model.scopes():
-        values = [v for n in scope for v in n.outputs if v is not None]
+        _check_nodes(scope)
+        values = [v for n in scope for v in n.results]
         values += [*scope.inputs, *scope.initializers.values()]
         for value in values:
             if value.users != users.get(value, {}):
@@ -187,73 +188,81 @@ def check_model(model: Model) -> None:
                 _refuse_index(scope, f"`{value.name}` is an output {outputs[value]} times, says {value.output_count}")
 
 
-def _refuse_index(scope: Graph, message: str) -> None:
-    raise InvariantError(f"{scope.model.name}: {scope.path}: {message}", "a pass broke the graph: please report it")
-
-
-def _check_scope(
-    scope: Graph,
-    visible: set[Value],
-    names: set[str],
-    users: dict[Value, dict[Node, int]],
-    outputs: dict[Value, int],
+def _check_names(
+    scope: Graph, outer: Mapping[str, Value], users: dict[Value, dict[Node, int]], outputs: dict[Value, int]
 ) -> None:
-    visible, names = set(visible), set(names)
+    """Check that each name is defined once, and before it is read; count the users and outputs of each value.
 
-    def define(value: Value) -> None:
-        if value.name in names:
-            _refuse_index(scope, f"`{value.name}` shadows or repeats a name")
-        names.add(value.name)
-        visible.add(value)
-
+    `outer`: the values visible around the scope.
+    """
+    defined = dict(outer)
     for value in scope.inputs:
-        define(value)
+        _define(scope, value, defined)
     for name, value in scope.initializers.items():
         if value.name != name or value.producer is not None or value.graph is not scope:
             _refuse_index(scope, f"initializer `{name}` is misfiled")
-        if value not in visible:
-            define(value)
+        if defined.get(name) is not value:
+            _define(scope, value, defined)
+    for node in scope:
+        for v in node.operands:
+            by = users.setdefault(v, {})
+            by[node] = by.get(node, 0) + 1
+            if defined.get(v.name) is not v and not _sparse(v):
+                _refuse_index(scope, f"{node!r} reads `{v.name}` before it is defined")
+        for body in node.bodies.values():
+            _check_names(body, defined, users, outputs)
+        for v in node.results:
+            _define(scope, v, defined)
+    for i, v in enumerate(scope.outputs):
+        outputs[v] = outputs.get(v, 0) + 1
+        if v in scope.outputs[:i] and v not in scope.model.repeated:
+            _refuse_index(scope, f"`{v.name}` is given out twice")
+        if defined.get(v.name) is not v and not _sparse(v):
+            _refuse_index(scope, f"output `{v.name}` is not defined")
+
+
+def _define(scope: Graph, value: Value, defined: dict[str, Value]) -> None:
+    if value.name in defined:
+        _refuse_index(scope, f"`{value.name}` shadows or repeats a name")
+    defined[value.name] = value
+
+
+def _check_nodes(scope: Graph) -> None:
+    """Check the list of nodes, the index by operator, and the links of each node to bodies and outputs."""
     previous, count = None, 0
     for node in scope:
         count += 1
         if node.graph is not scope or node.prev is not previous or node not in scope.by_op.get(node.op, {}):
             _refuse_index(scope, f"{node!r} is linked wrongly")
-        if bool(node.bodies) != (node in scope.owners):
-            _refuse_index(scope, f"{node!r} has bodies the scope does not know")
         previous = node
-        for v in node.inputs:
-            if v is not None:
-                by = users.setdefault(v, {})
-                by[node] = by.get(node, 0) + 1
-                if v not in visible and not _sparse(v):
-                    _refuse_index(scope, f"{node!r} reads `{v.name}` before it is defined")
-        written = dict(body_graphs(node.proto)) if node.bodies else {}
-        for key, body in node.bodies.items():
-            if body.owner is not node:
-                _refuse_index(scope, f"a body of {node!r} belongs to another node")
-            if body.proto is not written.get(key):
-                _refuse_index(scope, f"what is written into {key} of {node!r} is not in the node")
-            _check_scope(body, visible, names, users, outputs)
+        _check_bodies(scope, node)
         for i, v in enumerate(node.outputs):
-            if v is not None:
-                if v.producer is not node or v.index != i or v.graph is not scope:
-                    _refuse_index(scope, f"`{v.name}` does not know its producer {node!r}")
-                define(v)
-        demanded = results_of(node.op, scope.opset(node.op.rpartition("::")[0]))
+            if v is not None and (v.producer is not node or v.index != i or v.graph is not scope):
+                _refuse_index(scope, f"`{v.name}` does not know its producer {node!r}")
+        demanded = scope.results_of(node.op)
         if demanded is not None and node not in scope.model.lacking and (missing := demanded.missing(node.outputs)):
             _refuse_index(scope, f"{node!r} {missing}")
     if count != scope.size or scope.last is not previous or count != sum(map(len, scope.by_op.values())):
         _refuse_index(scope, "the node list and its index differ in length")
     if not scope.nodes_changed and any(n.proto is not p for n, p in zip(scope, scope.proto.node, strict=True)):
         _refuse_index(scope, "what is written into its nodes is not in the scope")
-    for i, v in enumerate(scope.outputs):
-        outputs[v] = outputs.get(v, 0) + 1
-        if v in scope.outputs[:i] and v not in scope.model.repeated:
-            _refuse_index(scope, f"`{v.name}` is given out twice")
-        if v not in visible and not _sparse(v):
-            _refuse_index(scope, f"output `{v.name}` is not defined")
+
+
+def _check_bodies(scope: Graph, node: Node) -> None:
+    if bool(node.bodies) != (node in scope.owners):
+        _refuse_index(scope, f"{node!r} has bodies the scope does not know")
+    written = dict(body_graphs(node.proto)) if node.bodies else {}
+    for key, body in node.bodies.items():
+        if body.owner is not node:
+            _refuse_index(scope, f"a body of {node!r} belongs to another node")
+        if body.proto is not written.get(key):
+            _refuse_index(scope, f"what is written into {key} of {node!r} is not in the node")
 
 
 def _sparse(value: Value) -> bool:
     """Whether `value` is a sparse initializer, named only in the proto."""
     return value.producer is None and not value.is_input and value.tensor is None and not value.constant
+
+
+def _refuse_index(scope: Graph, message: str) -> None:
+    raise InvariantError(f"{scope.model.name}: {scope.path}: {message}", "a pass broke the graph: please report it")

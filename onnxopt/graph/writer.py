@@ -14,6 +14,7 @@ from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature, write_opsets
 from onnxopt.graph.structure import Excused, check_interface, check_structure
+from onnxopt.graph.value import Value
 from onnxopt.proto.messages import (
     Array,
     describe_tensor,
@@ -25,7 +26,8 @@ from onnxopt.proto.messages import (
 )
 from onnxopt.proto.wire import Stored
 
-# Writes the index back into its ModelProto; unchanged scopes are not touched.
+# bytes; smaller tensors (scales, target shapes) are hashed by content, larger ones by name and type
+_SMALL_BYTES: Final = 4096
 
 
 def write_model(model: Model) -> ModelProto:
@@ -77,8 +79,8 @@ def write_types(made: Iterable[Node]) -> None:
             continue
         if graph not in said:
             said[graph] = {i.name for i in graph.proto.value_info}
-        for v in node.outputs:
-            if v is None or not v.dtype or v.name in said[graph]:
+        for v in node.results:
+            if not v.dtype or v.name in said[graph]:
                 continue
             dims = v.shape and tuple(None if isinstance(d, str) and "@" in d else as_written(d) for d in v.shape)
             if v not in graph.outputs:
@@ -145,21 +147,24 @@ def _write_scope(graph: Graph, deferred: dict[int, Array | Stored], at_least: in
             if names != field[:]:
                 _set_strings(field, names)
     else:
-        for info, value in (
-            *zip(proto.output, graph.outputs),
-            *(zip(proto.input, graph.inputs) if graph.owner else ()),
-        ):
-            if info.name != value.name:
-                info.name = value.name
-        if graph.owner is not None and (graph.nodes_changed or graph.initializers_changed):
-            for info, value in zip(proto.output, graph.outputs):
-                if value.constant and value.producer is None:
-                    _declare(info, *value.constant_type())
+        changed = graph.nodes_changed or graph.initializers_changed
+        _write_interface(graph, changed)
         if graph.initializers_changed:
             _write_initializers(graph, deferred, at_least)
-        if graph.nodes_changed or graph.initializers_changed:
+        if changed:
             _drop_vanished(graph)
     graph.nodes_changed = graph.initializers_changed = False
+
+
+def _write_interface(graph: Graph, changed: bool) -> None:
+    """Write the names of outputs and of a body's inputs, and the types of a `changed` body's constant outputs."""
+    named = list(zip(graph.proto.output, graph.outputs))
+    for info, value in named if graph.owner is None else (*named, *zip(graph.proto.input, graph.inputs)):
+        if info.name != value.name:
+            info.name = value.name
+    for info, value in named if changed and graph.owner is not None else ():
+        if value.constant and value.producer is None:
+            _declare(info, *value.constant_type())
 
 
 def _set_strings(field, names: list[str], least: int = 0) -> None:  # type: ignore[no-untyped-def]
@@ -196,8 +201,7 @@ def _name_apart(graph: Graph, nodes: list[Node]) -> None:
 
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
-    proto, model = graph.proto, graph.model
-    values = graph.initializers.values()
+    proto, values = graph.proto, graph.initializers.values()
     there = proto.initializer[:]  # held so that the ids stay unique
     if graph.deferred:
         _fill_deferred(graph, there)
@@ -209,31 +213,40 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
             proto.initializer.sort(key=lambda tensor: id(tensor) not in stays)
         del proto.initializer[len(stays) :]
     for value in new:
-        tensor = proto.initializer.add()
-        if value.tensor is not None:
-            tensor.CopyFrom(value.tensor)
-            tensor.name = value.name
-        else:
-            array = value.array
-            if at_least is not None and array.nbytes >= at_least and is_raw(array):
-                describe_tensor(tensor, array, value.name)
-                deferred[len(proto.initializer) - 1] = array
-                graph.deferred.append(value)
-                continue
-            fill_tensor(tensor, array, value.name)
-        value.tensor = tensor
-    if model.ir_version < 4 and graph.owner is None:
+        _add_initializer(graph, value, deferred, at_least)
+    if graph.model.ir_version < 4 and graph.owner is None:
         listed = {i.name for i in proto.input}
-        for value in new:
-            if value.name not in listed:
-                proto.input.append(tensor_value_info(value.name, *value.constant_type()))
+        missing = [value for value in new if value.name not in listed]
+        proto.input.extend(tensor_value_info(value.name, *value.constant_type()) for value in missing)
     if len(stays) < len(there):
-        kept = {v.name for v in graph.inputs}.union(graph.initializers)
-        gone = [i for i, info in enumerate(proto.input) if info.name not in kept]
-        were = {t.name for t in there} if gone else set()
-        for i in reversed(gone):
-            if proto.input[i].name in were:
-                del proto.input[i]
+        _drop_inputs(graph, there)
+
+
+def _add_initializer(graph: Graph, value: Value, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
+    """Append the tensor of a new initializer, without data if in memory and of `at_least` bytes."""
+    field = graph.proto.initializer
+    tensor = field.add()
+    if value.tensor is not None:
+        tensor.CopyFrom(value.tensor)
+        tensor.name = value.name
+    elif at_least is not None and value.array.nbytes >= at_least and is_raw(value.array):
+        describe_tensor(tensor, value.array, value.name)
+        deferred[len(field) - 1] = value.array
+        graph.deferred.append(value)
+        return
+    else:
+        fill_tensor(tensor, value.array, value.name)
+    value.tensor = tensor
+
+
+def _drop_inputs(graph: Graph, before: Sequence[TensorProto]) -> None:
+    """Remove inputs listed for initializers that are gone. `before`: the initializers of the last write."""
+    field = graph.proto.input
+    kept = {v.name for v in graph.inputs}.union(graph.initializers)
+    gone = {t.name for t in before}.intersection(info.name for info in field) - kept
+    for i in reversed(range(len(field)) if gone else ()):
+        if field[i].name in gone:
+            del field[i]
 
 
 def _fill_deferred(graph: Graph, there: Sequence[TensorProto]) -> None:
@@ -263,14 +276,11 @@ def _drop_vanished(graph: Graph) -> None:
     drop_vanished(graph, names)
 
 
-# A hash of a model's contents. Detects edits of the protos that bypass the version counter.
-
-# bytes; smaller tensors (scales, target shapes) are hashed by content, larger ones by name and type
-_SMALL_BYTES: Final = 4096
-
-
 def fingerprint(model: Model) -> bytes:
-    """Return a hash of the model without the (read-only) data of large weights. Updates the model's proto."""
+    """Return a hash of the model without the (read-only) data of large weights. Updates the model's proto.
+
+    Detects edits of the protos that bypass the version counter.
+    """
     import hashlib  # OpenSSL takes its time to load
 
     found = hashlib.sha256()

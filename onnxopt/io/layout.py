@@ -9,7 +9,7 @@ import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Final, TypeAlias
 
 import numpy as np
 from onnx import ModelProto, TensorProto
@@ -28,16 +28,26 @@ from onnxopt.proto.messages import (
 from onnxopt.proto.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
 from onnxopt.startup.record import record
 
-# Unions of overlapping byte ranges of a file, since any number of tensors may share bytes.
+Range: TypeAlias = "tuple[Hashable, int, int]"  # (file, start, length)
+Buffer: TypeAlias = "bytes | memoryview | Stored"
 
-File = TypeVar("File", bound=Hashable)
-Range = tuple[File, int, int]  # (file, start, length)
+INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
+EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
+
+INLINE_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB, the rest is for names and attributes
+_PAGE: Final = 1 << 12  # offset alignment required for mapping
+_GRANULE: Final = 1 << 16  # the same, on Windows
+_MIN_ALIGNED_BYTES: Final = 1 << 20  # bytes; above, padding does not matter
+_HASHED: Final = 1 << 26  # bytes; up to here the data file's name depends on the contents only
 
 
-def spans(ranges: Iterable[Range[File]]) -> dict[Range[File], tuple[int, int]]:
-    """Return for each range the (start, end) of the union of all ranges connected to it by overlaps."""
-    found: dict[Range[File], tuple[int, int]] = {}
-    files: dict[File, set[tuple[int, int]]] = {}
+def spans(ranges: Iterable[Range]) -> dict[Range, tuple[int, int]]:
+    """Return for each range the (start, end) of the union of all ranges connected to it by overlaps.
+
+    Any number of tensors may share bytes of a file.
+    """
+    found: dict[Range, tuple[int, int]] = {}
+    files: dict[Hashable, set[tuple[int, int]]] = {}
     for file, start, length in ranges:
         files.setdefault(file, set()).add((start, length))
     for file, parts in files.items():
@@ -53,21 +63,17 @@ def spans(ranges: Iterable[Range[File]]) -> dict[Range[File], tuple[int, int]]:
     return found
 
 
-def _spanned(file: File, parts: list[tuple[int, int]], end: int) -> dict[Range[File], tuple[int, int]]:
+def _spanned(file: Hashable, parts: list[tuple[int, int]], end: int) -> dict[Range, tuple[int, int]]:
     return {(file, start, length): (parts[0][0], end) for start, length in parts}
 
 
-# Writes a model with large new weights copied from arrays into the file, bypassing protobuf.
-#
-# A protobuf message is a sequence of fields; a nested message is a field preceded by its length. The model is
-# serialized with empty weights, then each `raw_data` is spliced in, and the enclosing lengths (tensor, graph) are
-# corrected. The bytes equal protobuf's own output.
-
-Buffer = bytes | memoryview | Stored
-
-
 def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored]) -> None:
-    """Write the serialized model `data` with `arrays` as data of the main graph's initializers, by index."""
+    """Write the serialized model `data` with `arrays` as data of the main graph's initializers, by index.
+
+    Large new weights are copied from arrays into the file, bypassing protobuf: `data` has empty weights, each
+    `raw_data` is spliced in, and the enclosing lengths (tensor, graph) are corrected. The bytes equal protobuf's own
+    output.
+    """
     view = memoryview(data)
     start, begin, end = next(f[1:] for f in fields(view, 0, len(view)) if f[0] == key(GRAPH))
     pieces: list[Buffer] = []
@@ -102,20 +108,6 @@ def _copy(piece: Stored, f: IO[bytes]) -> None:
     with open(piece.file, "rb", opener=plain) as source:
         copy_range(source.fileno(), piece.start, piece.length, f.fileno(), at)
     f.seek(at + piece.length, os.SEEK_SET)
-
-
-# Placement of tensor data in a written model: in the model file, in a data file, or left where it is.
-#
-# All is decided and checked before writing. Unchanged data is never loaded into memory.
-
-INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
-EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
-
-INLINE_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB, the rest is for names and attributes
-_PAGE: Final = 1 << 12  # offset alignment required for mapping; on Windows
-_GRANULE: Final = 1 << 16  # this alignment
-_MIN_ALIGNED_BYTES: Final = 1 << 20  # bytes; above, padding does not matter
-_HASHED: Final = 1 << 26  # bytes; up to here the data file's name depends on the contents only
 
 
 @record
@@ -155,6 +147,15 @@ class Layout:
     def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
         """Put bytes of another file into the data file."""
         self.pieces.append(_Piece(tensor, length, source=source, start=start))
+
+    def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
+        """Put external data into the model file, through the proto."""
+        self._incoming.append((tensor, data))
+
+    def splice_in(self, tensor: TensorProto, index: int, data: Stored) -> None:
+        """Put external data of a main graph's initializer into the model file."""
+        self._incoming.append((tensor, b""))
+        self.inside[index] = data
 
     def place(self) -> None:
         """Assign offsets in order. Overlapping ranges of a source file are written once."""
@@ -261,15 +262,6 @@ class Layout:
             for entry, value in (("location", name), ("offset", str(piece.offset)), ("length", str(piece.length))):
                 piece.tensor.external_data.add(key=entry, value=value)
 
-    def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
-        """Put external data into the model file, through the proto."""
-        self._incoming.append((tensor, data))
-
-    def splice_in(self, tensor: TensorProto, index: int, data: Stored) -> None:
-        """Put external data of a main graph's initializer into the model file."""
-        self._incoming.append((tensor, b""))
-        self.inside[index] = data
-
     def _restore(self) -> None:
         """Restore the data locations of the model in memory."""
         for tensor, old in self._before:
@@ -310,8 +302,7 @@ def plan(
         return layout
     tensors = list(all_tensors(proto))
     elsewhere = any(map(is_external, tensors))
-    within = [t for t in tensors if not is_external(t)] if elsewhere and external != INLINE else tensors
-    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in within)
+    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in tensors if external == INLINE or not is_external(t))
     outgrown = inside > INLINE_LIMIT
     if outgrown and external == INLINE:
         raise WriteError(
@@ -324,31 +315,39 @@ def plan(
     index = {id(t): i for i, t in enumerate(proto.graph.initializer)}
     for tensor in tensors:
         at = index.get(id(tensor))
-        array = new.get(at) if at is not None else None
         if is_external(tensor):
-            path, start, length = data.source_of(tensor)
-            if external == INLINE:
-                if at is None:
-                    layout.bring_in(tensor, data.bytes_of(tensor)[:length])
-                else:
-                    layout.splice_in(tensor, at, Stored(path, start, length))
-            elif external == REUSE:
-                layout.refer(tensor, path)
-            else:
-                layout.add_from(tensor, path, start, length)
-        elif isinstance(array, Stored):  # unchanged data in the file read
-            if outgrown:
-                layout.add_from(tensor, array.file, array.start, array.length)
-            elif at is not None:
-                layout.inside[at] = array
-        elif array is not None and (outgrown or (elsewhere and external in (AUTO, COPY))):
-            layout.add(tensor, array)
-        elif array is not None and at is not None:
-            layout.inside[at] = array
+            _place_external(layout, tensor, at, data, external)
+        elif at is not None and at in new:
+            _place_new(layout, tensor, at, new[at], outgrown, external)
         elif outgrown and not belongs_inside(tensor) and tensor.HasField("raw_data"):
             layout.add(tensor, tensor.raw_data)
     layout.place()
     return layout
+
+
+def _place_external(layout: Layout, tensor: TensorProto, at: int | None, data: ExternalData, external: str) -> None:
+    """Place an external tensor; `at`: the index as initializer of the main graph."""
+    path, start, length = data.source_of(tensor)
+    if external == REUSE:
+        layout.refer(tensor, path)
+    elif external != INLINE:
+        layout.add_from(tensor, path, start, length)
+    elif at is None:
+        layout.bring_in(tensor, data.bytes_of(tensor)[:length])
+    else:
+        layout.splice_in(tensor, at, Stored(path, start, length))
+
+
+def _place_new(
+    layout: Layout, tensor: TensorProto, at: int, data: Array | Stored, outgrown: bool, external: str
+) -> None:
+    """Place the data of initializer `at`: unchanged in the file read, or in memory."""
+    if isinstance(data, Stored) and outgrown:
+        layout.add_from(tensor, data.file, data.start, data.length)
+    elif not isinstance(data, Stored) and (outgrown or external in (AUTO, COPY)):
+        layout.add(tensor, data)
+    else:
+        layout.inside[at] = data
 
 
 def _size(data: Array | Stored) -> int:

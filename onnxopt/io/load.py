@@ -29,8 +29,6 @@ from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData, bring_in_small, data_files, data_of, external_tensors, inline_data
 from onnxopt.proto.wire import MappedFile, Stored, skim
 
-# Reads an ONNX file into a Model, with errors of a single line.
-
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by index of the initializer
 # (proto, stands alone (see `Model`), weights left in the file, mapped file).
 Read: TypeAlias = "tuple[ModelProto, bool, Places, MappedFile | None]"
@@ -39,6 +37,7 @@ _WORTH: Final = 1 << 20  # bytes of a file
 _MIN_LAZY_BYTES: Final = 1 << 14  # bytes of a weight; shapes and axes, often queried, are smaller
 _FIELD: Final = 512  # minimum average bytes of nodes and initializers
 _LOCATION: Final = b"location"  # the key of an external tensor's file name
+_CHANGED_HINT: Final = "nothing is written: run it again when it stays as it is"
 
 
 def load(
@@ -149,13 +148,11 @@ def _parse(path: Path) -> Read:
             return proto, is_fine and mapped.find(_LOCATION) < 0, {}, None
 
 
-# Detects files modified while they are read: a result made from them would mix old and new contents.
-
-_HINT: Final = "nothing is written: run it again when it stays as it is"
-
-
 class Watch:
-    """Recorded state of files, to detect writes and replacements. A removed file counts as read completely."""
+    """Recorded state of files, to detect changes while they are read: a result would mix old and new contents.
+
+    A removed file counts as read completely.
+    """
 
     def __init__(self, *files: Path) -> None:
         self._seen = {file: _state(file) for file in files}
@@ -178,13 +175,13 @@ class Watch:
     def refuse(self) -> None:
         """Raise ModelError for a changed file."""
         if (file := self.changed) is not None:
-            raise ModelError(f"{file} was changed while it was read", _HINT)
+            raise ModelError(f"{file} was changed while it was read", _CHANGED_HINT)
 
     def refuse_removed(self) -> None:
         """Raise ModelError for a removed file."""
         for file, before in self._seen.items():
             if before is not None and _state(file) is None:
-                raise ModelError(f"{file} was removed while it was read", _HINT)
+                raise ModelError(f"{file} was removed while it was read", _CHANGED_HINT)
 
 
 def _state(file: Path) -> tuple[int, int] | None:
@@ -194,9 +191,6 @@ def _state(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
-
-
-# Attributes unexpected errors to the model if onnx.checker rejects it.
 
 
 @contextmanager

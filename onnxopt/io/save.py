@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
-from google.protobuf.message import EncodeError, Message
+from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, plain, unreadable, unwritable
@@ -24,13 +23,15 @@ from onnxopt.graph.writer import write_deferred
 from onnxopt.io.external import copy_file, data_files, data_of, external_tensors
 from onnxopt.io.layout import AUTO, INLINE_LIMIT, REUSE, check_choice, plan
 from onnxopt.io.staging import StagingFolder, data_name, is_data_of, listed, put_in_place, refuse_special
-from onnxopt.proto.messages import tensor_bytes
+from onnxopt.proto.messages import fields, tensor_bytes
 from onnxopt.proto.wire import stands_alone
-
-# Writes a Model: size planned first, staged beside the destination, renamed into place at the end.
 
 _PATIENCE = 5.0  # seconds to wait for a reader of a pipe
 _PAUSE = 0.05
+_MAX_INLINE_BYTES = 1 << 10  # bytes; smaller tensors of a materialized model stay in the message
+_ALIGNED = 1 << 12
+_HINTS = {errno.ENOSPC: "the disk is full; nothing was written", errno.ENOENT: "create the folder first"}
+_PREFIX = "onnxopt."  # of provenance in metadata
 _SPLICED = 1 << 16  # bytes; larger new weights are spliced into the file without a copy in the proto
 
 
@@ -164,31 +165,34 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
     place = Path(os.path.realpath(destination))
     if _same(source, place):
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    called, read = place.name, Path(os.path.realpath(source))
-
-    def is_ours(name: str) -> bool:
-        return name == f"{called}.data" or is_data_of(called, name)
-
-    if stands_alone(source) and not (read.parent == place.parent and is_ours(read.name)):
+    read = Path(os.path.realpath(source))
+    if stands_alone(source) and not (read.parent == place.parent and _is_replaced(place.name, read.name)):
         return  # fast exit for many small models in the same folder
-    ours = [name for name in listed(place.parent) if is_ours(name)]
-    if any(_same(source, place.parent / name) for name in ours):
+    replaced = {place.parent / name: name for name in listed(place.parent) if _is_replaced(place.name, name)}
+    if any(_same(source, file) for file in replaced):
         raise WriteError(f"the input is called as data of {destination} is", "write to another name or folder")
-    replaced = [(place, str(destination)), *((place.parent / name, name) for name in ours)]
-    replaced = [(file, called) for file, called in replaced if file.exists()]
-    if not replaced:
-        return
+    replaced[place] = str(destination)
+    existing = [file for file in replaced if file.exists()]
+    named = _data_of_input(source, model) if existing else []
+    for file in existing:
+        if any(_same(data, file) for data in named):
+            raise WriteError(
+                f"{replaced[file]} is a data file of the input",
+                "write to another name or folder, the original stays untouched",
+            )
+
+
+def _is_replaced(model: str, name: str) -> bool:
+    """Whether writing the file `model` may replace `name` as its data file."""
+    return name == f"{model}.data" or is_data_of(model, name)
+
+
+def _data_of_input(source: Path, model: Model | None) -> list[Path]:
+    """Return the data files that the model in `source` names."""
     from onnxopt.io.load import read_proto
 
-    folder = source.absolute().parent
-    named = data_files(external_tensors(read_proto(source, weights=False))) if model is None else model.data_files
-    for name in named:
-        for file, called in replaced:
-            if "\0" not in name and _same(folder / name, file):
-                raise WriteError(
-                    f"{called} is a data file of the input",
-                    "write to another name or folder, the original stays untouched",
-                )
+    names = data_files(external_tensors(read_proto(source, weights=False))) if model is None else model.data_files
+    return [source.absolute().parent / name for name in names if "\0" not in name]
 
 
 def _is_special(place: Path) -> bool:
@@ -234,30 +238,17 @@ def _explained(destination: Path) -> Iterator[None]:
     except OnnxOptError:
         raise
     except OSError as e:
-        if e.errno == errno.ENOSPC:
-            hint = "the disk is full; nothing was written"
-        elif e.errno == errno.ENOENT:
-            hint = "create the folder first"
-        else:
-            hint = "check that the folder exists and can be written"
+        hint = _HINTS.get(e.errno or 0, "check that the folder exists and can be written")
         raise unwritable(destination, e, hint) from None
     except ValueError as e:  # protobuf's limit: the planned size was wrong
         raise ModelError(f"{destination}: {e}", "the model is larger than protobuf allows") from None
 
 
-__all__ = ["Staged", "refuse_overwriting_input", "save"]
-
-
-# Writes a ModelProto to a file for programs that read files, leaving the message unchanged.
-
-_MAX_INLINE_BYTES: Final = 1 << 10  # bytes; smaller tensors stay in the message
-_ALIGNED: Final = 1 << 12
-
-
 def materialize(proto: ModelProto, path: Path) -> None:
-    """Write `proto` to `path`; above protobuf's limit the weights go into a data file beside `path`.
+    """Write `proto` to `path` for programs that read files, leaving the message unchanged.
 
-    Raises ModelError for external tensors: a ModelProto does not name their folder.
+    Above protobuf's limit the weights go into a data file beside `path`. Raises ModelError for external tensors: a
+    ModelProto does not name their folder.
     """
     for tensor in external_tensors(proto):
         raise ModelError(
@@ -275,17 +266,16 @@ def materialize(proto: ModelProto, path: Path) -> None:
 def _light(proto: ModelProto, path: Path) -> ModelProto:
     """Return a copy with large initializers written to a data file. A full copy would double the memory of all
     weights."""
-    light = ModelProto()
-    _copy(proto, light, but="graph")
-    _copy(proto.graph, light.graph, but="initializer")
+    graph = GraphProto(**fields(proto.graph, leave_out=("initializer",)))
+    light = ModelProto(**fields(proto, leave_out=("graph",)), graph=graph)
     file = path.with_name(f"{path.name}.data")
     with open(file, "wb") as data:
         for tensor in proto.graph.initializer:
-            copy, raw = light.graph.initializer.add(), tensor.raw_data
+            raw = tensor.raw_data
             if len(raw) < _MAX_INLINE_BYTES:
-                copy.CopyFrom(tensor)
+                light.graph.initializer.append(tensor)
                 continue
-            _copy(tensor, copy, but="raw_data")
+            copy = light.graph.initializer.add(**fields(tensor, leave_out=("raw_data",)))
             data.seek(-data.tell() % _ALIGNED, 1)
             copy.data_location = TensorProto.EXTERNAL
             for key, value in (("location", file.name), ("offset", data.tell()), ("length", len(raw))):
@@ -294,29 +284,11 @@ def _light(proto: ModelProto, path: Path) -> ModelProto:
     return light
 
 
-def _copy(source: ModelProto | GraphProto | TensorProto, target: Message, but: str) -> None:
-    """Copy every field except `but`."""
-    for field, value in source.ListFields():
-        if field.name == but:
-            continue
-        if isinstance(value, Message):
-            getattr(target, field.name).CopyFrom(value)
-        elif isinstance(value, (str, bytes, int, float)):
-            setattr(target, field.name, value)
-        else:
-            getattr(target, field.name).MergeFrom(value)
-
-
-# Provenance in a model's metadata, on request: onnxopt's version, pipeline and source.
-
-_PREFIX: Final = "onnxopt."
-
-
 def write_provenance(model: Model, source: Path, pipeline: str) -> None:
-    """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` in the model's metadata_props.
+    """Record how the model was made in its metadata_props: version of onnxopt, pipeline, SHA-256 of `source`.
 
-    The hash covers the file `source` without external data. An unchanged model keeps existing entries. Raises
-    ModelError if the source no longer exists.
+    The hash covers the file without external data. An unchanged model keeps existing entries. Raises ModelError if the
+    source no longer exists.
     """
     import hashlib  # OpenSSL takes its time to load
 

@@ -1,10 +1,13 @@
-"""Staged output: written in a locked folder beside the destination, and moved into place at the end."""
+"""Staged output: written in a locked folder beside the destination, and moved into place at the end.
+
+New data files are renamed first, then the model; replaced files are removed last. At any moment readers find the old
+model with old data, or the new one with new data. Locks end with the process, in any way.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
-import re
 import shutil
 import stat
 import sys
@@ -17,11 +20,22 @@ from typing import IO, Final
 
 from onnxopt.errors import OnnxOptError, WriteError
 
-# File locks of folders and files, released when the process ends in any way.
-
-_PATIENCE: Final = 10.0  # seconds; exclusive work takes milliseconds
-_PAUSE: Final = 0.01
 CAN_LOCK: Final = sys.platform != "win32"  # whether the system can lock folders
+MANY: Final = "onnxopt"  # staging name for results of many models
+_PATIENCE: Final = 10.0  # seconds for a lock; exclusive work takes milliseconds
+_PAUSE: Final = 0.01
+_TRIES: Final = 40 if sys.platform == "win32" else 0  # attempts of a rename before the last
+_RETRY_PAUSE: Final = 0.05
+_MAX_NAME_BYTES: Final = 200  # bytes of a name, of 255 in most file systems
+_RESERVED_BYTES: Final = 1 << 20
+_HEX: Final = frozenset("0123456789abcdef")
+_TOKEN_LENGTH: Final = 12  # hexadecimal digits
+_RANDOM: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")  # characters of names made by tempfile
+_RANDOM_LENGTH: Final = 8
+# locked while the process lives; lists the data files about to appear beside the destination
+_OWNER: Final = "onnxopt.owner"
+
+# -- locks ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -46,7 +60,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def own(file: Path) -> IO[bytes]:
     """Create a file locked until closed. Raises OSError."""
-    made = open(file, "xb")  # closed by the caller  # noqa: SIM115 - whoever asked closes it
+    made = open(file, "xb")  # noqa: SIM115 - closed by the caller
     _lock(made.fileno())
     return made
 
@@ -85,25 +99,24 @@ else:
         return True
 
 
-# Moves a finished model into place: new data files first, then the model; replaced files are removed last.
-#
-# At any moment readers find the old model with old data, or the new one with new data.
-
-_TOKEN: Final = 12  # hexadecimal digits
-_TRIES: Final = 40 if sys.platform == "win32" else 0  # attempts before the last
-_RETRY_PAUSE: Final = 0.05
-_DATA: Final = rf"\.[0-9a-f]{{{_TOKEN}}}\.data"
+# -- data files, and renaming into place ---------------------------------------------------------------------------
 
 
 def data_name(model: str, digest: str) -> str:
     """Return the name of a model's data file: different contents have different names, so no data file is
     overwritten."""
-    return f"{model}.{digest[:_TOKEN]}.data"
+    return f"{model}.{digest[:_TOKEN_LENGTH]}.data"
 
 
 def is_data_of(model: str, file: str) -> bool:
     """Whether `file` is a name made by `data_name` for this model."""
-    return file.startswith(model) and re.fullmatch(_DATA, file[len(model) :]) is not None
+    return _is_between(f"{model}.", file, ".data", _HEX, _TOKEN_LENGTH)
+
+
+def _is_between(before: str, name: str, after: str, characters: frozenset[str], length: int) -> bool:
+    """Whether `name` is `length` of the `characters`, between `before` and `after`."""
+    middle = name[len(before) : len(before) + length]
+    return name == before + middle + after and len(middle) == length and characters.issuperset(middle)
 
 
 def put_in_place(
@@ -117,8 +130,7 @@ def put_in_place(
     `target`.
 
     `intend` is called with all affected data files before any change. `backup`, a model beside `target`, keeps its
-    data.
-    Raises OSError, and WriteError if `target` is not a regular file.
+    data. Raises OSError, and WriteError if `target` is not a regular file.
     """
     refuse_special(target)
     names = [file.name for file in data]
@@ -212,19 +224,7 @@ def _remove(file: Path) -> None:
         return
 
 
-__all__ = ["data_name", "is_data_of", "listed", "move", "put_in_place", "refuse_special", "remove_unread"]
-
-
-# Staging folders for unfinished output, beside the destination. Leftovers of killed processes are cleared by
-# the next.
-
-_MAX_NAME_BYTES: Final = 200  # bytes of a name, of 255 in most file systems
-_ROOM: Final = 1 << 20  # bytes
-MANY: Final = "onnxopt"  # staging name for results of many models
-# locked while the process lives; lists the data files about to appear beside the destination
-_OWNER: Final = "onnxopt.owner"
-_FOLDER = r"[a-z0-9_]{8}\.tmp"
-_FILE = r"[a-z0-9_]{8}\.onnx\.tmp"
+# -- folders of unfinished output ----------------------------------------------------------------------------------
 
 
 class StagingFolder:
@@ -238,7 +238,7 @@ class StagingFolder:
         """`others`: names whose leftovers are cleared, too."""
         self._parent, self._prefix = parent, _prefix(name)
         # Memory reserved for clean-up when memory is exhausted; mapped, since malloc keeps freed memory.
-        self._room = mmap.mmap(-1, _ROOM, access=mmap.ACCESS_COPY)
+        self._reserved = mmap.mmap(-1, _RESERVED_BYTES, access=mmap.ACCESS_COPY)
         self._model: tuple[Path, IO[bytes]] | None = None
         try:
             with alone_in(parent):
@@ -279,7 +279,7 @@ class StagingFolder:
 
     def remove(self) -> None:
         """Remove the folder and its contents."""
-        self._room.close()
+        self._reserved.close()
         self._owner.close()
         _remove_folder(self.path)
         if self._model is not None:
@@ -304,11 +304,13 @@ def clear(parent: Path, *names: str) -> None:
     prefixes = tuple({_prefix(name) for name in names})
     hidden = [f for f in listed(parent) if f.startswith(prefixes)]
     for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
-        entry, rest = parent / found, found[len(prefix) :]
-        if re.fullmatch(_FOLDER, rest) and entry.is_dir() and not entry.is_symlink():
-            _clear_folder(entry)
-        elif re.fullmatch(_FILE, rest) and _is_file(entry) and not is_owned(entry):
-            entry.unlink(missing_ok=True)
+        entry = parent / found
+        if _is_between(prefix, found, ".tmp", _RANDOM, _RANDOM_LENGTH):
+            if entry.is_dir() and not entry.is_symlink():
+                _clear_folder(entry)
+        elif _is_between(prefix, found, ".onnx.tmp", _RANDOM, _RANDOM_LENGTH):
+            if _is_file(entry) and not is_owned(entry):
+                entry.unlink(missing_ok=True)
 
 
 def _clear_folder(entry: Path) -> None:

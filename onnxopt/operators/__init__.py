@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-# Form and traits of each operator of the default domain, a line for each. Tests check the table by execution.
+# The operators of the default domain. Tests check the table by execution.
 #
 # Form: what an element of the first result is computed from.
 #
@@ -295,41 +295,3 @@ IN_RANGE: Final = with_trait("ranged")
 def broadcasts(op: str, opset: int) -> bool:
     """Whether operands of `op` broadcast without an attribute that says how."""
     return op in BROADCASTING and opset >= (8 if op in VARIADIC else 7)
-
-
-__all__ = [
-    "ARITHMETIC",
-    "BROADCASTING",
-    "COMMUTATIVE",
-    "COMPARISONS",
-    "CONTRACTIONS",
-    "CONTROL_FLOW",
-    "CUTTING",
-    "EXACT",
-    "FORMS",
-    "FRACTIONS",
-    "GLOBAL_POOLS",
-    "HARMLESS",
-    "HOMOGENEOUS",
-    "IN_PLACE",
-    "IN_RANGE",
-    "LIKE_FIRST",
-    "LINEAR",
-    "MULTIDIRECTIONAL",
-    "NEAR_ZERO",
-    "NONNEGATIVE",
-    "ONE_RESULT",
-    "PICKS",
-    "PLACES",
-    "POOLS",
-    "RANDOM",
-    "RECURRENT",
-    "REDUCTIONS",
-    "SAME_ORDER",
-    "TELLS_ZERO",
-    "UNARY",
-    "VARIADIC",
-    "broadcasts",
-    "of_form",
-    "with_trait",
-]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 from onnxopt.operators import FORMS
 from onnxopt.startup.record import record
 
-# How axes run through each operator of the default domain, a line for each. Tests check the table by execution.
+# How axes run through each operator of the default domain. Tests check the table by execution.
 #
 #   operands   operands whose axes run with the result's, aligned at the last axis: a number, or `all`
 #   along      how the axes are named along which elements depend on one another:
@@ -68,20 +68,13 @@ def _rule(operands: str, along: str, *joined_up_to: str) -> AxisRule:
     return AxisRule(operands == "all", along, named, operand, *map(int, joined_up_to))
 
 
-_BY_FORM: Final = {
-    "unary": _rule("0", "-"),
-    "bounded": _rule("0", "-"),
-    "broadcast": _rule("all", "-"),
-    "reduce": _rule("0", "axes:1"),
+_LINES_BY_FORM: Final = {"unary": "0 -", "bounded": "0 -", "broadcast": "all -", "reduce": "0 axes:1"}
+
+AXES: Final[dict[str, AxisRule]] = {
+    **{op: _rule(*_LINES_BY_FORM[form].split()) for op, form in FORMS.items() if form in _LINES_BY_FORM},
+    **{op: _rule(*words) for op, *words in map(str.split, _AXIS_MAPS.strip().splitlines())},
 }
 
-AXES: Final[dict[str, AxisRule]] = {op: _BY_FORM[form] for op, form in FORMS.items() if form in _BY_FORM}
-for _line in filter(None, _AXIS_MAPS.splitlines()):
-    _op, *_words = _line.split()
-    AXES[_op] = _rule(*_words)
-
-
-# The equation of an Einsum, with a letter for each axis.
 
 Letters: TypeAlias = tuple[str, ...]
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -137,7 +130,7 @@ def _letters(term: str, rank: int | None) -> Letters | None:
     return (*before, *(f".{i}" for i in range(meant, 0, -1)), *behind)
 
 
-# Element types of onnxruntime's own operators, one line per operator; a test compares the table with the schemas.
+# Element types of onnxruntime's own operators. A test compares the table with the schemas.
 #
 # Each line lists the type symbols of the operands, then of the results. Operands with equal symbols have equal types.
 #

@@ -1,7 +1,6 @@
-"""What the element types of ONNX are: their kind, width, and which numbers they hold.
+"""The element types of ONNX: kind, width, and range of numbers, as in the standard.
 
-`dtype.kind` of numpy is asked nowhere else: of bfloat16, float8 and integers of 4 bits it says "V", which is none.
-The figures are those of the standard, so passes and verification share them.
+No other module reads numpy's `dtype.kind`, which is "V" for bfloat16, float8 and integers of 4 bits.
 """
 
 from __future__ import annotations
@@ -12,35 +11,42 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.startup.record import record
-
 _NAMES: Final = {
     "float32": "float", "float64": "double", "float4_e2m1fn": "float4e2m1", "float8_e8m0fnu": "float8e8m0",
     "float6_e2m3fn": "float6e2m3", "float6_e3m2fn": "float6e3m2",
 }  # fmt: skip
 
 
-@record(frozen=True)
 class ElementType:
-    """`code` is that of TensorProto.DataType, `name` what numpy, or ml_dtypes, calls the type.
+    """An element type: the code in TensorProto.DataType, and the name in numpy or ml_dtypes.
 
-    `kind`: `f` float, `i` signed integer, `u` unsigned integer, `b` bool, `c` complex, `S` string. `low` and `high`
-    are the least and the largest finite number. Of floats, `digits` are the bits of the significand, the leading one
-    included, and `tiny` is the smallest normal number.
+    `kind`: `f` float, `i` signed integer, `u` unsigned integer, `b` bool, `c` complex, `S` string. `low`, `high`: the
+    least and the largest finite number. For floats, `digits`: bits of the significand, including the leading bit;
+    `tiny`: the smallest normal number.
     """
 
-    code: int
-    name: str
-    kind: str
-    bits: int
-    low: float = 0
-    high: float = 0
-    digits: int = 0
-    tiny: float = 0.0
+    __slots__ = ("bits", "code", "digits", "high", "kind", "low", "name", "tiny")
+
+    def __init__(
+        self,
+        code: int,
+        name: str,
+        kind: str,
+        bits: int,
+        low: float = 0,
+        high: float = 0,
+        digits: int = 0,
+        tiny: float = 0.0,
+    ) -> None:
+        self.code, self.name, self.kind, self.bits = code, name, kind, bits
+        self.low, self.high, self.digits, self.tiny = low, high, digits, tiny
+
+    def __repr__(self) -> str:
+        return f"ElementType({self.name})"
 
     @property
     def onnx(self) -> str:
-        """Its name in ONNX, in small letters, as onnxruntime writes it: `tensor(float)`."""
+        """The name in ONNX in lower case, as in onnxruntime's `tensor(float)`."""
         return _NAMES.get(self.name) or self.name.replace("_", "")
 
     @property
@@ -50,14 +56,14 @@ class ElementType:
 
     @property
     def integers(self) -> tuple[int, int]:
-        """The first and the last of the integers around zero that are all numbers of the type."""
+        """The bounds of the largest range around zero in which the type holds every integer."""
         if self.kind != "f":
             return int(self.low), int(self.high)
         most = int(min(2.0**self.digits, self.high))
         return max(-most, math.ceil(self.low)), most
 
     def holds(self, other: ElementType) -> bool:
-        """Is every number of the other type, NaN and infinities too, one of this?"""
+        """Whether this type holds every number of `other`, including NaN and infinities."""
         if other.kind in "iub":
             low, high = self.integers
             return self.kind in "iuf" and low <= other.low and other.high <= high
@@ -69,12 +75,12 @@ class ElementType:
 
     @property
     def is_foreign(self) -> bool:
-        """Does numpy not have it, so that ml_dtypes does?"""
+        """Whether the type is in ml_dtypes and not in numpy."""
         return self.bits < 8 or self.name.startswith(("bfloat", "float8"))
 
     @property
     def is_arithmetic(self) -> bool:
-        """Do operators compute in it? What has fewer bits is stored, moved, and converted."""
+        """Whether operators compute in the type. Numbers of fewer bits are only stored, moved and converted."""
         return self.kind in "fiu" and self.bits >= (16 if self.kind == "f" else 8)
 
     @property
@@ -106,7 +112,7 @@ TYPES: Final = (
     _float(19, "float8_e5m2", 8, 3, 57344.0, 2.0**-14),
     _float(20, "float8_e5m2fnuz", 8, 3, 57344.0, 2.0**-15),
     _float(23, "float4_e2m1fn", 4, 2, 6.0, 1.0),
-    # Powers of two: neither zero nor a sign.
+    # Powers of two, without zero and without a sign.
     ElementType(24, "float8_e8m0fnu", "f", 8, 2.0**-127, 2.0**127, 1, 2.0**-127),
     _float(27, "float6_e2m3fn", 6, 4, 7.5, 1.0),
     _float(28, "float6_e3m2fn", 6, 3, 28.0, 0.25),
@@ -120,19 +126,19 @@ TYPES: Final = (
 BY_CODE: Final = {t.code: t for t in TYPES}
 BY_ONNX: Final = {t.onnx: t for t in TYPES}
 BY_NAME: Final = {t.name: t for t in TYPES}
-# Types whose arithmetic rounds, and integers that operators compute with, as TensorProto.DataType numbers them.
+# Codes of the floats and integers with arithmetic.
 FLOATS: Final = frozenset(t.code for t in TYPES if t.kind == "f" and t.is_arithmetic)
-# A Cast to these makes one thing in runtimes, which round to the nearest integer and have no power of two for what is
-# below zero, and another in the standard and numpy, which cut fractions off and leave the sign out.
+INTEGERS: Final = frozenset(t.code for t in TYPES if t.kind in "iu" and t.is_arithmetic)
+# Types to which runtimes cast in another way than the standard and numpy: runtimes round to the nearest integer, and
+# have no power of two for a negative number; the standard truncates, and ignores the sign.
 CAST_OTHERWISE: Final = frozenset(
     t.code for t in TYPES if (t.kind in "iu" and t.bits < 8) or t.name == "float8_e8m0fnu"
 )
-INTEGERS: Final = frozenset(t.code for t in TYPES if t.kind in "iu" and t.is_arithmetic)
 
 
 @cache
 def of(dtype: np.dtype[Any]) -> ElementType:
-    """The element type of arrays of this dtype. Raises KeyError for one that ONNX does not have."""
+    """Return the element type of arrays of a dtype. Raises KeyError for a dtype unknown to ONNX."""
     return BY_NAME["string" if dtype.kind in "OUST" else dtype.name]
 
 
@@ -140,12 +146,12 @@ def of(dtype: np.dtype[Any]) -> ElementType:
 def _kind(dtype: np.dtype[Any]) -> str:
     try:
         return of(dtype).kind
-    except KeyError:  # of another library, or made by a user's pass
+    except KeyError:  # a dtype of another library, or of a user's pass
         return "?"
 
 
 def element_kind(array: Any) -> str:
-    """The kind of an array's elements, or a dtype's, as `ElementType` has it; `?` of those that ONNX does not have."""
+    """Return the `ElementType.kind` of an array or dtype; `?` for a dtype unknown to ONNX."""
     return _kind(getattr(array, "dtype", array))
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from onnx import ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
 from onnxopt.proto.messages import DEFAULT_DOMAINS, body_graphs
 
-# Bounds on calls between model functions, counted without inlining.
+Key: TypeAlias = tuple[str, str, str]  # (domain, name, overload) of a function
 
-Key = tuple[str, str, str]
-
-_NODES: Final = 1_000_000  # after inlining
-_DEEP: Final = 100  # nested calls; onnx accepts no more
+_MAX_NODES: Final = 1_000_000  # after inlining
+_MAX_DEPTH: Final = 100  # of nested calls; onnx accepts no more
+_HINT: Final = "let functions call each other less often, or export the model without functions"
 
 
 def refuse_explosion(proto: ModelProto, name: object) -> None:
@@ -29,36 +29,23 @@ def refuse_explosion(proto: ModelProto, name: object) -> None:
     """
     if not proto.functions:
         return
-    written, calls = {}, {}
-    for function in proto.functions:
-        key = (function.domain, function.name, function.overload)
-        written[key], calls[key] = _count(function.node)
-    hint = "let functions call each other less often, or export the model without functions"
-    totals: dict[Key, tuple[int, int]] = {}
-    for first in calls:
-        stack = [(first, iter(calls[first]))] if first not in totals else []
-        on_the_way = {first}
-        while stack:
-            key, inner = stack[-1]
-            callee = next((k for k in inner if k in calls and k not in totals), None)
-            if callee is None:
-                stack.pop()
-                on_the_way.discard(key)
-                known = [(n, *totals[k]) for k, n in calls[key].items() if k in totals]
-                nodes = written[key] + sum(n * size for n, size, _ in known)
-                depth = 1 + max((d for _, _, d in known), default=0)
-                _check(f"function {_label(key)}", nodes, depth, name, hint)
-                totals[key] = nodes, depth
-            elif callee in on_the_way:
-                raise ModelError(f"{name}: function {_label(callee)} calls itself", hint)
-            else:
-                stack.append((callee, iter(calls[callee])))
-                on_the_way.add(callee)
+    counted = {(f.domain, f.name, f.overload): _count(f.node) for f in proto.functions}
+    calls = {key: {k: n for k, n in called.items() if k in counted} for key, (_, called) in counted.items()}
+    try:
+        callees_first = list(TopologicalSorter(calls).static_order())
+    except CycleError as e:
+        raise ModelError(f"{name}: function {_label(e.args[1][0])} calls itself", _HINT) from None
+    totals: dict[Key, tuple[int, int]] = {}  # (nodes, depth) of an inlined call
+    for key in callees_first:
+        nodes = counted[key][0] + sum(n * totals[k][0] for k, n in calls[key].items())
+        depth = 1 + max((totals[k][1] for k in calls[key]), default=0)
+        _check(f"function {_label(key)}", nodes, depth, name)
+        totals[key] = nodes, depth
     own, called = _count(proto.graph.node)
     nodes = sum(n * totals[k][0] for k, n in called.items() if k in totals)
     largest = max((k for k in called if k in totals), key=lambda k: called[k] * totals[k][0], default=None)
     if largest is not None and nodes > 4 * own:
-        _check(f"function {_label(largest)}, with others that the graph calls,", nodes, 0, name, hint)
+        _check(f"function {_label(largest)}, with others that the graph calls,", nodes, 0, name)
 
 
 def copy_given_out(model: ModelProto) -> None:
@@ -77,11 +64,11 @@ def copy_given_out(model: ModelProto) -> None:
                     function.opset_import.extend(o for o in model.opset_import if o.domain in DEFAULT_DOMAINS)
 
 
-def _check(who: str, nodes: int, depth: int, name: object, hint: str) -> None:
-    if nodes > _NODES:
-        raise ModelError(f"{name}: {who} stands for {nodes:,} nodes, more than {_NODES:,}", hint)
-    if depth > _DEEP:
-        raise ModelError(f"{name}: {who} calls others {depth} deep, more than {_DEEP}", hint)
+def _check(who: str, nodes: int, depth: int, name: object) -> None:
+    if nodes > _MAX_NODES:
+        raise ModelError(f"{name}: {who} stands for {nodes:,} nodes, more than {_MAX_NODES:,}", _HINT)
+    if depth > _MAX_DEPTH:
+        raise ModelError(f"{name}: {who} calls others {depth} deep, more than {_MAX_DEPTH}", _HINT)
 
 
 def _label(key: Key) -> str:
@@ -101,7 +88,7 @@ def _count(nodes: Iterable[NodeProto]) -> tuple[int, Counter[Key]]:
     return count, called
 
 
-# Inlines calls of model-local functions.
+# -- inlining ------------------------------------------------------------------------------------------------------
 
 
 def inlined(proto: ModelProto, path: Path) -> ModelProto:
@@ -127,7 +114,7 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     return found
 
 
-def _leave_uncalled(proto: ModelProto, called: Collection[tuple[str, str, str]]) -> None:
+def _leave_uncalled(proto: ModelProto, called: Collection[Key]) -> None:
     """Remove uncalled functions, as onnx's inliner does, which fails with too many functions.
 
     Functions of the default domain stay, since calls may use another name of the domain.
@@ -172,7 +159,7 @@ def _put_back(proto: ModelProto, found: ModelProto) -> None:
                 scopes.append(function.node)
 
 
-def _write_defaults(proto: ModelProto) -> set[tuple[str, str, str]]:
+def _write_defaults(proto: ModelProto) -> set[Key]:
     """Write default attributes of functions into their calls, as onnx's inliner ignores defaults. Returns the called
     functions.
 
@@ -180,8 +167,8 @@ def _write_defaults(proto: ModelProto) -> set[tuple[str, str, str]]:
     function without the attribute.
     """
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
-    copies: dict[tuple[object, ...], str] = {}
-    reached: set[tuple[str, str, str]] = set()
+    copies: dict[tuple[Key, frozenset[str]], Key] = {}
+    reached: set[Key] = set()
     scopes = [proto.graph.node]
     while scopes:
         for node in scopes.pop():
@@ -193,21 +180,33 @@ def _write_defaults(proto: ModelProto) -> set[tuple[str, str, str]]:
             given = {a.name for a in node.attribute}
             node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
             absent = frozenset(function.attribute) - given
-            calls = [n for n in _nodes(function.node) if (n.domain, n.op_type, n.overload) in functions]
-            if any(a.ref_attr_name in absent for n in calls for a in n.attribute):
-                if (*key, absent) not in copies:
-                    names = (f"{node.op_type}_{i}" for i in itertools.count(1))
-                    name = next(name for name in names if (node.domain, name, node.overload) not in functions)
-                    copy = functions[node.domain, name, node.overload] = proto.functions.add()
-                    copy.CopyFrom(function)
-                    copy.name = copies[*key, absent] = name
-                    _leave_out(copy.node, absent)
-                node.op_type = copies[*key, absent]
-                key = node.domain, node.op_type, node.overload
+            if _passes_on(function, absent, functions):
+                if (key, absent) not in copies:
+                    copies[key, absent] = _copy_without(absent, key, functions, proto)
+                key = copies[key, absent]
+                node.op_type = key[1]
             if key not in reached:
                 reached.add(key)
                 scopes.append(functions[key].node)
     return reached
+
+
+def _passes_on(function: FunctionProto, absent: Collection[str], functions: Collection[Key]) -> bool:
+    """Whether a function refers to one of the `absent` attributes in a call of another function."""
+    calls = (n for n in _nodes(function.node) if (n.domain, n.op_type, n.overload) in functions)
+    return any(a.ref_attr_name in absent for n in calls for a in n.attribute)
+
+
+def _copy_without(absent: Collection[str], key: Key, functions: dict[Key, FunctionProto], proto: ModelProto) -> Key:
+    """Add a copy of a function without references to `absent` attributes. Returns the key of the copy."""
+    domain, name, overload = key
+    keys = ((domain, f"{name}_{i}", overload) for i in itertools.count(1))
+    new = next(k for k in keys if k not in functions)
+    copy = functions[new] = proto.functions.add()
+    copy.CopyFrom(functions[key])
+    copy.name = new[1]
+    _leave_out(copy.node, absent)
+    return new
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -1,8 +1,7 @@
-"""The door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
+"""Tensors, attributes and types as plain Python; the only import of onnx.helper and onnx.numpy_helper.
 
-Everything here is a pure function of protobuf messages; nothing knows about graphs. What is done for each node or
-tensor reads a repeated field as a slice, here and elsewhere: protobuf ends a loop over the field itself by an
-IndexError with a message, which takes longer than the loop.
+All functions are pure functions of protobuf messages. Loops for each node or tensor read repeated fields as slices:
+protobuf ends a loop over the field itself by an IndexError with a message, which takes longer than the loop.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 DEFAULT_DOMAINS: Final = ("", "ai.onnx")
 
-# Types whose raw_data is the array itself; the rest (packed 4-bit, strings) take onnx's slower path.
+# Types with numpy's format in raw_data; the rest (packed 4-bit, strings) take onnx's slower path.
 _RAW: Final[dict[int, np.dtype[Any]]] = {
     t.code: t.dtype.newbyteorder("<") for t in element_types.TYPES if t.kind in "fiub" and not t.is_foreign
 }
 _TYPES: Final = {dtype: data_type for data_type, dtype in _RAW.items()}
-# Where elements are that are not in raw_data, and as what; the rest takes onnx's slower path.
+# The field of elements outside raw_data, and its element type; the rest takes onnx's slower path.
 _FIELDS: Final[dict[int, tuple[str, type[np.number[Any]]]]] = {
     TensorProto.FLOAT: ("float_data", np.float32),
     TensorProto.DOUBLE: ("double_data", np.float64),
@@ -39,41 +38,41 @@ _FIELDS: Final[dict[int, tuple[str, type[np.number[Any]]]]] = {
     **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8), ("int32_data", np.int32)),
 }
 _BODIES: Final = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
-# Types of whole bytes that numpy does not have: their raw_data is the array, too.
+# Types of whole bytes in ml_dtypes, with its format in raw_data.
 _NAMELESS: Final = frozenset(t.code for t in element_types.TYPES if t.is_foreign and t.bits >= 8)
 is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
 INLINE_BELOW: Final = 1024  # bytes: onnx writes smaller tensors into the model (`size_threshold` of `onnx.save`)
-_SIZES_BELOW: Final = 1 << 14  # bytes of a list of integers, which may be the sizes of all that a Split makes
+_SIZES_BELOW: Final = 1 << 14  # bytes of a list of integers, for example the sizes of a Split with many outputs
 
 _QUALIFIED: Final[dict[tuple[str, str], str]] = {}
-_OPERATORS: Final = 1 << 10  # of which the names are kept
+_MAX_CACHED_NAMES: Final = 1 << 10
 
 
 def leads_away(location: str) -> bool:
-    """Does the place of external data, as a model has it, lead out of the model's folder, on whatever system?
+    """Whether a location of external data leads out of the model's folder, on any system.
 
-    A model travels: what is a drive, a share or `..` to Windows (`..\\w`, `C:w`, `\\\\?\\w`) is refused elsewhere,
-    too: what was accepted on one machine reads nothing else on another. Links are the system's, and not looked at.
+    Models move between machines: drives, shares and `..` of Windows (`..\\w`, `C:w`, `\\\\?\\w`) are refused on every
+    system, so that a model reads the same files everywhere. Links are not followed here.
     """
     return any(name.anchor or ".." in name.parts for name in (PurePosixPath(location), PureWindowsPath(location)))
 
 
 def qualified(op_type: str, domain: str) -> str:
-    """`Conv` in the default domain, `com.microsoft::Gelu` elsewhere: one key for one operator.
+    """Return the key of an operator: `Conv` in the default domain, `com.microsoft::Gelu` elsewhere.
 
-    One object too, or each node would have a string of its own, which is far away when it is compared.
+    Equal keys are the same object: comparisons then touch no further memory.
     """
     known = _QUALIFIED.get((op_type, domain))
     if known is not None:
         return known
-    if len(_QUALIFIED) >= _OPERATORS:  # what strangers call theirs; a `lru_cache` keeps an order, which costs more
+    if len(_QUALIFIED) >= _MAX_CACHED_NAMES:  # names from files; an `lru_cache` keeps an order and is slower
         _QUALIFIED.clear()
     _QUALIFIED[op_type, domain] = made = op_type if domain in DEFAULT_DOMAINS else f"{domain}::{op_type}"
     return made
 
 
 def type_name(data_type: int) -> str:
-    """`FLOAT`, `INT64`, …; the number itself for types newer than the installed onnx."""
+    """Return `FLOAT`, `INT64`, …; the number for types newer than the installed onnx."""
     try:
         return str(TensorProto.DataType.Name(data_type))
     except ValueError:
@@ -81,7 +80,7 @@ def type_name(data_type: int) -> str:
 
 
 def numpy_dtype(data_type: int) -> np.dtype[Any]:
-    """The numpy dtype of an ONNX element type (ml_dtypes for bfloat16, float8 and int4)."""
+    """Return the numpy dtype of an ONNX element type (ml_dtypes for bfloat16, float8 and int4)."""
     found = _RAW.get(data_type) or element_types.BY_CODE.get(data_type)
     if isinstance(found, np.dtype):
         return found
@@ -89,13 +88,13 @@ def numpy_dtype(data_type: int) -> np.dtype[Any]:
 
 
 def element_type(array: Array) -> int:
-    """The ONNX element type of a numpy array."""
+    """Return the ONNX element type of a numpy array."""
     known = _TYPES.get(array.dtype)
     return known if known is not None else element_types.of(array.dtype).code
 
 
 def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
-    """Bytes that a dense tensor takes in memory; strings count as 8 bytes each."""
+    """Return the bytes of a dense tensor in memory; a string counts as 8 bytes."""
     count = math.prod(dims)
     if data_type in _RAW:
         return count * _RAW[data_type].itemsize
@@ -104,28 +103,30 @@ def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
 
 
 def belongs_inside(tensor: TensorProto) -> bool:
-    """Whether the data of a tensor belong into the model file even if other data lie beside it: runtimes read shapes,
-    axes and the like when they load a model, and refuse a model in which these are external."""
+    """Whether a tensor's data belong into the model file even if the model has external data.
+
+    Runtimes read shapes and axes when they load a model, and refuse external ones.
+    """
     data_type, size = tensor.data_type, tensor_bytes(tensor.data_type, tensor.dims[:])
     may_be_sizes = data_type in (TensorProto.INT64, TensorProto.INT32) and len(tensor.dims) == 1
     return data_type != TensorProto.STRING and 0 <= size < (_SIZES_BELOW if may_be_sizes else INLINE_BELOW)
 
 
 def put_inside(tensor: TensorProto, data: bytes) -> None:
-    """Make an external tensor one that holds `data`."""
+    """Store `data` in an external tensor, which becomes internal."""
     tensor.raw_data = data
     forget_location(tensor)
 
 
 def forget_location(tensor: TensorProto) -> None:
-    """Make an external tensor one whose data are in the model."""
+    """Remove the reference to external data from a tensor."""
     tensor.ClearField("data_location")
     del tensor.external_data[:]
 
 
 def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every TensorProto that may hold data: initializers and attributes, in bodies and functions too, and what these
-    take where a call says nothing."""
+    """Yield every TensorProto that may hold data: initializers, attributes, and default attributes of functions, in all
+    bodies and functions."""
     stack: list[GraphProto] = [proto.graph]
     for info in proto.training_info:
         stack += [info.initialization, info.algorithm]
@@ -146,7 +147,7 @@ def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _tensors_of(a: AttributeProto, stack: list[GraphProto]) -> Iterator[TensorProto]:
-    """Those that an attribute holds; its graphs go onto the stack."""
+    """Yield the tensors of an attribute, and push its graphs onto the stack."""
     if a.type == AttributeProto.TENSOR:
         yield a.t
     elif a.type == AttributeProto.TENSORS:
@@ -167,7 +168,7 @@ def read_only(array: Array) -> Array:
 
 
 def contiguous(array: Array) -> Array:
-    """A read-only, C-contiguous view or copy."""
+    """Return a read-only, C-contiguous view or copy."""
     flags = array.flags
     if not flags.c_contiguous:
         array = array.copy(order="C")
@@ -178,8 +179,11 @@ def contiguous(array: Array) -> Array:
 
 
 def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Array:
-    """A read-only array of an inline tensor; shares the bytes with the message where it can, or with `stored`, which is
-    what its raw_data would be. Raises ValueError where it does not have its elements, as an external tensor."""
+    """Return a read-only array of an inline tensor, which shares the bytes of the message if possible.
+
+    `stored`: the bytes of raw_data, if not in the message. Raises ValueError for a tensor without its elements, such as
+    an external tensor.
+    """
     if tensor.data_location:
         raise ValueError("its data lie beside the model")
     data_type = tensor.data_type
@@ -199,26 +203,26 @@ def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Ar
 
 
 def array_to_tensor(array: Array, name: str) -> TensorProto:
-    """A TensorProto with `raw_data` (strings: `string_data`)."""
+    """Return a TensorProto with `raw_data` (strings: `string_data`)."""
     tensor = TensorProto()
     fill_tensor(tensor, array, name)
     return tensor
 
 
 def is_raw(array: Array) -> bool:
-    """Is the array's memory what `raw_data` holds?"""
+    """Whether the array's memory has the format of `raw_data`."""
     raw = _RAW.get(element_type(array))
     return raw is not None and array.dtype == raw and array.flags.c_contiguous
 
 
 def describe_tensor(tensor: TensorProto, array: Array, name: str) -> None:
-    """Give an empty TensorProto the name, type and dims of `array`, without its data."""
+    """Set name, type and dims of an empty TensorProto to those of `array`, without its data."""
     tensor.name, tensor.data_type = name, element_type(array)
     tensor.dims.extend(array.shape)
 
 
 def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
-    """Make an empty TensorProto hold `array`."""
+    """Store `array` in an empty TensorProto."""
     raw = _RAW.get(element_type(array))
     if raw is None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), name))
@@ -228,7 +232,7 @@ def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
 
 
 def make_attribute(name: str, value: Any) -> AttributeProto:
-    """An AttributeProto from int, float, str, bytes, list, ndarray, TensorProto or GraphProto."""
+    """Return an AttributeProto of an int, float, str, bytes, list, ndarray, TensorProto or GraphProto."""
     if isinstance(value, AttributeProto):
         copy = AttributeProto()
         copy.CopyFrom(value)
@@ -252,7 +256,7 @@ def make_attribute(name: str, value: Any) -> AttributeProto:
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """The Python value of an attribute: int, float, str, list, read-only array, or the message itself."""
+    """Return the Python value of an attribute: int, float, str, list, read-only array, or the message itself."""
     kind = attribute.type
     if kind == AttributeProto.INT:
         return attribute.i
@@ -278,10 +282,10 @@ def make_node(op_type: str, domain: str, name: str, attributes: Mapping[str, Any
 
 
 def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
-    """The graphs in a node's attributes, with the attribute's name (`name[i]` for lists of graphs).
+    """Return the graphs in a node's attributes, with the attribute's name (`name[i]` for lists of graphs).
 
-    Of any operator, whatever the standard says of it: a body that is out of place, or of an operator that a later opset
-    gives one, reads what is around it as any other does. Asked of every node: most are done in half a microsecond.
+    For any operator, also one that has no body in the standard: such a body reads outer values too. Called for every
+    node; most calls take half a microsecond.
     """
     attributes = proto.attribute
     if not attributes or _BODIES.isdisjoint([a.type for a in attributes[:]]):
@@ -296,17 +300,17 @@ def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
 
 
 def attribute_bytes(proto: NodeProto) -> tuple[bytes, ...]:
-    """What the attributes of a node say, in whatever order they are written: the same for calls that are alike."""
+    """Return the serialized attributes of a node, sorted: equal for calls with equal attributes in any order."""
     return tuple(sorted(a.SerializeToString(deterministic=True) for a in proto.attribute[:]))
 
 
 def fields(message: Any, leave_out: Collection[str] = (), only: Collection[str] = ()) -> dict[str, Any]:
-    """The fields that are set, by name: what makes a copy without some of them, or of some alone."""
+    """Return the set fields by name, as arguments for a partial copy: without `leave_out`, or only those in `only`."""
     return {f.name: v for f, v in message.ListFields() if f.name not in leave_out and (not only or f.name in only)}
 
 
 def tensor_type(value_type: TypeProto) -> tuple[int, tuple[int | str | None, ...] | None]:
-    """(element type, shape) of a dense tensor type; (0, None) for sequences, maps, optionals, unknown.
+    """Return (element type, shape) of a dense tensor type; (0, None) for sequences, maps, optionals, unknown types.
 
     A dimension is an int, the name of a symbol, or None; an absent shape is None.
     """
@@ -329,7 +333,7 @@ def tensor_type(value_type: TypeProto) -> tuple[int, tuple[int | str | None, ...
 
 
 def type_proto_text(value_type: TypeProto) -> str:
-    """`float[batch, 3, 224, 224]`; `sequence(float[2])`."""
+    """Return a type as text: `float[batch, 3, 224, 224]`; `sequence(float[2])`."""
     data_type, dims = tensor_type(value_type)
     if data_type:
         shape = "[...]" if dims is None else f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
@@ -341,12 +345,12 @@ def type_proto_text(value_type: TypeProto) -> str:
 
 
 def tensor_type_proto(data_type: int, dims: Iterable[int | str | None] | None) -> TypeProto:
-    """The type that `tensor_type` reads."""
+    """Return the TypeProto of an element type and dims, the inverse of `tensor_type`."""
     kind = TypeProto()
     kind.tensor_type.elem_type = data_type
     if dims is not None:
         shape = kind.tensor_type.shape
-        shape.SetInParent()  # a scalar has no dims, and a shape
+        shape.SetInParent()  # a scalar has a shape without dims
         for d in dims:
             if isinstance(d, str):
                 shape.dim.add(dim_param=d)

@@ -1,13 +1,12 @@
-"""Calls of which inference dies where a size is below zero, made such that inference looks at the size first.
+"""Calls that crash inference at a negative size, wrapped in functions that check the size during inference.
 
-onnx makes such sizes out of others: AveragePool of 7 by 7 over 4 by 4 gives -2 by -2. So may any window, Split, Pad,
-and what has sizes from attributes or constants. Two operators do not take it: GatherND counts axes by the last size of
-its indices, and reads what lies before the first one; a Slice by constants clamps these to what ends before it starts,
-which libstdc++ answers with abort (`onnx/defs/tensor/defs.cc`). The size is known in the midst of inference only, so
-that is where it is looked at. The call becomes that of a function, in which TopK takes none of what is along the axis,
-and it refuses to take 0 of less. What it took is put behind the operand, which adds nothing; where it refused, nothing
-is known of both together. So every other size is what it was, and nobody has to know which operators make those below
-zero.
+onnx infers negative sizes: AveragePool of 7 by 7 over 4 by 4 gives -2 by -2; so may any window, Split, Pad, and sizes
+from attributes or constants. Two operators crash at a negative size. GatherND counts axes by the last size of the
+indices, and reads memory before the first axis. A Slice by constants clamps them to an end before the start, and
+libstdc++ aborts (`onnx/defs/tensor/defs.cc`). The size is known only during inference, so the check is part of the
+model: the call becomes a call of a function. In the function a TopK with k = 0 along the axis fails for a negative
+size. The empty result is concatenated to the operand, which changes no other size; after a failure the type of the
+operand is unknown. No list of the operators that infer negative sizes is needed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from onnxopt.proto.messages import body_graphs, is_external, tensor_to_array
 
 DOMAIN: Final = "onnxopt.proto.negative_dims"  # of the functions
 SINCE: Final = {"GatherND": 11, "Slice": 10}  # before, a Slice has attributes, and is not clamped
-_FIELDS: Final = ("op_type", "domain", "overload")  # of a call, that change
-_RANK: Final = 64  # more axes has no array of numpy
+_FIELDS: Final = ("op_type", "domain", "overload")  # changed fields of a call
+_MAX_RANK: Final = 64  # axes of a numpy array
 
-Constant: TypeAlias = "TensorProto | NodeProto | None"  # None: what a caller was given
+Constant: TypeAlias = "TensorProto | NodeProto | None"  # None: an unknown argument
 
 
 class _Scope:
-    """What of a graph, or of a function, has to be looked at: a network has few of these, but for constants."""
+    """The nodes of a graph or function that matter here: calls to check, and Constant nodes."""
 
     def __init__(self, initializers: Iterable[TensorProto], opset: int) -> None:
         self.initializers, self.opset = initializers, opset
@@ -38,7 +37,7 @@ class _Scope:
         self.written: list[NodeProto] = []
         self.graph: GraphProto | None = None
         self.ir_version = 4
-        self.called: dict[str, list[tuple[_Scope, str]]] = {}  # what a function is given, by its callers
+        self.called: dict[str, list[tuple[_Scope, str]]] = {}  # arguments of a function, by input: (caller, name)
 
     @classmethod
     def of(cls, graph: GraphProto, opset: int, ir_version: int = 4) -> _Scope:
@@ -48,7 +47,7 @@ class _Scope:
 
     @cached_property
     def given(self) -> dict[str, list[tuple[_Scope, str]]]:
-        """Axes whose shape is not known a Slice ignores, also if they are constant: as if somebody else gave them."""
+        """The unknown names of the scope: arguments, and constants without an inferred shape, which a Slice ignores."""
         if self.graph is None:
             return self.called
         infos = (*self.graph.input, *self.graph.value_info, *self.graph.output)
@@ -59,7 +58,7 @@ class _Scope:
 
     @cached_property
     def constants(self) -> dict[str, list[Constant]]:
-        """What inference may take for the value of a name here: of what is around a body it has none."""
+        """The values that inference may use for each name; it has none for outer values of a body."""
         found: dict[str, list[Constant]] = {}
         for tensor in self.initializers:
             found.setdefault(tensor.name, []).append(tensor)
@@ -77,14 +76,17 @@ class _Scope:
 
 @contextmanager
 def looking_first(model: ModelProto, entered: Collection[str]) -> Iterator[bool]:
-    """As long as this lasts, the model calls functions, if it has to. `entered`: whose bodies inference goes into."""
+    """Context in which calls that may crash are calls of functions; yields whether there are any.
+
+    `entered`: operators whose bodies inference enters.
+    """
     calls = [(node, axes, scope.opset) for scope in _scopes(model, entered) for node, axes in _calls(scope)]
     if not calls:
         yield False
         return
     before = [[(name, getattr(n, name)) for name in _FIELDS if n.HasField(name)] for n, _, _ in calls]
     functions: dict[str, FunctionProto] = {}
-    if _is_used(model):  # by a file that wants to be taken for us: nothing is known of its calls then
+    if _is_used(model):  # a file that uses our domain: the results of the calls are unknown
         for node, _, _ in calls:
             node.op_type = ""
     else:
@@ -108,7 +110,7 @@ def looking_first(model: ModelProto, entered: Collection[str]) -> Iterator[bool]
 
 
 def restore(model: ModelProto, entered: Collection[str]) -> None:
-    """The calls are as they were, in place."""
+    """Restore the calls in an inferred model, in place."""
     waiting = [model.graph.node, *(f.node for f in model.functions)]
     while waiting:
         for node in waiting.pop():
@@ -125,7 +127,7 @@ def restore(model: ModelProto, entered: Collection[str]) -> None:
 
 
 def _is_used(model: ModelProto) -> bool:
-    """Does it import the domain, which is needed to call anything of it?"""
+    """Whether the model imports the domain of the functions."""
     return any(imported.domain == DOMAIN for owner in (model, *model.functions) for imported in owner.opset_import)
 
 
@@ -136,7 +138,7 @@ def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:
     for f in model.functions:
         inside = _Scope((), _opset(f.opset_import))
         inside.called = {name: [] for name in f.input}
-        functions.setdefault((f.domain, f.name, f.overload), (f, inside))  # of two onnx takes the first
+        functions.setdefault((f.domain, f.name, f.overload), (f, inside))  # onnx takes the first of equal names
     names = {name for _, name, _ in functions}
 
     def walk(nodes: Iterable[NodeProto], scope: _Scope) -> None:
@@ -171,14 +173,14 @@ def _opset(imported: Iterable[OperatorSetIdProto]) -> int:
 
 
 def _calls(scope: _Scope) -> Iterator[tuple[NodeProto, Sequence[int] | None]]:
-    """Those that may die, with the axes along which they would; None where these are not known."""
-    cut: dict[tuple[str, ...], Sequence[int] | None] = {}  # many are by the same constants
+    """Yield the calls that may crash, with the axes of the size; None if the axes are unknown."""
+    cut: dict[tuple[str, ...], Sequence[int] | None] = {}  # many Slices have the same constants
     for node in scope.readers:
         if node.domain or scope.opset < SINCE[node.op_type]:
             continue
         names = tuple(node.input[1:4])
         if node.op_type == "GatherND":
-            axes: Sequence[int] | None = (-1,) if names else ()  # what reads nothing is refused
+            axes: Sequence[int] | None = (-1,) if names else ()  # a call without operands is refused
         else:
             axes = cut[names] if names in cut else cut.setdefault(names, _cut(names, scope))
         if axes is None or axes:
@@ -186,19 +188,19 @@ def _calls(scope: _Scope) -> Iterator[tuple[NodeProto, Sequence[int] | None]]:
 
 
 def _cut(names: Sequence[str], scope: _Scope) -> Sequence[int] | None:
-    """The axes that a Slice by these cuts, as far as inference knows: none if it asks for no size."""
+    """Return the axes of a Slice whose sizes inference reads; None if unknown."""
     starts, ends, axes = (scope.constant(name) if name else [] for name in (*names, "", "", "")[:3])
     if not starts or not ends:
         return ()
     if axes:
         known = _agreed(axes)
         return None if known is None else tuple(dict.fromkeys(known))
-    counted = _agreed(starts)  # also where axes are computed: of these it may not know that there are any
+    counted = _agreed(starts)  # also for computed axes, whose existence inference may not know
     return None if counted is None else range(len(counted))
 
 
 def _agreed(constants: Iterable[Constant]) -> list[int] | None:
-    """The values, or None if it is not sure that onnx reads the same."""
+    """Return the common value of constants, or None if onnx may read another value."""
     found = [_integers(c) for c in constants]
     return found[0] if all(f == found[0] for f in found) else None
 
@@ -220,13 +222,13 @@ def _integers(constant: Constant) -> list[int] | None:
         return None
     try:
         values: list[int] = tensor_to_array(constant).ravel().tolist()
-    except ValueError:  # its elements are not there
+    except ValueError:  # a tensor without its elements
         return None
     return values
 
 
 def _function(call: NodeProto, opset: int, axes: Sequence[int] | None, functions: dict[str, FunctionProto]) -> str:
-    """Which function, of the operator's name, is called in place of it."""
+    """Return the overload of the function to call, named as the operator, and add it to `functions`."""
     given = "".join("-+"[bool(name)] for name in call.input[:5])
     key = f"{opset} {given} {'?' if axes is None else ','.join(map(str, axes))}"
     if f"{call.op_type} {key}" not in functions:
@@ -240,7 +242,7 @@ def _function(call: NodeProto, opset: int, axes: Sequence[int] | None, functions
         if call.op_type == "GatherND":
             function.attribute.append("batch_dims")
             inner.attribute.add(name="batch_dims", ref_attr_name="batch_dims", type=AttributeProto.INT)
-        if axes is None or len(axes) > _RANK:  # what is computed is no constant: of such a Slice the rank is known
+        if axes is None or len(axes) > _MAX_RANK:  # with a computed operand, only the rank of the Slice is inferred
             function.node.add(op_type="Identity", input=["i1"], output=["computed"])
             inner.input[1] = "computed"
         else:
@@ -256,7 +258,7 @@ def _function(call: NodeProto, opset: int, axes: Sequence[int] | None, functions
 
 
 def _look(axes: Sequence[int]) -> FunctionProto:
-    """What it reads, of which nothing is known if a size along one of these axes is below zero."""
+    """Return a function with the value of its operand; the type is unknown if a size along `axes` is negative."""
     function = FunctionProto(domain=DOMAIN, name="Look", overload=",".join(map(str, axes)), input=["x"])
     function.opset_import.add(domain="", version=13)
     none = function.node.add(op_type="Constant", output=["none"]).attribute.add(

@@ -1,7 +1,7 @@
-"""protobuf's wire format, as far as weights are kept out of parsers; and files as memory, where weights stay in them.
+"""protobuf's wire format, to keep weights out of parsers, and mapped files, in which weights stay.
 
-A message is a sequence of fields, each a key and its content; a nested message or bytes are a field with a length
-before it. See "Encoding" in protobuf's documentation.
+A message is a sequence of fields, each a key and its content. Nested messages and bytes are preceded by their length.
+See "Encoding" in protobuf's documentation.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ NODE: Final = 1
 INITIALIZER: Final = 5
 OP_TYPE: Final = 4
 RAW_DATA: Final = 9
-_GLANCE: Final = 1 << 20  # bytes
-_READ: Final = 1 << 18  # bytes: a system maps pages around those that are asked for, 64 KiB of them and more
-_MAX_FIELDS: Final = 256  # fields of a tensor: numbers one by one, not packed, which have no raw_data
+_MAX_GLANCED: Final = 1 << 20  # bytes of a file
+_MAX_READ: Final = 1 << 18  # bytes; a system maps at least 64 KiB around a page
+_MAX_FIELDS: Final = 256  # fields of a tensor; unpacked numbers have a field each, and no raw_data
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 @record(frozen=True)
 class Stored:
-    """Bytes of a file that nobody has read: `length` of them at `start`; 0: all that follow."""
+    """Unread bytes of a file: `length` bytes at `start`; 0: up to the end."""
 
     file: Path
     start: int
@@ -42,14 +42,16 @@ class Stored:
         return self.length
 
     def bytes(self) -> memoryview:
-        """A view of them: of the file, if that takes less than a copy. Raises OSError, and ValueError for what is not
-        in it."""
-        if 0 < self.length <= _READ:
+        """Return the bytes: a copy if small, else a view of the mapped file.
+
+        Raises OSError, and ValueError for a range outside the file.
+        """
+        if 0 < self.length <= _MAX_READ:
             return self.read()
         return self._whole(map_file(self.file)[max(self.start, 0) :][: self.length or None])
 
     def read(self) -> memoryview:
-        """A copy of them, aligned as arrays are. Raises as `bytes`."""
+        """Return a copy of the bytes, aligned for arrays. Raises as `bytes`."""
         with open(self.file, "rb", opener=plain) as f:
             left = os.fstat(f.fileno()).st_size - f.seek(max(self.start, 0))
             return self._whole(memoryview(f.read(max(min(self.length or left, left), 0))))
@@ -61,7 +63,7 @@ class Stored:
 
 
 class MappedFile:
-    """A file as memory, of which nothing is read before it is used."""
+    """A file mapped into memory, read on use."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -71,7 +73,7 @@ class MappedFile:
 
     @property
     def is_as_it_was(self) -> bool:
-        """Has nobody written to it, or put another in its place?"""
+        """Whether the file is neither changed nor replaced since it was mapped."""
         try:
             return _state(self.path) == self._state
         except OSError:
@@ -84,25 +86,27 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def key(number: int) -> int:
-    """The key of a field that has a length."""
+    """Return the key of a field with a length."""
     return number << 3 | _BYTES
 
 
 def call_of(op: str) -> bytes:
-    """How a NodeProto says which operator it calls: where these bytes are not in a model, no node of it does. They are
-    found in no time, and a walk over the nodes takes some."""
+    """Return the bytes of a NodeProto that name the operator `op`: without these bytes no node of a model calls `op`.
+
+    Searching them is much faster than a walk over the nodes.
+    """
     return bytes((key(OP_TYPE), len(op))) + op.encode()
 
 
 def fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(key, start of the key, begin and end of the content) of each field of the message in view[at:end].
+    """Yield (key, start of the key, begin and end of the content) of each field of the message in view[at:end].
 
-    Raises ValueError for what cannot be a message.
+    Raises ValueError if the bytes are no message.
     """
     while at < end:
         start = at
         found = view[at]
-        found, at = (found, at + 1) if found < 0x80 else read_varint(view, at)  # nearly all: a call takes longer
+        found, at = (found, at + 1) if found < 0x80 else read_varint(view, at)  # nearly all keys; a call is slower
         kind = found & 7
         if kind == _BYTES:
             size = view[at] if at < end else 0x80
@@ -125,9 +129,9 @@ def fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int,
 
 
 def stands_alone(path: str | Path) -> bool:
-    """Does a model file refer to no other? Only a small one is looked at: False of the rest, and of pipes."""
+    """Whether a model file has no external data. False for large files, which are not read, and for pipes."""
     try:
-        if not os.path.isfile(path) or os.path.getsize(path) > _GLANCE:
+        if not os.path.isfile(path) or os.path.getsize(path) > _MAX_GLANCED:
             return False
         with open(path, "rb", opener=plain) as f:
             return b"location" not in f.read()
@@ -136,10 +140,10 @@ def stands_alone(path: str | Path) -> bool:
 
 
 def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """A serialized model without the `raw_data` of initializers of its main graph that are larger than `small` bytes;
-    (start, length) of these by the initializer's index. Nothing is left out of what has more than `most` fields.
+    """Return a serialized model without large weights, and their (start, length) by index of the initializer.
 
-    Raises ValueError for what is no message.
+    Weights are large if the `raw_data` of an initializer of the main graph has more than `small` bytes. A model of more
+    than `most` fields is returned whole. Raises ValueError if the bytes are no message.
     """
     left: dict[int, tuple[int, int]] = {}
     parts: list[Any] = []
@@ -170,7 +174,7 @@ def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tupl
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """(value, position behind it) of the number at `at`. Raises ValueError where it does not end."""
+    """Return (value, end position) of the number at `at`. Raises ValueError if the number does not end."""
     value = shift = 0
     while shift < 64:
         if at >= len(view):
@@ -185,7 +189,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """`value` as a number in a message."""
+    """Return `value` encoded as a number of a message."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -195,13 +199,16 @@ def varint(value: int) -> bytes:
 
 
 def map_file(path: str | Path, few: bool = False) -> memoryview:
-    """The bytes of a file, read-only; nothing is read before it is used. The file is closed, as a model may have
-    thousands of data files; of a `few` one descriptor each stays open, and ctypes is not imported. Raises OSError."""
+    """Return the bytes of a file, read-only and read on use. Raises OSError.
+
+    The file is closed, since a model may have thousands of data files. `few`: a descriptor stays open for each file,
+    and ctypes is not imported.
+    """
     with open(path, "rb", opener=plain) as f:
         size = os.fstat(f.fileno()).st_size
         if not size:  # has no pages
             return memoryview(b"")
-        if sys.platform != "win32" and not few:  # there is no limit there worth sparing
+        if sys.platform != "win32" and not few:  # Windows has no tight limit of open files
             return _pages(f.fileno(), size)
         return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
 
@@ -209,19 +216,19 @@ def map_file(path: str | Path, few: bool = False) -> memoryview:
 if sys.platform != "win32":
 
     def _pages(descriptor: int, size: int) -> memoryview:
-        """As `mmap.mmap`, which keeps a copy of the descriptor open as long as the pages are in use."""
+        """Map a file without an open descriptor. `mmap.mmap` keeps a copy for as long as the pages are used."""
         import ctypes
         import weakref
 
         library = ctypes.CDLL(None, use_errno=True)
         library.mmap.restype = ctypes.c_void_p
         library.mmap.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
         ]
         library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         address = library.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
         if address is None or address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         pages = (ctypes.c_ubyte * size).from_address(address)
-        weakref.finalize(pages, library.munmap, address, size).atexit = False  # who uses them may outlive us
+        weakref.finalize(pages, library.munmap, address, size).atexit = False  # users of the pages may run at exit
         return memoryview(pages).cast("B").toreadonly()

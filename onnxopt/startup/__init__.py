@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-# Packages that import what most runs do without only when it is asked for (PEP 562).
-
 
 def lazy(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`, whose modules `homes` have these names."""
+    """Return the `__getattr__` of `package`; `homes`: names by module of the package."""
 
     def getattribute(name: str) -> Any:
         for module, names in homes.items():
@@ -23,6 +21,6 @@ def lazy(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], 
 
 
 def listing(package: str) -> Callable[[], list[str]]:
-    """The `__dir__` of `package`: also what is not imported yet, for who completes names."""
+    """Return the `__dir__` of `package`, which also lists names not imported yet."""
     names = vars(sys.modules[package])
     return lambda: sorted({*names, *names["__all__"]})

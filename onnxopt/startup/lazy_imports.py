@@ -1,4 +1,8 @@
-"""Imports of third parties, postponed until a name of the module is read."""
+"""Imports of third parties, postponed until a name of the module is read.
+
+The command and its workers begin by postponing. A library user keeps the modules that they imported. A postponed module
+behaves as any other: reading its first name runs the module, except for functions that importers store without calling.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,18 @@ from threading import RLock, get_ident
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-# Modules of others that a run imports and does not ask for: they run when somebody does.
-#
-# A sixth of a small model's time was these. What is postponed is a module like any other to whoever uses it: the first
-# name that is asked of it runs it, but for what others take and do not call. The command and its workers begin
-# like this; who uses onnxopt as a library has the modules that they imported.
-
+# Modules that a run imports without use: a sixth of the time of a small model.
 _POSTPONED: Final = frozenset(
     {
-        "bz2",  # what shutil does with archives
-        "calendar",  # dates, for messages of protobuf's own
+        "bz2",  # archives of shutil
+        "calendar",  # dates, for protobuf's well-known types
         "copy",  # for dataclasses and weak references
         "fnmatch",  # patterns of file names, for pathlib and shutil
-        "google.protobuf.internal.python_message",  # messages where there is no C, and with them their text format
+        "google.protobuf.internal.python_message",  # messages without C, and the text format
         "ipaddress",  # addresses in URLs, for pathlib
         "linecache",  # lines of source, for inspect and traceback
         "lzma",  # as bz2
-        "numpy._core._add_newdocs",  # docstrings of what is written in C
+        "numpy._core._add_newdocs",  # docstrings of C functions
         "numpy._core._add_newdocs_scalars",
         "numpy._core._internal",  # records, and ctypes
         "numpy.lib.format",  # files of arrays
@@ -37,9 +36,9 @@ _POSTPONED: Final = frozenset(
         "numpy.lib.npyio",
         "numpy.lib.scimath",
         "numpy.lib.stride_tricks",
-        "numpy.linalg",  # with it numpy._typing, and half of LAPACK
-        "pickle",  # arrays that are pickled
-        "platform",  # for what numpy shows of a machine
+        "numpy.linalg",  # imports numpy._typing, and half of LAPACK
+        "pickle",  # pickled arrays
+        "platform",  # numpy's description of the machine
         "shutil",  # for tempfile
         "textwrap",  # descriptions of numpy
         "tokenize",  # as linecache
@@ -47,9 +46,9 @@ _POSTPONED: Final = frozenset(
         "uuid",  # a type of options
     }
 )
-_LOOK: Final = 0.005  # seconds: who waits looks that often whether it is waited for
+_POLL: Final = 0.005  # seconds between checks for a deadlock
 _IMPORTLIB: Final = "<frozen importlib"
-# What some modules take from others as they are imported, to call it later, if at all.
+# (importer, module, name): functions stored at import time and called later, if at all.
 _TAKEN: Final = frozenset(
     {
         ("click.types", "uuid", "UUID"),
@@ -63,12 +62,12 @@ _TAKEN: Final = frozenset(
 
 
 class LazyModule(ModuleType):
-    """A module that runs when somebody asks for what is not there yet."""
+    """A module whose code runs when a missing name is read."""
 
     def __getattr__(self, name: str) -> Any:
         with turns.one():
-            found = vars(self).get(name)  # another thread may have asked for it meanwhile
-            if name == "__path__" and found is None:  # `from` asks for it, of what is no package, too
+            found = vars(self).get(name)  # set by another thread in the meantime
+            if name == "__path__" and found is None:  # `from` reads it of every module
                 raise AttributeError(name)
             if found is None and (_asker(sys._getframe(1)), self.__name__, name) in _TAKEN:
                 return _waiting(self, name)
@@ -81,31 +80,31 @@ class LazyModule(ModuleType):
             return found
 
     def part(self, name: str) -> Any:
-        """What can be had without running the module; None if it has to be run."""
+        """Return a name available without running the module; None if there is none."""
         return None
 
     def complete(self) -> None:
-        """Run it, unless it runs or ran already: it is a module like any other then."""
+        """Run the module, unless it runs or ran already. Afterwards it is a plain module."""
         run = vars(self).pop("_run", None)
         if run is None:
             return
         try:
             run(self)
         except BaseException:
-            vars(self)["_run"] = run  # whoever asks next is told the same
+            vars(self)["_run"] = run  # the next reader gets the same error
             raise
         self.__class__ = ModuleType  # type: ignore[assignment]
 
 
 def _asker(frame: FrameType | None) -> Any:
-    """The name of the module that asks as it is imported."""
+    """Return the name of the module whose import code reads the name; None outside an import."""
     while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
         frame = frame.f_back
     return frame.f_globals.get("__name__") if frame is not None and frame.f_code.co_name == "<module>" else None
 
 
 def _waiting(module: LazyModule, name: str) -> Callable[..., Any]:
-    """A function of the module, which runs that when it is called."""
+    """Return a function that calls the function `name` of the module, which runs then."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(module, name)(*args, **kwargs)
@@ -115,10 +114,10 @@ def _waiting(module: LazyModule, name: str) -> Callable[..., Any]:
 
 
 class _Turns:
-    """Modules that import each other, numpy's among them, do not survive being imported by many threads at once.
+    """Mutual exclusion of threads that run postponed modules: cyclic imports, as in numpy, fail in several at once.
 
-    A thread that imports a part by its name has that module's lock already, for which the one whose turn it is may
-    wait: it goes on out of turn, or both would wait for ever.
+    A thread that imports a submodule by name holds the lock of this module. If the thread in turn waits for the same
+    lock, the importing thread goes on out of turn; otherwise both would wait forever.
     """
 
     def __init__(self) -> None:
@@ -127,7 +126,7 @@ class _Turns:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        while not (held := self._lock.acquire(timeout=_LOOK)):
+        while not (held := self._lock.acquire(timeout=_POLL)):
             if is_importing(sys._getframe()) and _waits_for_module(sys._current_frames().get(self._holder)):
                 break
         if held:
@@ -143,19 +142,19 @@ turns: Final = _Turns()
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Is this the frame of an import, or below one?"""
+    """Whether a frame belongs to an import."""
     while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):
         frame = frame.f_back
     return frame is not None
 
 
 def _waits_for_module(frame: FrameType | None) -> bool:
-    """Does the thread whose frame this is wait for the lock of a module?"""
+    """Whether the thread of a frame waits for the lock of a module."""
     return frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB) and frame.f_code.co_name == "acquire"
 
 
 class _Postponing:
-    """The loader of a module that is postponed."""
+    """The loader of a postponed module."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -170,7 +169,7 @@ class _Postponing:
 
 
 class _Finder:
-    """Finds what is postponed where it would be found anyway."""
+    """Finds postponed modules on the normal path."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -182,14 +181,13 @@ class _Finder:
 
 
 def postpone_modules() -> None:
-    """Called before anything imports them; without effect on those that are there already."""
+    """Postpone the modules of `_POSTPONED` that are not imported yet."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def complete_modules() -> None:
-    """Run what was postponed, and postpone no more: for who lists what a module has, or shows the docstrings that
-    another gets from it."""
+    """Run all postponed modules, and postpone no more: for code that lists a module's names, or shows docstrings."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in _POSTPONED:
         module = sys.modules.get(name)
@@ -198,17 +196,16 @@ def complete_modules() -> None:
                 module.complete()
 
 
-# `import onnx` in parts: its messages first, a submodule when it is asked for, the rest only if need be.
+# -- onnx in parts: messages first, a submodule on demand, the rest if necessary -----------------------------------
 #
-# What `onnx/__init__.py` imports (formats of JSON and text, checkers, composing) takes half as long as numpy, and most
-# runs need messages, schemas and inference alone. The command and its workers begin like this; who uses onnxopt as a
-# library has the onnx that they imported, and before a plugin is loaded the package becomes what it is everywhere else.
+# The imports of `onnx/__init__.py` (JSON and text formats, checkers, composing) take half as long as numpy. Most runs
+# need messages, schemas and inference only. Before a plugin is loaded, the package is completed.
 
 _MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
 
 
 class _Parts(LazyModule):
-    """The package, whose `__init__.py` runs when somebody asks for what only that defines."""
+    """The package onnx. `__init__.py` runs when a name is read that only it defines."""
 
     def part(self, name: str) -> Any:
         for home in _MESSAGES:
@@ -222,7 +219,7 @@ class _Parts(LazyModule):
 
 
 def import_all_of_onnx() -> None:
-    """What others do with a package: list what it has, print its messages, put something of theirs into it."""
+    """Complete onnx and all postponed modules, for code that lists or changes the package."""
     package = import_module("onnx")
     if isinstance(package, _Parts):
         with turns.one():
@@ -231,7 +228,7 @@ def import_all_of_onnx() -> None:
 
 
 def import_onnx_in_parts() -> None:
-    """Called before anything imports onnx; without effect if something did."""
+    """Install the package onnx in parts, unless it is imported already."""
     spec = None if "onnx" in sys.modules else find_spec("onnx")
     if spec is not None and spec.loader is not None:
         package = module_from_spec(spec)

@@ -1,8 +1,7 @@
-"""Plain records: dataclasses whose methods are not compiled one by one.
+"""Records: dataclasses with shared methods, of which only `__init__` is compiled, and late.
 
-`dataclass` writes and compiles `__init__`, `__repr__`, `__eq__` and more for each class, in half a millisecond;
-a command imports sixty of them, and makes objects of half, of most of those a few. These share what can be shared, and
-`__init__` is compiled when that begins to pay.
+`dataclass` compiles `__init__`, `__repr__`, `__eq__` and further methods for each class, in half a millisecond. A
+command imports sixty classes and creates few objects of each.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
-_BRIEF: Final = 100  # characters of a field
-_MAX_UNCOMPILED: Final = 20  # objects, which take no longer than to compile
+_MAX_SHOWN: Final = 100  # characters of a field
+_MAX_UNCOMPILED: Final = 20  # objects; compiling takes as long as creating them
 
 
 @overload
@@ -28,12 +27,12 @@ def record(*, frozen: bool = False, eq: bool = True) -> Callable[[type[T]], type
 
 @dataclass_transform(field_specifiers=(field,))
 def record(cls: Any = None, /, *, frozen: bool = False, eq: bool = True) -> Any:
-    """Like `dataclass`, also for `fields`, `replace` and `asdict`. A `frozen` one lets no field be set twice."""
+    """Make `cls` a dataclass, also for `fields`, `replace` and `asdict`. `frozen`: each field is set once."""
     return _made(cls, frozen, eq) if cls is not None else lambda decorated: _made(decorated, frozen, eq)
 
 
 def plain(value: Any) -> Any:
-    """Like `asdict`, in a third of the time: what is no dataclass, list, tuple or dict is not copied."""
+    """Return `asdict(value)` in a third of the time: only dataclasses, lists, tuples and dicts are copied."""
     return _plain(value, {})
 
 
@@ -54,8 +53,8 @@ def _plain(value: Any, known: dict[type, tuple[str, ...] | None]) -> Any:
 def _made(cls: type, frozen: bool, eq: bool) -> Any:
     own = vars(cls).keys()
     made: Any = _with_fields(cls)
-    # Python documents no name for what `dataclass` asks of a base: whether it is frozen. tests/test_record.py derives
-    # records and dataclasses from each other.
+    # The attribute is private to the dataclasses module: tests/test_record.py derives records and dataclasses from each
+    # other.
     made.__dataclass_params__.frozen = frozen
     if "__init__" not in own:
         made.__init__ = _compiled_later(made, frozen)
@@ -74,8 +73,7 @@ def _made(cls: type, frozen: bool, eq: bool) -> Any:
 
 
 def _with_fields(cls: type) -> Any:
-    """A dataclass that nothing is compiled for, whatever it is derived from: of a frozen one is not asked either that
-    it compiles what refuses to set a field."""
+    """Return `cls` as a dataclass without compiled methods, also if a base class is frozen."""
     frozen = [p for p in (vars(c).get("__dataclass_params__") for c in cls.__mro__[1:]) if p is not None and p.frozen]
     for params in frozen:
         params.frozen = False
@@ -101,7 +99,7 @@ def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
             if name not in passed:
                 values[name] = make()
         is_sound = len(passed) == len(args) + len(given) and values.keys() == signature.names
-        if made > _MAX_UNCOMPILED or not is_sound:  # Python's own words for what is wrong
+        if made > _MAX_UNCOMPILED or not is_sound:  # the compiled function raises Python's own error
             cls.__init__ = _compiled(cls, frozen)
             cls.__init__(self, *args, **given)
             return
@@ -113,7 +111,7 @@ def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
 
 
 class _Parameters:
-    """What an `__init__` that is not compiled takes."""
+    """The parameters of an `__init__` that is not compiled."""
 
     def __init__(self, cls: type) -> None:
         known = _in_order(cls)
@@ -126,8 +124,7 @@ class _Parameters:
 
 
 def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
-    """`self.a = a` for each field; those of frozen ones all at once, past their `__setattr__`: they are found at once
-    then, too."""
+    """Return a compiled `__init__`, which sets the fields; of a frozen class all at once, bypassing `__setattr__`."""
     scope: dict[str, Any] = {"_unset": MISSING}
     parameters, lines, kept = ["self"], [], []
     for f in _in_order(cls):
@@ -153,17 +150,17 @@ def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), scope)
     made: Callable[..., None] = scope["__init__"]
-    made.__qualname__ = f"{cls.__qualname__}.__init__"  # what errors call it
+    made.__qualname__ = f"{cls.__qualname__}.__init__"  # for error messages
     return made
 
 
 def _in_order(cls: type) -> list[Field[Any]]:
-    """The fields as `__init__` takes them."""
+    """Return the fields in the order of the parameters of `__init__`."""
     return sorted(fields(cls), key=attrgetter("kw_only"))
 
 
 class _Signature:
-    """What `inspect` and `help` show of a class."""
+    """The signature of a class, for `inspect` and `help`."""
 
     def __get__(self, record: object, cls: Any) -> Any:
         from inspect import Parameter, Signature
@@ -183,19 +180,19 @@ def _repr(self: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """What holds much is counted: a record is a line in an interpreter."""
+    """Return the repr of a field, or the length of a long list: a record is shown in a line."""
     text = repr(value)
-    return text if len(text) <= _BRIEF or not isinstance(value, (list, tuple, dict)) else f"<{len(value)} of them>"
+    return text if len(text) <= _MAX_SHOWN or not isinstance(value, (list, tuple, dict)) else f"<{len(value)} of them>"
 
 
 def _compared(self: Any) -> Any:
-    """What two of its class are told apart by."""
+    """Return the compared fields."""
     kind: Any = type(self)
-    told_apart = kind.__dict__.get("_told_apart")  # not that of a class which it is derived from
-    if told_apart is None:
+    getter = kind.__dict__.get("_compared")  # of the class itself, not of a base
+    if getter is None:
         names = [f.name for f in fields(self) if f.compare]
-        told_apart = kind._told_apart = staticmethod(attrgetter(*names) if names else lambda self: ())
-    return told_apart(self)
+        getter = kind._compared = staticmethod(attrgetter(*names) if names else lambda self: ())
+    return getter(self)
 
 
 def _eq(self: Any, other: object) -> Any:

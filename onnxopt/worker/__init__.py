@@ -1,12 +1,15 @@
-"""Work in separate processes: memory limits, the heap, and the end with the parent."""
+"""Work in separate processes: memory limits, the heap, and the end with the parent.
+
+Linux enforces the limit at each allocation, and ends the worker with the parent's main thread. Elsewhere, and for
+workers started from further threads, a thread of the worker polls. On Windows a worker ends at its next read from the
+parent.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +19,6 @@ from typing import Final
 from onnxopt.arguments import check_number, check_whole
 from onnxopt.errors import UsageError
 from onnxopt.startup.record import record
-
-# Memory limit of a worker, and its end with the parent.
-#
-# Linux enforces the limit at each allocation, and ends the worker with the parent's main thread. Elsewhere, and for
-# workers started from further threads, a thread of the worker polls. On Windows a worker ends at its next read from the
-# parent.
 
 _MIN_BYTES: Final = 128 << 20  # bytes
 _EVERY: Final = 0.25  # seconds between polls
@@ -105,6 +102,8 @@ def _data() -> int:
 
 def confinement(memory: int) -> str:
     """Return program text by which a new worker limits itself. Call in the starting thread."""
+    import threading
+
     at_once = sys.platform == "linux" and threading.current_thread() is threading.main_thread()
     return f"from onnxopt.worker import confine; confine({os.getpid()}, {memory}, {at_once})"
 
@@ -116,6 +115,8 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
 
         system = ctypes.CDLL(None)
         if at_once:
+            import signal
+
             system.prctl(_DEATH_SIGNAL, signal.SIGKILL)
         if memory:
             import resource
@@ -128,6 +129,8 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
         if os.getppid() != parent:  # the parent ended in the meantime
             os._exit(1)
         if memory or not at_once:
+            import threading
+
             threading.Thread(target=_watch, args=(parent, memory), daemon=True).start()
 
 
@@ -147,6 +150,8 @@ def peak_memory() -> int:
 if sys.platform != "win32":
 
     def _watch(parent: int, memory: int) -> None:
+        import signal
+
         while os.getppid() == parent:
             if memory and peak_memory() > memory:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -154,7 +159,7 @@ if sys.platform != "win32":
         os._exit(1)
 
 
-# Heap settings of a worker, by glibc's mallopt(3); no effect on further C libraries.
+# -- heap settings by glibc's mallopt(3), without effect on another C library --------------------------------------
 
 _ARENAS, _ALONE, _TRIMMED = -8, -3, -1  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 # Blocks of at least as many bytes are mapped separately, and returned to the system when freed, at the cost of a page

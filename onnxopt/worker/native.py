@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,78 +14,6 @@ from onnxopt.proto.element_types import CAST_OTHERWISE
 from onnxopt.proto.messages import Array, array_to_tensor, element_type, is_external, numpy_dtype
 from onnxopt.runtime import onnxruntime
 from onnxopt.worker.serving import Refused, Tell, serve
-
-# Objections of onnx's checker to a model, except to missing output shapes, which runtimes accept.
-
-
-def objection(source: bytes | str) -> str:
-    """Return why onnx's checker with shape inference rejects a model or file, or "".
-
-    The checker requires a shape for every output, and stops at the first fault. A model without some output shape is
-    therefore checked again without the output.
-    """
-    found = _fault(source)
-    if not found:
-        return ""
-    try:
-        model = ModelProto.FromString(source) if isinstance(source, bytes) else _without_weights(source)
-    except Exception:  # unreadable for the checker too
-        return found
-    said = [o for o in model.graph.output if _has_shape(o)]
-    if len(said) == len(model.graph.output):
-        return found
-    del model.graph.output[:]
-    model.graph.output.extend(said)
-    return _fault(model)
-
-
-def _fault(source: bytes | str | ModelProto) -> str:
-    if isinstance(source, str) and not _is_text(source):
-        source = _without_weights(source)
-    try:
-        checker.check_model(source, full_check=True)
-    except Exception as e:
-        return first_line(e)
-    return ""
-
-
-def _is_text(path: str) -> bool:
-    """Return whether a path can be passed to C++. On Linux, file names are bytes, perhaps no valid UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or the error's type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _has_shape(value: ValueInfoProto) -> bool:
-    kind = value.type.WhichOneof("value")
-    return kind is not None and (
-        kind not in ("tensor_type", "sparse_tensor_type") or getattr(value.type, kind).HasField("shape")
-    )
-
-
-def _without_weights(file: str) -> ModelProto:
-    """Return a model with external weights as inputs, since data files are found only from the model's folder."""
-    model = onnx.load(file, load_external_data=False)
-    kept = [t for t in model.graph.initializer if not is_external(t)]
-    given = {i.name for i in model.graph.input}
-    for t in model.graph.initializer:
-        if is_external(t) and t.name not in given:
-            model.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    return model
-
-
-# Worker side of `Sandbox`: onnxruntime and onnx run on model data.
-#
-# Arguments and results are bytes and arrays.
 
 
 class Native:
@@ -127,18 +55,24 @@ class Native:
             one.graph.initializer.extend(
                 given[name] if name in given else array_to_tensor(made[name], name) for name in reads
             )
-            outputs = [name for name in node.output if name]
-            one.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
-            for run in (partial(run_session, threads=self.threads), _reference):
-                try:
-                    found = run(one.SerializeToString(), outputs)
-                    if run is _reference and node.op_type in ("Cast", "CastLike"):
-                        found = {n: a for n, a in found.items() if element_type(a) not in CAST_OTHERWISE}
-                    made |= {name: array for name, array in found.items() if array.nbytes <= most}
-                    break
-                except Exception:  # no kernel, or a run time error: try the next engine, or leave the node out
-                    continue
+            one.graph.output.extend(ValueInfoProto(name=name) for name in node.output if name)
+            made |= {name: array for name, array in self._evaluate_node(one).items() if array.nbytes <= most}
         return {name: array for name, array in made.items() if name in wanted}
+
+    def _evaluate_node(self, one: ModelProto) -> dict[str, Array]:
+        """Return the outputs of a model of a single node, from the first engine that can run the node.
+
+        Empty if neither can: there is no kernel, or the node raises.
+        """
+        data, outputs = one.SerializeToString(), [o.name for o in one.graph.output]
+        with suppress(Exception):
+            return run_session(data, outputs, self.threads)
+        with suppress(Exception):
+            found = _reference(data, outputs)
+            if one.graph.node[0].op_type in ("Cast", "CastLike"):
+                return {name: a for name, a in found.items() if element_type(a) not in CAST_OTHERWISE}
+            return found
+        return {}
 
     def convert(self, data: bytes, target: int) -> bytes:
         """Return a model converted to opset `target`. Raises Refused."""
@@ -208,6 +142,71 @@ def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         results: Any = ReferenceEvaluator(data).run(None, {})
     return {name: np.asarray(r) for name, r in zip(wanted, results)}
+
+
+def objection(source: bytes | str) -> str:
+    """Return why onnx's checker with shape inference rejects a model or file, or "".
+
+    The checker requires a shape for every output, and stops at the first fault. A model without some output shape is
+    therefore checked again without the output.
+    """
+    found = _fault(source)
+    if not found:
+        return ""
+    try:
+        model = ModelProto.FromString(source) if isinstance(source, bytes) else _without_weights(source)
+    except Exception:  # unreadable for the checker too
+        return found
+    said = [o for o in model.graph.output if _has_shape(o)]
+    if len(said) == len(model.graph.output):
+        return found
+    del model.graph.output[:]
+    model.graph.output.extend(said)
+    return _fault(model)
+
+
+def _fault(source: bytes | str | ModelProto) -> str:
+    if isinstance(source, str) and not _is_text(source):
+        source = _without_weights(source)
+    try:
+        checker.check_model(source, full_check=True)
+    except Exception as e:
+        return first_line(e)
+    return ""
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a path can be passed to C++. On Linux, file names are bytes, perhaps no valid UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the error's type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _has_shape(value: ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    return kind is not None and (
+        kind not in ("tensor_type", "sparse_tensor_type") or getattr(value.type, kind).HasField("shape")
+    )
+
+
+def _without_weights(file: str) -> ModelProto:
+    """Return a model with external weights as inputs, since data files are found only from the model's folder."""
+    model = onnx.load(file, load_external_data=False)
+    kept = [t for t in model.graph.initializer if not is_external(t)]
+    given = {i.name for i in model.graph.input}
+    for t in model.graph.initializer:
+        if is_external(t) and t.name not in given:
+            model.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return model
 
 
 def main() -> None:

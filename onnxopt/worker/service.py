@@ -14,8 +14,6 @@ from onnxopt.worker import Limits
 from onnxopt.worker.process import Gone, Worker
 from onnxopt.worker.serving import RENEW, STARTING, Died
 
-# An object in a worker process (`serving.py`), called from the parent, with a record of its activity at death.
-
 LARGE: Final = 1 << 30  # bytes; a process with a higher peak is not reused, as its heap is fragmented
 _GRACE: Final = 2.0  # seconds to finish abandoned calls
 # Minimum seconds for the start of a process on a busy machine; the calls have their own timeout.
@@ -159,7 +157,7 @@ class Spare:
             self._kept = None
 
 
-# Calls of native code on model data, in a separate process with a time limit.
+# -- calls of native code on model data ----------------------------------------------------------------------------
 
 _START: Final = "from onnxopt.worker.native import main; main()"
 

@@ -1,4 +1,8 @@
-"""Worker side of a service, independent of process handling, with few imports."""
+"""Worker side of a service, independent of process handling, with few imports.
+
+The worker announces a state before each step that may crash or hang; each state has the whole timeout. All further
+announcements are events, plain data for the parent. A message is 8 bytes of length, then a pickle.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,6 @@ from typing import IO, Any, Final
 
 from onnxopt.runtime import onnxruntime
 from onnxopt.worker import peak_memory
-
-# Message format between parent and worker: 8 bytes of length, then a pickle.
 
 HEADER: Final = struct.Struct("<Q")
 
@@ -43,11 +45,6 @@ def receive(stream: IO[bytes]) -> Any:
         raise EOFError
     return pickle.loads(data)
 
-
-# Worker side of a service, independent of process handling, with few imports.
-#
-# The worker announces a state before each step that may crash or hang; each state has the whole timeout. All further
-# announcements are events, plain data for the parent.
 
 RENEW: Final = "renew"
 STARTING: Final = "at its start"

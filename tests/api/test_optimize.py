@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,8 @@ def test_a_result_is_written_as_the_command_writes_it(sines: onnx.ModelProto, mo
 @pytest.mark.parametrize("limit", [None, 1000])
 def test_weights_come_back_in_the_model(limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beside a file and those of a proto; with the limit lowered of more than protobuf can write, too."""
-    from onnxopt.io import layout, save
-
-    if limit:
-        monkeypatch.setattr(layout, "INLINE_LIMIT", limit)
-        monkeypatch.setattr(save, "INLINE_LIMIT", limit)
+    for module in ("layout", "save") if limit else ():
+        monkeypatch.setattr(import_module(f"onnxopt.io.{module}"), "INLINE_LIMIT", limit)
     proto = sample("residual_block")
     before = proto.SerializeToString()
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
-from onnxopt.proto.inference import _MINDFUL, Inferable, infer_call, infer_shapes, inferable
+from onnxopt.proto.inference import _NO_NEGATIVE, Inferable, infer_call, infer_shapes, inferable
 from onnxopt.proto.negative_dims import DOMAIN, SINCE
 from tests.cli.conftest import Run
 
@@ -141,4 +141,4 @@ def test_one_call_is_asked_of_no_size_below_zero() -> None:
 
 
 def test_who_is_looked_after() -> None:
-    assert SINCE.keys() == _MINDFUL
+    assert SINCE.keys() == _NO_NEGATIVE

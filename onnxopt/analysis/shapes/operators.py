@@ -25,7 +25,6 @@ from onnxopt.analysis.shapes.sizes import (
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, GLOBAL_POOLS, LIKE_FIRST, POOLS, RECURRENT, REDUCTIONS
-from onnxopt.operators.operands import read_equation
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
@@ -212,6 +211,8 @@ def _gemm(s: ShapeData, n: Node) -> Found | None:
 
 @shape_rule("Einsum")
 def _einsum(s: ShapeData, n: Node) -> Found | None:
+    from onnxopt.operators.operands import read_equation
+
     shapes = [s.dims_of(v) for v in n.inputs]
     equation = read_equation(str(n.attr("equation")), [len(dims) for dims in shapes])
     if equation is None:

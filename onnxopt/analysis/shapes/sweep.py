@@ -30,7 +30,6 @@ from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators.operands import contrib_types
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
 
@@ -278,9 +277,15 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
 def type_outputs(node: Node) -> None:
     """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
     operators unknown to inference."""
-    graph, own = node.graph, contrib_types().get(node.op)
-    if graph is None or (own is not None and _is_function(node)):
+    graph, own = node.graph, None
+    if graph is None:
         return
+    if not graph.knows(node.op):
+        from onnxopt.operators.operands import contrib_types
+
+        own = contrib_types().get(node.op)
+        if own is not None and _is_function(node):
+            return
     alike = typed_like(node.op, graph.opset(node.domain)) if own is None else map(own.alike, range(len(own.outputs)))
     for i, (v, like) in enumerate(zip(node.outputs, alike)):
         if v is None or v.dtype:
