@@ -96,8 +96,9 @@ class ConvertInt32(ModelPass):
         if next(iter(int64_values(model)), None) is None:
             return
         plan = Int64Plan(model, keep_io=self.keep_io)
-        for group in (g for found in plan.groups.of.values() for g in found if g.why):
-            ctx.decline("narrow", group.why, repr(group.node))
+        for group in plan.all_groups():
+            if group.why:
+                ctx.decline("narrow", group.why, repr(group.node))
         chosen = {g for g in plan.narrow() if ctx.spend("narrow", at=g.node)}
         if chosen or plan.given or plan.given_out:
             _Conversion(plan, chosen).apply()
@@ -122,9 +123,12 @@ class Int64Plan:
             yield from (v for v in (*scope.inputs, *scope.initializers.values()) if is_int64(v))
             yield from (v for node in scope for v in present(node.outputs) if is_int64(v))
 
+    def all_groups(self) -> list[Group]:
+        return [g for found in self.groups.of.values() for g in found]
+
     def narrow(self) -> list[Group]:
         """Return the groups to convert: a minimum cut, by the costs of int64 values and Casts."""
-        free = [g for found in self.groups.of.values() for g in found if not g.why]
+        free = [g for g in self.all_groups() if not g.why]
         vertex = {g: i + 2 for i, g in enumerate(free)}
         network = Network(len(vertex) + 2)
 

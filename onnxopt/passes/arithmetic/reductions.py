@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.operators import HOMOGENEOUS, REDUCTIONS
 from onnxopt.operators.operands import Equation, Letters, read_equation
@@ -47,21 +48,20 @@ def mean_of_squares(m: Match, x: Value, n: Array) -> Value:
 
 
 def _mean(m: Match, x: Value, n: Array) -> Value:
-    dims = m.shape(x)
+    rank = len(m.dims(x))
     m.require(m.dtype(x) in FLOATS and n.size == 1 and n.item(), "no number of elements")
-    m.require(dims, "the rank is unknown")
-    assert dims is not None
-    sizes = [dims[a] for a in reduced_axes(m, m.sum, len(dims))]
-    count = math.prod(d for d in sizes if isinstance(d, int))
-    m.require(count and all(isinstance(d, int) for d in sizes), "the number of elements is unknown, or none")
+    m.require(rank, "the rank is unknown")
+    axes = reduced_axes(m, m.sum, rank)
+    sizes = [size for a in axes if (size := types.length_of(x, a)) is not None]
+    count = math.prod(sizes) if len(sizes) == len(axes) else 0
+    m.require(count, "the number of elements is unknown, or none")
     kept = m.sum.keeps_dims
-    m.require(n.ndim <= len(dims) - (0 if kept else len(sizes)), "the divisor raises the rank")
+    m.require(n.ndim <= rank - (0 if kept else len(sizes)), "the divisor raises the rank")
     wanted = count if m.scaled.op == "Div" else 1 / count
     rounding = of(n.dtype).epsilon  # for 1 / n stored in its type
     m.require(math.isclose(float(n.item()), wanted, rel_tol=rounding), "not the number of the elements")
-    axes = m.ints(reduced_axes(m, m.sum, len(dims)))
-    mean: Value = m.op.ReduceMean(x if m.sum.op == "ReduceSum" else m.op.Mul(x, x), axes, keepdims=int(kept))
-    return mean
+    squared = x if m.sum.op == "ReduceSum" else m.op.Mul(x, x)
+    return m.op.ReduceMean(squared, m.ints(axes), keepdims=int(kept))
 
 
 @rewrite(

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, arrays_of, producer
 from onnxopt.operators import COMPARISONS, PICKS, PLACES
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, INTEGERS, is_float
@@ -224,21 +224,23 @@ def _least(x: Value) -> int | None:
     """Return the first of integers that count or are indices, also rearranged or picked, or None."""
     value: Value | None = x
     for _ in range(_MAX_DEPTH):
-        node = value.producer if value is not None else None
+        node = producer(value, "Range", "TopK", *PLACES, *PICKS)
         if node is None or node.has_references:
             return None
         if node.op == "Range":
-            start, step = node.inputs[0], node.inputs[2]
-            if start is None or step is None or not (start.constant and step.constant):
-                return None
-            known = start.array.size == step.array.size == 1 and step.array.item() >= 1
-            return int(start.array.item()) if known else None
-        if node.op in PLACES or (node.op == "TopK" and value is node.outputs[1]):
-            return 0
+            return _first_of(node)
         if node.op not in PICKS:
-            return None
+            return 0 if node.op in PLACES or value is node.outputs[1] else None
         value = node.inputs[0]
     return None
+
+
+def _first_of(counting: Node) -> int | None:
+    """Return the start of a Range upwards, if constant."""
+    given = arrays_of((counting.inputs[0], counting.inputs[2]))
+    if given is None or given[0].size != 1 or given[1].size != 1 or given[1].item() < 1:
+        return None
+    return int(given[0].item())
 
 
 @register

@@ -7,9 +7,10 @@ import math
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import cuts, indices, listed_by
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array, tensor_bytes
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
@@ -87,20 +88,18 @@ def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array |
 def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
     """Dropout(x) = x when not training, or when nothing is dropped; its mask is all true."""
     node = m.node
-    ratio = node.input(1)
-    if m.opset >= 12 and not (ratio is not None and ratio.constant and not ratio.array.any()):
-        training = node.input(2)
-        m.require(training is None or training.constant, "training_mode is computed")
-        m.require(training is None or not training.array.any(), "training_mode is set")
+    ratio, training = array_of(node.input(1)), node.input(2)
+    if m.opset >= 12 and training is not None and (ratio is None or ratio.any()):
+        m.require(training.constant, "training_mode is computed")
+        m.require(not training.array.any(), "training_mode is set")
     m.require(m.opset >= 7 or node.attr("is_test", 0), "is_test is not set")
-    if len(node.outputs) < 2 or node.outputs[1] is None or not node.outputs[1].is_used:
+    if 1 not in node.used_outputs():
         return x, None
     m.require(m.opset >= 12, "the mask is used, and before opset 12 runtimes do not fill it")
     m.require(not all(v is not None and v.is_output for v in node.outputs), "each output would be a node of its own")
-    dims = m.shape(x)
-    m.require(dims is not None and all(isinstance(d, int) for d in dims), "the mask is used, its shape dynamic")
-    m.require(math.prod(numbers(m, dims or ())) <= 1 << 16, "the mask is used, and large")
-    return x, m.const(np.ones(numbers(m, dims or ()), bool))
+    dims = m.known(types.static_shape(x), "the mask is used, its shape dynamic")
+    m.require(math.prod(dims) <= 1 << 16, "the mask is used, and large")
+    return x, m.const(np.ones(dims, bool))
 
 
 @rewrite(op.SequenceAt(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True), const("position")))

@@ -134,8 +134,8 @@ def _needs_outputs(node: Node, opt_level: int) -> bool:
 
 
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
-    unused = (v for v in graph.initializers.values() if not v.is_used)
-    dead = dict.fromkeys(v for v in unused if v.constant or not v.is_input)
+    given = graph.initializers.values()
+    dead = dict.fromkeys(v for v in given if not v.is_used and (v.constant or not v.is_input))
     if dead:
         graph.remove_initializer(*dead)
         ctx.count("dead_initializer", len(dead))

@@ -7,6 +7,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis.shapes.sizes import is_behind
 from onnxopt.graph import Value
+from onnxopt.graph.node import array_of
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var, without_ones
@@ -154,16 +155,13 @@ def resize_to_same_size(m: Match, x: Value) -> Value:
     m.require(m.resize.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize", "crops")
     sizes = m.resize.input(3) if m.opset >= 11 else None
     if sizes is not None:
-        dims = m.shape(x)
-        m.require(sizes.constant and dims is not None, "the sizes are computed, or the rank is unknown")
-        assert dims is not None
+        dims = m.known(m.shape(x) if sizes.constant else None, "the sizes are computed, or the rank is unknown")
         axes = m.resize.attr("axes") or range(len(dims))
         m.require([dims[i] for i in axes] == sizes.array.reshape(-1).tolist(), "not provably the same size")
         return x
-    scales = m.resize.input(2 if m.opset >= 11 else 1)
-    m.require(scales is not None and scales.constant and scales.array.size, "no constant scales")
-    assert scales is not None
-    m.require((scales.array == 1).all(), "the size changes")
+    given = array_of(m.resize.input(2 if m.opset >= 11 else 1))
+    scales = m.known(given if given is not None and given.size else None, "no constant scales")
+    m.require((scales == 1).all(), "the size changes")
     return x
 
 
@@ -189,8 +187,7 @@ def quantized_again(m: Match, q: Value, scale: Array, zero: Array | None) -> Val
 
 @rewrite(
     one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(
-        one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(var("x"), name="inner", shared=True),
-        name="outer",
+        one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(var("x"), name="inner", shared=True), name="outer"
     )
 )
 def idempotent(m: Match, x: Value) -> Value:

@@ -10,7 +10,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED
 from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, array_of
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import forward_results, misleads, obstacle
 
@@ -118,10 +118,10 @@ class InlineBranches(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         inlined = False
         for node in list(graph.by_op.get("If", ())):
-            condition = node.inputs[0]
-            if condition is None or not condition.constant or condition.array.size != 1:
+            condition = array_of(node.inputs[0])
+            if condition is None or condition.size != 1:
                 continue
-            body = node.bodies["then_branch" if bool(condition.array.item()) else "else_branch"]
+            body = node.bodies["then_branch" if condition.item() else "else_branch"]
             reason = obstacle(graph, body) or (REFUSED if misleads(zip(node.outputs, body.outputs)) else "")
             if reason:
                 ctx.decline("inlined", reason, repr(node))

@@ -14,7 +14,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import distinct
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
 from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCTIONS, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import element_kind
@@ -166,12 +166,10 @@ class _Batch:
 
     def _along(self, node: Node, data: Array | _Step) -> None:
         """Add an operator along axes, counted behind the batch axis."""
-        own, axes = _rank(data), listed_axes(node)
+        own = _rank(data)
         require(own is not None, _RANKS)
         rank = own or 0
-        if axes is None and node.op in REDUCTIONS and node.input(1) is None:
-            axes = [] if node.attr("noop_with_empty_axes", 0) else [*range(rank)]
-        axes = axes or []
+        axes = _axes_along(node, rank)
         wide = rank + len(axes) if node.op == "Unsqueeze" else rank
         require(axes and all(-wide <= a < wide for a in axes), _AXES)
         moved = sorted({a % wide + 1 for a in axes})
@@ -234,6 +232,13 @@ class _Batch:
         return Node(make_node(node.op, "", "", keep), [x, given], [])
 
 
+def _axes_along(node: Node, rank: int) -> list[int]:
+    """Return the axes that a node adds, drops or reduces; none if computed, or nothing is reduced."""
+    if node.op in REDUCTIONS and node.input(1) is None and not node.attr("noop_with_empty_axes", 0):
+        return listed_axes(node) or [*range(rank)]
+    return listed_axes(node) or []
+
+
 def _varies(v: Operand) -> bool:
     """Whether each iteration reads an operand of its own."""
     return isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies)
@@ -285,18 +290,15 @@ class ScanAxes(GraphPass):
 
 def _read_untransposed(scan: Node, states: int, ctx: PassContext) -> None:
     for i in range(states, len(scan.inputs)):
-        given, transpose = scan.inputs[i], producer(scan.inputs[i], "Transpose")
+        transpose = own_producer(scan.inputs[i], scan, "Transpose")
         perm = _perm(transpose) if transpose is not None else None
-        if given is None or transpose is None or perm is None:
-            continue
-        source = transpose.inputs[0]
-        if source is None or given.only_user is not scan or given.users[scan] > 1:
+        if transpose is None or perm is None or transpose.output.users[scan] > 1:
             continue
         axes = _axes(scan, "scan_input_axes", len(scan.inputs) - states)
         axis = axes[i - states] % len(perm)
         if _others_stay(perm, axis) and ctx.spend("input", at=transpose):
             axes[i - states] = perm[axis]
-            scan.set_input(i, source)
+            scan.set_input(i, transpose.inputs[0])
             scan.set_attr("scan_input_axes", axes)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
+from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
@@ -23,10 +24,7 @@ _ROUNDING: Final = 2.0**-22  # of a float32 attribute, perhaps written with seve
 def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
     """Decline unless `constant` is a single number, of no higher rank than x, equal to `wanted` within rounding."""
     m.require(is_number(m, constant, x), "a constant is not one number")
-    m.require(
-        math.isclose(float(constant.item()), wanted, rel_tol=of(constant.dtype).epsilon),
-        "other constants",
-    )
+    m.require(math.isclose(float(constant.item()), wanted, rel_tol=of(constant.dtype).epsilon), "other constants")
 
 
 def half_of_product(factor: Pattern) -> Pattern:
@@ -187,14 +185,14 @@ def elu(m: Match, x: Value, power: Value, alpha: Array | None = None) -> Value:
 
 def _is_same_below_zero(m: Match, power: Value, x: Value) -> bool:
     """Whether `power` equals x for x <= 0. JAX clips larger values, whose exponential might be infinite."""
-    node = power.producer
+    node = producer(power, "Min", "Where")
     if node is None or x not in node.inputs:
         return False
     if node.op == "Min":
-        others = [v for v in node.inputs if v is not x]
-        return len(others) == 1 and others[0] is not None and others[0].constant and is_zero(m, others[0], x)
+        others = [v for v in present(node.inputs) if v is not x]
+        return len(others) == 1 and others[0].constant and is_zero(m, others[0], x)
     side = m.side.op in ("Less", "LessOrEqual")
-    return node.op == "Where" and node.inputs[0] is m.side.output and node.inputs[1 if side else 2] is x
+    return node.inputs[0] is m.side.output and node.inputs[1 if side else 2] is x
 
 
 def is_zero(m: Match, v: Value, x: Value) -> bool:

@@ -30,12 +30,7 @@ _NEXT: Final = np.nextafter(np.finfo(np.float32).min, np.float32(0))  # the numb
 _PROBABILITIES: Final = op.Softmax(var("x"), name="softmax")
 
 
-@rewrite(
-    op.MatMul(
-        either(op.Where(op.IsNaN(var("guarded")), 0, _PROBABILITIES), _PROBABILITIES),
-        var("v"),
-    )
-)
+@rewrite(op.MatMul(either(op.Where(op.IsNaN(var("guarded")), 0, _PROBABILITIES), _PROBABILITIES), var("v")))
 def attention(m: Match, x: Value, v: Value, guarded: Value | None = None) -> Value:
     """Softmax(c Tanh(q kᵀ z / c) + mask) v = Attention(q, k, v, mask, scale = z, softcap = c).
 

@@ -86,8 +86,7 @@ def layer_normalization(m: Match, x: Value, eps: Array, scale: Array | None = No
 @rewrite(
     either(
         *over_root(
-            centered(),
-            op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0),
+            centered(), op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0)
         )
     )
 )

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node, array_of, present, producer
+from onnxopt.graph.node import Node, array_of, arrays_of, present, producer
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.rewriting import Match, either, op, rewrite, var
 from onnxopt.rewriting.attention import half
@@ -115,12 +115,12 @@ def _every_other(m: Match, value: Value, place: int) -> Value | None:
 def _sliced(m: Match, node: Node, source: Value, place: int) -> Value | None:
     """Return x of x[..., place::2]."""
     rank, size = len(m.dims(source)), types.length_of(source, -1)
-    given = [array_of(v) for v in node.inputs[1:]]
-    starts, ends, axes, steps = (
-        [a.tolist() if a is not None else None for a in given] if len(given) == 4 else [None] * 4
-    )
+    given = arrays_of(node.inputs[1:])
+    if given is None or len(given) != 4:
+        return None
+    starts, ends, axes, steps = (a.tolist() for a in given)
     is_second = starts == [place] and steps == [2] and axes in ([rank - 1], [-1])
-    return source if is_second and ends and size is not None and ends[0] >= size else None
+    return source if is_second and size is not None and ends[0] >= size else None
 
 
 def _gathered(m: Match, node: Node, source: Value, place: int) -> Value | None:

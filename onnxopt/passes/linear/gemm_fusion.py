@@ -169,16 +169,20 @@ class GemmFusion(RewritePass):
 
 def _free_names_of_runtime(scope: Graph, products: Sequence[Value], ctx: PassContext) -> None:
     """Rename values of a scope whose names onnxruntime would give to values of its own."""
-    for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN)]:
-        if value.constant and not value.is_output and ctx.spend("name_of_runtime", at=value):
+    for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN) and v.constant]:
+        if not value.is_output and ctx.spend("name_of_runtime", at=value):
             value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
             scope.remove_initializer(value)
+    half = any(types.dtype(product) == TensorProto.FLOAT16 for product in products)
+    for value in _casts(scope) if half else ():
+        if not value.is_output and ctx.spend("name_of_runtime", at=value):
+            scope.rename(value, "_value")
+
+
+def _casts(scope: Graph) -> list[Value]:
+    """Return the values named like the Casts that onnxruntime inserts around products of float16."""
     made = (v for node in scope for v in present(node.outputs) if v.name.startswith("Inserted"))
-    casts = [v for v in made if re.fullmatch(_CAST, v.name)]
-    if casts and any(types.dtype(product) == TensorProto.FLOAT16 for product in products):
-        for value in casts:
-            if not value.is_output and ctx.spend("name_of_runtime", at=value):
-                scope.rename(value, "_value")
+    return [v for v in made if re.fullmatch(_CAST, v.name)]
 
 
 def _added_product(node: Node) -> Value | None:

@@ -150,10 +150,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
     m.require(m.dtype(x) in FLOATS and not quantized(m, x), "not floating point products")
     first = (w1.T if m.inner.attr("transB") else w1).astype(np.float64) * float(m.inner.attr("alpha"))
     second = (w2.T if m.outer.attr("transB") else w2).astype(np.float64) * float(m.outer.attr("alpha"))
-    b, c = (
-        linear.bias_of(m.inner, b1, first.shape[1]),
-        linear.bias_of(m.outer, b2, second.shape[1]),
-    )
+    b, c = (linear.bias_of(m.inner, b1, first.shape[1]), linear.bias_of(m.outer, b2, second.shape[1]))
     m.require(b is not None and c is not None, "a bias is not one per column")
     require_chain(m, first.shape[1], second.shape[0])
     require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size, first.shape[0] * second.size)

@@ -216,13 +216,7 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     return m.op.MatMul(x, m.const(wide, like=w), like=m.product)
 
 
-@rewrite(
-    op.MatMul(
-        op.Mul(var("x"), const("z"), name="scaling"),
-        op.Mul(var("y"), const("u")),
-        name="product",
-    )
-)
+@rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling"), op.Mul(var("y"), const("u")), name="product"))
 def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
     """(x z) (y u) = (x zu) y, for scalars z and u, as in attention with queries and keys scaled by a root each."""
     m.require(z.dtype == u.dtype and z.dtype in (np.float32, np.float64), "half precision is scaled in two steps")

@@ -123,14 +123,7 @@ def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
     )
 )
 def cut_of_conv(
-    m: Match,
-    x: Value,
-    w: Value,
-    b: Value | None,
-    starts: Array,
-    ends: Value,
-    axes: Array | None,
-    steps: Array | None,
+    m: Match, x: Value, w: Value, b: Value | None, starts: Array, ends: Value, axes: Array | None, steps: Array | None
 ) -> Value:
     """Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides; those of ConvTranspose larger by s and c."""
     node, rank = m.conv, len(m.dims(x))

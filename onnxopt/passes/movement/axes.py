@@ -318,13 +318,13 @@ class AxesBeforeSplit(GraphPass):
 
 def _unbound(split: Node) -> dict[int, Node] | None:
     """Return the Squeezes of the split axis by part, if they are the only readers of several parts; else None."""
-    parts = {i: v for i, v in enumerate(split.outputs) if v is not None and v.is_used}
-    readers = {i: reader for i, v in parts.items() if (reader := sole_reader(v, "Squeeze")) is not None}
-    if len(readers) < len(parts) or len(parts) < 2 or split.has_references:
+    used = split.used_outputs()
+    readers = {i: n for i in used if (n := sole_reader(split.outputs[i], "Squeeze")) is not None}
+    if len(readers) < max(2, len(used)) or split.has_references:
         return None
     if any(n.graph is not split.graph or n.has_references for n in readers.values()):
         return None
-    rank = len(types.dims_of(parts[min(parts)]))
+    rank = len(types.dims_of(split.outputs[used[0]]))
     axes = {frozenset(a % rank for a in listed_axes(n) or []) for n in readers.values()} if rank else set()
     return readers if len(axes) == 1 and int(split.attr("axis") or 0) % rank in axes.pop() else None
 

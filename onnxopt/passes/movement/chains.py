@@ -56,7 +56,7 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
     for part in present(m.target.inputs):
         size = types.length_of(part, 0) or 0
         m.require(part.constant or place + size <= gone[0], "what is computed stands behind, and may copy a dim")
-        here = [i - place for i in gone if place <= i < place + size]
+        here = [i - place for i in gone if i - place in range(size)]
         m.require(not here or (part.constant and (part.array[here] == 1).all()), "what goes is computed")
         if len(here) < size:
             parts.append(m.const(np.delete(part.array, here), like=part) if here else part)
@@ -308,16 +308,5 @@ class MergeChains(RewritePass):
     Applies when: axes and targets are constant, and inner values have no other readers.
     """
 
-    info = PassInfo(
-        "merge-chains",
-        opt_level=1,
-        ops=("Cast", "Concat", "Flatten", "Reshape", "Squeeze", "Unsqueeze"),
-    )
-    rules = (
-        concat_of_concat,
-        concat_of_split,
-        reshape_of_stack,
-        stack,
-        reduce_with_ones,
-        cast_of_cast,
-    )
+    info = PassInfo("merge-chains", opt_level=1, ops=("Cast", "Concat", "Flatten", "Reshape", "Squeeze", "Unsqueeze"))
+    rules = (concat_of_concat, concat_of_split, reshape_of_stack, stack, reduce_with_ones, cast_of_cast)

@@ -109,10 +109,14 @@ class _Rows(Reshaped):
         self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
-        biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
-        products = sum(1 if are_merged and k > 2 else k for k in biased.values())
+        products = self._biased_products(are_merged)
         self.saved += products  # each becomes a single node with its bias
         self.gains = bool(products) or self._gains_reshapes()
+
+    def _biased_products(self, are_merged: bool) -> int:
+        """Return the number of products with a bias; if `are_merged`, three of one value count as one."""
+        biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
+        return sum(1 if are_merged and k > 2 else k for k in biased.values())
 
     def _gains_reshapes(self) -> bool:
         """Whether a Reshape is removed, and not only as many as `gemm-fusion` removes at no cost."""

@@ -187,15 +187,12 @@ def _in_order(m: Match, elements: list[tuple[Value, int]]) -> list[Value]:
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Neg", "Unsqueeze"}))
 def concat_of_strided(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
-    rank = m.rank(first)
-    if rank is None or rank < 2:
-        m.skip()
-    parts = [_strided(v, m.concat, rank) for v in m.concat.inputs]
-    found = [p for p in parts if p is not None]
-    if len(found) < max(2, len(parts)):
+    rank = len(m.dims(first))
+    found = [part for v in m.concat.inputs if (part := _strided(v, m.concat, rank)) is not None]
+    if len(found) < max(2, len(m.concat.inputs)):
         m.skip()
     x, axis, n, _, _ = found[0]
-    if any(p[:3] != (x, axis, n) for p in found) or len({p[3] for p in found}) < len(found):
+    if len({p[:3] for p in found}) > 1 or len({p[3] for p in found}) < len(found):
         m.skip()
     m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
     dims, length = m.dims(x), types.length_of(x, axis)
@@ -216,7 +213,7 @@ def _strided(
 
     `place`, `turned`: the axis added, and whether a Neg stands, between `v` and the Concat.
     """
-    node = own_producer(v, reader, "Unsqueeze", "Neg", "Slice")
+    node = own_producer(v, reader, "Unsqueeze", "Neg", "Slice") if rank > 1 else None
     if v is None or node is None or v.users[reader] != 1:
         return None
     given: list[Any] = [None if a is None else a.reshape(-1).tolist() for a in map(array_of, operands(node)[1:])]
@@ -278,10 +275,5 @@ class IndexChains(RewritePass):
     them.
     """
 
-    info = PassInfo(
-        "index-chains",
-        opt_level=1,
-        after=("merge-chains",),
-        ops=("Concat", "Gather", "Reshape", "Slice"),
-    )
+    info = PassInfo("index-chains", opt_level=1, after=("merge-chains",), ops=("Concat", "Gather", "Reshape", "Slice"))
     rules = (part_of_shape, concat_of_picks, concat_of_dims, concat_of_moved, concat_of_strided)

@@ -76,9 +76,7 @@ _FLAT: Final = one_of("Flatten", "Reshape")(var("x"), ..., name="flat", shared=T
 
 @rewrite(
     op.Gather(
-        _FLAT,
-        op.Add(op.Mul(var("a"), var("b"), shared=True), var("columns"), name="index", shared=True),
-        name="gather",
+        _FLAT, op.Add(op.Mul(var("a"), var("b"), shared=True), var("columns"), name="index", shared=True), name="gather"
     )
 )
 def gather_of_rows(m: Match, x: Value, a: Value, b: Value, columns: Value) -> Value:
@@ -210,12 +208,7 @@ def cast_of_lookup(m: Match, table: Array, at: Value) -> Value:
     return m.op[m.pick.op](m.const(table.astype(to)), at, like=m.pick)
 
 
-@rewrite(
-    op.Reshape(
-        op[_EXTRACTOR](const("table"), op.ArgMax(var("x"), name="best")),
-        const("shape"),
-    )
-)
+@rewrite(op.Reshape(op[_EXTRACTOR](const("table"), op.ArgMax(var("x"), name="best")), const("shape")))
 def label_of_best(m: Match, x: Value, table: Array, shape: Array) -> Value:
     """Reshape(ArrayFeatureExtractor(c, ArgMax(x)), [-1]) = Gather(c, ArgMax(x, keepdims = 0))."""
     m.require(shape.reshape(-1).tolist() == [-1] and m.rank(x) == 2, "not one label for each row")

@@ -173,11 +173,7 @@ class _Packing:
 
     def _alike(self, values: Pack) -> _Alike | None:
         """Return the equal operators that make the values, with the operands of a single one; None for others."""
-        nodes = [n for v in values if (n := v.producer) is not None and not n.has_references and len(n.outputs) == 1]
-        if len(nodes) < len(values) or nodes[0].op not in _OPS or len({(n.op, len(n.inputs)) for n in nodes}) > 1:
-            return None
-        if any(attribute_bytes(n.proto) != attribute_bytes(nodes[0].proto) for n in nodes):
-            return None
+        nodes = _equal_calls(values)
         operands: list[Pack | Value | Array | None] = []
         for column in zip(*(n.inputs for n in nodes)):
             given = tuple(present(column))
@@ -186,7 +182,7 @@ class _Packing:
                 return None
             operands.append(operand)
         # bounds are scalars, and a power is fastest with a scalar exponent
-        scalars = operands[1:] if nodes[0].op in ("Clip", "Pow") else []
+        scalars = operands[1:] if nodes and nodes[0].op in ("Clip", "Pow") else []
         if not all(o is None or isinstance(o, Value) for o in scalars):
             return None
         return _Alike(tuple(nodes), operands) if any(isinstance(o, tuple) for o in operands) else None
@@ -282,6 +278,14 @@ class _Packing:
 def _op(value: Value | None) -> str:
     node = producer(value)
     return node.op if node is not None else ""
+
+
+def _equal_calls(values: Pack) -> list[Node]:
+    """Return the producers of the values if they are equal calls of an elementwise operator, else none."""
+    nodes = [n for v in values if (n := v.producer) is not None and not n.has_references and len(n.outputs) == 1]
+    if len(nodes) < len(values) or nodes[0].op not in _OPS or len({(n.op, len(n.inputs)) for n in nodes}) > 1:
+        return []
+    return nodes if len({attribute_bytes(n.proto) for n in nodes}) == 1 else []
 
 
 def _span(dims: Sequence[object], whole: Sequence[object]) -> int:

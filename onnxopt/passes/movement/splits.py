@@ -13,7 +13,7 @@ from onnxopt.analysis.constants import REFUSED, is_refused
 from onnxopt.analysis.shapes.sizes import is_behind, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
@@ -38,10 +38,7 @@ class SlicesToSplit(GraphPass):
 
     # After: known slices of shapes are removed, and slices of slices read the original tensor.
     info = PassInfo(
-        "slices-to-split",
-        opt_level=1,
-        after=("shape-sources", "merge-chains", "gather-axes"),
-        ops=(*_CUTS, "Split"),
+        "slices-to-split", opt_level=1, after=("shape-sources", "merge-chains", "gather-axes"), ops=(*_CUTS, "Split")
     )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
@@ -143,8 +140,8 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
 
 def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     """Return (outer Split, axis, lengths, parts) if `node` alone splits a part of the outer Split; else None."""
-    part, outer = node.inputs[0], producer(node.inputs[0], "Split")
-    if part is None or outer is None or outer.graph is not node.graph or part.only_user is not node:
+    part, outer = node.inputs[0], own_producer(node.inputs[0], node, "Split")
+    if part is None or outer is None or outer.graph is not node.graph:
         return None
     rank = len(types.dims_of(part))
     if not rank or node.has_references or outer.has_references or _axis(outer, rank) != _axis(node, rank):
@@ -155,9 +152,8 @@ def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
     # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
     if own is None or sizes is None or types.length_of(part, axis) != sum(own):
         return None
-    if whole is None or types.length_of(whole, axis) not in (None, sum(sizes)):
-        return None
-    return outer, axis, sizes, present(parts)
+    is_whole = types.length_of(whole, axis) in (None, sum(sizes))
+    return (outer, axis, sizes, present(parts)) if is_whole else None
 
 
 def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: list[int], parts: list[Value]) -> None:

@@ -308,16 +308,21 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
     target, dims = _computed(node, 1, data), data.shape(node.input(0))
     if target is None or dims is None or (node.attr("allowzero", 0) and 0 in target):
         return
-    entries = [_entry(t, d) for t, d in zip(target, chain(dims, repeat(None)))]
-    if None in entries and 0 in dims:
-        return  # no elements: runtimes reject a -1
-    result = [-1 if e is None else e for e in entries]
-    made = data.shape(node.outputs[0])
-    if result.count(-1) > 1 and made is not None:  # dims left to the runtime by the file may be known
-        sizes = zip(target, made, result, strict=True)
-        result = [d if t == -1 and isinstance(d, int) and d > 0 else r for t, d, r in sizes]
+    result = _entries(target, dims, data.shape(node.outputs[0]))
     if result.count(-1) <= 1 and _set_target(node, 1, result, ctx, "reshape") and node.attr("allowzero", 0):
         node.set_attr("allowzero", 0)  # a zero copies from now on
+
+
+def _entries(target: list[Size | None], dims: Dims, made: Dims | None) -> list[int]:
+    """Return the entries of a constant target; several are -1 if there is none."""
+    found = [_entry(t, d) for t, d in zip(target, chain(dims, repeat(None)))]
+    if None in found and 0 in dims:
+        return [-1, -1]  # no elements: runtimes reject a -1
+    result = [-1 if e is None else e for e in found]
+    if result.count(-1) > 1 and made is not None:  # dims left to the runtime by the file may be known
+        sizes = zip(target, made, result, strict=True)
+        return [d if t == -1 and isinstance(d, int) and d > 0 else r for t, d, r in sizes]
+    return result
 
 
 def _entry(size: Size | None, dim: Size | None) -> int | None:
@@ -353,12 +358,19 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
     given = node.inputs[2]
     assert given is not None
     last = BY_CODE[types.dtype(given)].integers[1]
-    starts = [0 if start == -1 * dims[axis] else start for axis, start, _, _ in found]
-    ends = [last if end == dims[axis] else end for axis, _, end, _ in found]
-    for index, bounds in ((1, starts), (2, ends)):
-        known = [int(b) for b in bounds if isinstance(b, int)]
-        if len(known) == len(bounds) and _computed(node, index, data) is not None:
-            _set_target(node, index, known, ctx, "slice")
+    for index, bounds in (
+        (1, [_bound(start, -1 * dims[axis], 0) for axis, start, _, _ in found]),
+        (2, [_bound(end, dims[axis], last) for axis, _, end, _ in found]),
+    ):
+        if None not in bounds and _computed(node, index, data) is not None:
+            _set_target(node, index, [b or 0 for b in bounds], ctx, "slice")
+
+
+def _bound(bound: Size | None, whole: Size | None, number: int) -> int | None:
+    """Return the bound as a number: `number` if the whole axis is taken; None if unknown."""
+    if bound == whole:
+        return number
+    return bound if isinstance(bound, int) else None
 
 
 def _resize(node: Node, data: ShapeData, ctx: PassContext) -> None:

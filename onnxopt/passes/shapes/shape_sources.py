@@ -112,7 +112,8 @@ def _climb_picks(node: Node, x: Value, axes: list[int | None], ctx: PassContext)
     if graph is None or node.output.is_output or any(n.op != "Gather" or n.graph is not graph for n in picks):
         return None
     given = arrays_of(pick.inputs[1] for pick in picks)
-    if given is None or any(((i < -len(axes)) | (i >= len(axes))).any() for i in given):
+    places = range(-len(axes), len(axes))
+    if given is None or not all(j in places for i in given for j in i.reshape(-1).tolist()):
         return None
     before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
     if any(None in at for at in before) or not _may_change(node, ctx, "climbed"):
@@ -176,10 +177,9 @@ class _Shapes:
 
     def spare(self, node: Node, ctx: PassContext) -> None:
         """Remove a Shape if all picked dims are listed by another Shape, and pick there."""
-        value = node.output
-        picks = {g: _dims(g.output) if g.op == "Gather" and g.graph is self.graph else None for g in value.users}
-        wanted = [d for dims in picks.values() for d in dims or (None,)]
-        if not wanted or None in wanted or value.is_output:
+        picks = self._picks(node.output)
+        wanted = [d for dims in picks.values() for d in dims]
+        if not wanted:
             return
         other = next((n for n in self._that_list(wanted) if n is not node and self._is_in_time(n, node, picks)), None)
         if other is None or not _may_change(node, ctx, "spared"):
@@ -189,7 +189,13 @@ class _Shapes:
         for gather, dims in picks.items():
             if self._is_late(other, gather):
                 self._move(gather, other)
-            self._pick(gather, other, dims or [])
+            self._pick(gather, other, dims)
+
+    def _picks(self, value: Value) -> dict[Node, Dims]:
+        """Return the dims picked by each reader of a Shape; none if a reader is no Gather, or a dim is unknown."""
+        found = {g: _dims(g.output) or [None] for g in value.users if g.op == "Gather" and g.graph is self.graph}
+        known = len(found) == len(value.users) and not any(None in dims for dims in found.values())
+        return found if known and not value.is_output else {}
 
     def _is_late(self, a: Node, b: Node) -> bool:
         return self.position[a] > self.position[b]
@@ -256,9 +262,7 @@ class _Shapes:
 def _dims(value: Value | None) -> Dims | None:
     """Return the dims in a vector or scalar: a Shape, an element or part of a Shape, or a constant; else None."""
     if value is not None and value.constant:
-        kind, lengths = value.constant_type()
-        small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
-        return value.array.tolist() if small else None
+        return _constant_dims(value)
     node = producer(value)
     if value is None or node is None or node.has_references or node.inputs[0] is None:
         return None
@@ -270,6 +274,12 @@ def _dims(value: Value | None) -> Dims | None:
     if dims is None or given is None or any(a.ndim > 1 for a in given):
         return None
     return _part(dims, node, value.index, [a.reshape(-1).tolist() for a in given])
+
+
+def _constant_dims(value: Value) -> Dims | None:
+    kind, lengths = value.constant_type()
+    small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _MAX_DIMS
+    return value.array.tolist() if small else None
 
 
 def _part(dims: Dims, node: Node, index: int, numbers: list[list[int]]) -> Dims | None:

@@ -68,8 +68,8 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
         value = stack.pop()
         if value is None or value.constant:
             continue
-        node, content = value.producer, data.content(value)
-        if node is None or content is None or None in content.reshape(-1).tolist():
+        node = value.producer
+        if node is None or not _is_known(value, data):
             return []
         if node.op == "Cast" and _reads(node, TensorProto.INT64):
             first.add(node)
@@ -79,8 +79,20 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
             found[node] = None
             last.update(user for user in value.users if user.op == "Cast")
             stack += [*_operands(node), *(v for user in value.users if user not in last for v in user.outputs)]
-    goes = (not n.output.is_output and found.keys() >= n.output.users.keys() for n in first)
-    return _in_order(found) if any(n.attr("to") == TensorProto.INT64 for n in last) or any(goes) else []
+    return _in_order(found) if _removes(found, first, last) else []
+
+
+def _removes(found: dict[Node, None], first: set[Node], last: set[Node]) -> bool:
+    """Whether a Cast in front of the nodes, or behind them, is removed."""
+    if any(n.attr("to") == TensorProto.INT64 for n in last):
+        return True
+    return any(not n.output.is_output and found.keys() >= n.output.users.keys() for n in first)
+
+
+def _is_known(value: Value, data: ShapeData) -> bool:
+    """Whether all elements of an integer value are sizes."""
+    content = data.content(value)
+    return content is not None and None not in content.reshape(-1).tolist()
 
 
 def _may_widen(node: Node, value: Value, graph: Graph | None) -> bool:
