@@ -88,7 +88,7 @@ def _trips(node: Node) -> int:
         return max(0, int(count.array.item())) if count is not None and count.constant and count.array.size == 1 else 1
     if node.op == "Scan":
         first = node.inputs[-1] if node.inputs else None
-        shape = types.shape(first) if first is not None else None
+        shape = types.shape(first)
         return shape[0] if shape and isinstance(shape[0], int) else 1
     return 1
 
@@ -101,7 +101,7 @@ class _Size:
 
     def shape(self, value: Value | None, rank: int = 0) -> list[int]:
         """Return the dims, unknown ones as 1; at least `rank` of them."""
-        dims = types.shape(value) if value is not None else None
+        dims = types.shape(value)
         if dims is None or not all(isinstance(d, int) for d in dims):
             self.exact = False
         known = [d if isinstance(d, int) else 1 for d in dims or ()]

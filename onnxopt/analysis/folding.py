@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Hashable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -108,17 +108,19 @@ def is_widened(node: Node, results: Sequence[Array], inside: Collection[Node]) -
     sizes = {array.size: array.nbytes for array in results}
     stack, seen = [node], {node}
     while stack:
-        for v in stack.pop().inputs:
-            maker = v.producer if v is not None else None
-            if maker is not None and maker in inside:
-                if maker not in seen and len(seen) < _DEEP:
-                    seen.add(maker)
-                    stack.append(maker)
-            elif v is not None and v.constant:
-                kind, dims = v.constant_type()
-                if kind != TensorProto.BOOL and 2 * tensor_bytes(kind, dims) <= sizes.get(math.prod(dims), 0):
+        for v in stack.pop().operands:
+            maker = v.producer
+            if maker is None or maker not in inside:
+                if v.constant and _is_half(*v.constant_type(), sizes):
                     return True
+            elif maker not in seen and len(seen) < _DEEP:
+                seen.add(maker)
+                stack.append(maker)
     return False
+
+
+def _is_half(kind: int, dims: Sequence[int], sizes: Mapping[int, int]) -> bool:
+    return kind != TensorProto.BOOL and 2 * tensor_bytes(kind, dims) <= sizes.get(math.prod(dims), 0)
 
 
 # -- quantization, where every correct runtime computes the same bits ------------------------------------------
@@ -147,30 +149,31 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     Runtimes differ for NaN, infinities, scale 0 and quotients outside int32. The quotient is rounded to float32, then
     to the nearest integer or float8, ties to even, and saturates at the range's ends.
     """
-    x, scale = inputs[0], inputs[1]
-    zero = inputs[2] if len(inputs) > 2 else None
+    x, scale, zero = (*inputs, None)[:3]
     if x is None or scale is None or not (x.dtype == scale.dtype == np.float32) or node.attr("precision", 0):
         return None
     kind = element_type(zero) if zero is not None else node.attr("output_dtype", 0) or TensorProto.UINT8
     steps = _along(node, scale, x.shape)
-    if steps is None or kind not in _RANGES | _MAX_QUANTIZED:
+    if steps is None or not np.isfinite(steps).all():
         return None
     quotient = x / steps
-    if not (np.abs(quotient) < _INT32).all() or not np.isfinite(steps).all():
+    if not (np.abs(quotient) < _INT32).all():
         return None
     if kind in _MAX_QUANTIZED:
-        largest = _MAX_QUANTIZED[kind]
-        if (zero is not None and zero.astype(np.float32).any()) or (
-            not node.attr("saturate", 1) and (np.abs(quotient) > largest).any()
-        ):
-            return None
-        return np.asarray(np.clip(quotient, -largest, largest).astype(numpy_dtype(kind)))
+        return _as_float8(quotient, zero, kind, node.attr("saturate", 1))
     offset = np.zeros((), np.int64) if zero is None else _along(node, zero.astype(np.int64), x.shape)
-    if offset is None:
+    if offset is None or kind not in _RANGES:
         return None
     low, high = _RANGES[kind]
     whole = np.rint(np.clip(quotient.astype(np.float64), low - offset, high - offset)).astype(np.int64) + offset
     return np.asarray(whole.astype(numpy_dtype(kind)))
+
+
+def _as_float8(quotient: Array, zero: Array | None, kind: int, saturates: int) -> Array | None:
+    largest = _MAX_QUANTIZED[kind]
+    if (zero is not None and zero.astype(np.float32).any()) or not (saturates or (np.abs(quotient) <= largest).all()):
+        return None
+    return np.asarray(np.clip(quotient, -largest, largest).astype(numpy_dtype(kind)))
 
 
 def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None:

@@ -100,10 +100,7 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
     """Return results with the same type as another value, for half of a network's nodes: no inference is needed."""
     if graph.owners:  # a body reads outer values
         return {}
-    opset, has_function = graph.opset(), graph.model.has_function
-    ops = {
-        op for op in LIKE_FIRST & graph.by_op.keys() if typed_like(op, opset)[:1] == ((0,),) and not has_function(op)
-    }
+    ops = {op for op in LIKE_FIRST & graph.by_op.keys() if _is_like_first(op, graph)}
     found: dict[Value, Value] = {}
     for node in nodes:
         if node.op in ops and len(node.outputs) == 1:
@@ -111,6 +108,10 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
             if x is not None and y is not None and (x.is_input or x.producer is not None) and not x.constant:
                 found[y] = found.get(x, x)
     return found
+
+
+def _is_like_first(op: str, graph: Graph) -> bool:
+    return typed_like(op, graph.opset())[:1] == ((0,),) and not graph.model.has_function(op)
 
 
 def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto | None:

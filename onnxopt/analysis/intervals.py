@@ -8,6 +8,7 @@ axis. A result that may overflow wraps around: the interval is the range of the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from onnxopt.analysis.shapes.symbolic import Size, TooComplex
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import of_form
-from onnxopt.proto.element_types import BY_CODE, BY_NAME, element_kind
+from onnxopt.proto.element_types import BY_CODE, BY_NAME, ElementType, element_kind
 
 _TRUTH: Final = (0, 1)
 # Operators with all elements of the first operand in the result.
@@ -51,7 +52,7 @@ class Intervals:
 
     def of(self, value: Value | None) -> Found:
         """Return the interval of a value; None if the elements are neither integers nor bool."""
-        kind = BY_CODE.get(types.dtype(value)) if value is not None else None
+        kind = BY_CODE.get(types.dtype(value))
         if value is None or kind is None or kind.kind not in "iub":
             return None
         if kind.kind == "b":
@@ -112,12 +113,10 @@ class Intervals:
             rule = RULES.get(node.op)
             found = rule(self, node) if rule is not None else None
             each: Sequence[Found] = found if isinstance(found, list) else [found] if rule is not None else []  # type: ignore[list-item]
-            for i, v in enumerate(node.outputs):
-                kind = BY_CODE.get(types.dtype(v)) if v is not None else None
-                if v is not None and kind is not None and kind.kind in "iu":
-                    whole = int(kind.low), int(kind.high)
+            for v, interval in itertools.zip_longest(node.outputs, each[: len(node.outputs)]):
+                if v is not None and (kind := _integers(v)) is not None:
                     self._note_top(node, v)
-                    self._known[v] = self._bounded(v, whole, each[i] if i < len(each) else None)
+                    self._known[v] = self._bounded(v, (int(kind.low), int(kind.high)), interval)
 
     def _enter(self, node: Node, key: str, body: Graph) -> None:
         """Set the interval of a Loop body's iteration number."""
@@ -220,22 +219,27 @@ class Intervals:
         elif node.op == "Cast":
             self._ask_cast(node, out)
         elif node.op in ("Add", "Sub"):
-            for i, v in enumerate(node.inputs):
-                other = self.of(node.input(1 - i))
-                if v is not None and other is not None and types.same_shape(v, node.output):
-                    low, high = (other[0], other[1]) if node.op == "Add" else (-other[1], -other[0])
-                    if node.op == "Sub" and i:
-                        self._ask(node, 1, other[0] - out[1], other[1] - out[0])
-                    else:
-                        self._ask(node, i, out[0] - high, out[1] - low)
+            for i in (0, 1):
+                self._ask_addend(node, i, out)
+
+    def _ask_addend(self, node: Node, i: int, out: Interval) -> None:
+        """Derive the interval of an operand of an Add or Sub of the same shape as the result."""
+        v, other = node.input(i), self.of(node.input(1 - i))
+        if v is None or other is None or not types.same_shape(v, node.output):
+            return
+        if node.op == "Add":
+            self._ask(node, i, out[0] - other[1], out[1] - other[0])
+        elif i:
+            self._ask(node, i, other[0] - out[1], other[1] - out[0])
+        else:
+            self._ask(node, i, out[0] + other[0], out[1] + other[1])
 
     def _ask_cast(self, node: Node, out: Interval) -> None:
         """Derive the interval of a Cast's operand, if the new type holds all numbers of the old one."""
         x = node.input(0)
-        kinds = [BY_CODE.get(types.dtype(v)) for v in (x, node.output) if v is not None]
-        if len(kinds) == 2 and all(k is not None and k.kind in "iu" for k in kinds):
-            if kinds[1] is not None and kinds[0] is not None and kinds[1].holds(kinds[0]):
-                self._ask(node, 0, *out)
+        old, new = _integers(x), _integers(node.output)
+        if old is not None and new is not None and new.holds(old):
+            self._ask(node, 0, *out)
 
     # -- operators ---------------------------------------------------------------------------------------
 
@@ -244,6 +248,12 @@ class Intervals:
         found = [self.of(v) for v in values if v is not None]
         known = [f for f in found if f is not None]
         return (min(f[0] for f in known), max(f[1] for f in known)) if known and None not in found else None
+
+
+def _integers(value: Value | None) -> ElementType | None:
+    """Return the element type of a tensor of integers, else None."""
+    kind = BY_CODE.get(types.dtype(value))
+    return kind if kind is not None and kind.kind in "iu" else None
 
 
 def is_within(a: Interval, b: Interval) -> bool:

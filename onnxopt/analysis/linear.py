@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape
@@ -208,12 +209,24 @@ def fits(factor: Array, shape: Shape) -> bool:
     return factor.ndim <= len(shape) and all(f in (1, d) for f, d in zip(factor.shape[::-1], shape[::-1]))
 
 
+def of_rank(array: Array, rank: int) -> Array:
+    """Return the array with leading axes of size 1."""
+    return array.reshape((1,) * (rank - array.ndim) + array.shape)
+
+
+def part_lengths(split: Node, axis: int) -> list[int] | None:
+    """Return the sizes of a Split's parts along an axis, or None if one is unknown."""
+    shapes = [types.shape(v) for v in split.outputs]
+    lengths = [d for dims in shapes if dims and isinstance(d := dims[axis], int)]
+    return lengths if len(lengths) == len(shapes) else None
+
+
 def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array | None:
     """Return the factor for the input of `node` (shape `given`) equal to `factor` on its result (shape `made`), or
     None."""
     if node.op == "Transpose":
         back = np.argsort(order_of(node, len(given)))
-        return factor.reshape((1,) * (len(given) - factor.ndim) + factor.shape).transpose(back)
+        return of_rank(factor, len(given)).transpose(back)
     return _regrouped(factor, given, made) if node.op in SAME_ORDER else None
 
 

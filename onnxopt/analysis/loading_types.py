@@ -168,18 +168,19 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
         return None if dims is None else part_of_shape(node, dims)
     opset = opset_of(node)
     one, several = _SEEN_THROUGH.get(node.op, (_NEVER, _NEVER))
-    if opset < one:
-        return None
-    listed = node.inputs[:1] if node.op in PICKS else node.inputs  # other operands are indices
-    if any(v not in inside or inside[v][1] is None for v in listed if v is not None):
+    listed = node.operands[:1] if node.op in PICKS else node.operands  # other operands are indices
+    if opset < one or any(v not in inside or inside[v][1] is None for v in listed):
         return None
     arrays = operands(node, inside)
     if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
         return None
     found = _evaluated(node, arrays, opset)
-    if found is None or (node.op == "Cast" and not found.ndim):
-        return None
-    return found if found.size == 1 or opset >= several else None
+    one_size = found is not None and found.size == 1
+    return (
+        found
+        if (one_size or opset >= several) and not (node.op == "Cast" and found is not None and not found.ndim)
+        else None
+    )
 
 
 def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:

@@ -106,7 +106,7 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
         return False
     number, limit, most = source(count), source(given), source(most)
     within = _is_one(limit) and _is_one(most) and most.array.item() <= limit.array.item()
-    if not (limit is most or within) or not (types.dtype(given) in _COUNTER_TYPES or _is_small(limit)):
+    if not (limit is most or within) or not _is_exact(given, limit):
         return False
     counters = [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i))]
     return number in counters or _is_next(loop, number)
@@ -114,18 +114,19 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
 
 def limit_of_trips(loop: Recurrence) -> Value | None:
     """Return the outer integer that bounds the next iteration number, if nothing else ends the loop; else None."""
-    most, going_on = loop.node.input(0), loop.body.outputs[0]
-    endless = most is None or (_is_one(most) and int(most.array.item()) >= _ENDLESS)
-    if not endless or going_on.graph is not loop.body or going_on.users or going_on.output_count > 1:
+    going_on = loop.body.outputs[0]
+    if not _is_endless(loop.node.input(0)) or going_on.users or going_on.output_count > 1:
         return None
     count, given = compared(going_on)
-    if count is None or given is None or not _is_next(loop, source(count)):
+    if going_on.graph is not loop.body or count is None or given is None or not _is_next(loop, source(count)):
         return None
     limit = source(given)
-    if limit.graph is loop.body or types.rank(limit) != 0:
-        return None
-    whole = types.dtype(limit) in _COUNTER_TYPES or (limit.constant and _is_whole(limit))
-    return limit if whole else None
+    return limit if limit.graph is not loop.body and types.rank(limit) == 0 and _is_whole(limit) else None
+
+
+def _is_endless(most: Value | None) -> bool:
+    """Whether a trip count limits nothing."""
+    return most is None or (_is_one(most) and int(most.array.item()) >= _ENDLESS)
 
 
 def _is_next(loop: Recurrence, value: Value) -> bool:
@@ -140,7 +141,7 @@ def _is_next(loop: Recurrence, value: Value) -> bool:
 def starts_below(loop: Recurrence, limit: Value) -> bool:
     """Whether the loop starts exactly if the limit is above 0, and all comparisons are exact."""
     _, given = compared(loop.body.outputs[0])
-    if not _is_small(limit) and (given is None or types.dtype(given) not in _COUNTER_TYPES):
+    if not _is_exact(given, limit):
         return False
     start = loop.node.input(1)
     if start is None or (_is_one(start) and bool(start.array.item())):
@@ -148,8 +149,12 @@ def starts_below(loop: Recurrence, limit: Value) -> bool:
     zero, above = compared(start)
     if zero is None or above is None or source(above) is not limit:
         return False
-    exact = types.dtype(above) in _COUNTER_TYPES or _is_small(limit)
-    return exact and _is_one(zero) and zero.array.item() == 0
+    return _is_exact(above, limit) and _is_one(zero) and zero.array.item() == 0
+
+
+def _is_exact(value: Value | None, limit: Value) -> bool:
+    """Whether a comparison of `value`, which may be the limit cast to float, is exact."""
+    return types.dtype(value) in _COUNTER_TYPES or _is_small(limit)
 
 
 def is_number(value: Value, number: int) -> bool:
@@ -201,8 +206,11 @@ def source(value: Value) -> Value:
 
 
 def _is_whole(limit: Value) -> bool:
-    """Whether a float constant, cast by folding, is an integer."""
-    return limit.constant_type()[0] in _WIDE_FLOATS and float(limit.array.item()).is_integer()
+    """Whether a limit is an integer, also as a float constant cast by folding."""
+    kind = types.dtype(limit)
+    return kind in _COUNTER_TYPES or (
+        limit.constant and kind in _WIDE_FLOATS and float(limit.array.item()).is_integer()
+    )
 
 
 def _is_one(value: Value) -> bool:

@@ -63,21 +63,24 @@ def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
         for reader, times in value.users.items():
             if times > 1 or reader in reached or len(reached) == REACH or reader.graph is not value.graph:
                 return None
-            if reader.has_references:
+            found = _of_reader(reader, reader.places(value)[0], number)
+            if found is None:
                 return None
             reached.add(reader)
-            place = reader.places(value)[0]
-            found = _taken(reader, place, number)
-            if found is not None:
-                edits += found
-            elif (term := _term(reader, place, number)) is not None:
-                edits += term
-                open_values.append(reader.output)
-            elif _hands_on(reader, place, number):
-                open_values.append(reader.output)
-            else:
-                return None
+            edits += found[0]
+            open_values += found[1]
     return None if parts and any(n.op in _SUMS for n in reached) else edits
+
+
+def _of_reader(reader: Node, place: int, number: Array) -> tuple[list[Edit], list[Value]] | None:
+    """Return (edits of a reader, results that are scaled), or None."""
+    if reader.has_references:
+        return None
+    if (found := _taken(reader, place, number)) is not None:
+        return found, []
+    if (term := _term(reader, place, number)) is not None:
+        return term, [reader.output]
+    return ([], [reader.output]) if _hands_on(reader, place, number) else None
 
 
 def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
@@ -125,7 +128,7 @@ def _of_channels(node: Node, axis: int, numbers: Array) -> list[Edit] | None:
     for reader, index in _readers(node.output):
         if index != 0 or reader.graph is not node.graph or reader.has_references:
             return None
-        shape = types.shape(reader.inputs[0]) if reader.inputs[0] is not None else None
+        shape = types.shape(reader.inputs[0])
         if shape is None:
             return None
         if reader.op in ("Conv", "MatMul"):

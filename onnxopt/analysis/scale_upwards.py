@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import is_read_by_many
-from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, underflows
+from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, of_rank, part_lengths, underflows
 from onnxopt.analysis.shapes.sizes import broadcast_shape
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -67,6 +67,10 @@ class Edit:
         return array, "the folded constant underflows its type" if underflows(wide, array) else ""
 
 
+_Rule: TypeAlias = "Callable[[Node, Value, Array, Reach], list[Edit] | None]"
+_RULES: Final[dict[str, _Rule]] = {}
+
+
 class Meeting(NamedTuple):
     """The factor required by some readers of a value."""
 
@@ -84,6 +88,19 @@ class Reach(NamedTuple):
     nodes: int = REACH
     shared: bool = False
     met: dict[Value, Meeting] | None = None
+
+    def meets(self, value: Value, factor: Array) -> bool:
+        """Note a value with several readers, and the factor of the first. Returns whether such a value is allowed."""
+        if self.met is None or readers_of(value) > READERS or len(self.met) == _MEETINGS:
+            return False
+        self.met[value] = Meeting(factor)
+        return True
+
+    def meets_again(self, value: Value, factor: Array) -> bool:
+        """Count a further reader. Returns whether the factors are equal."""
+        assert self.met is not None
+        first = self.met[value] = self.met[value]._replace(readers=self.met[value].readers + 1)
+        return bool(np.array_equal(first.factor, factor))
 
     def all_ask(self) -> bool:
         """Whether all readers of each met value require its factor; for a tensor read beside its parts, all parts."""
@@ -121,36 +138,49 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
         return None
     if factor.ndim and (shape is None or not fits(factor, shape)):
         return None  # the factor widens the value: no weight per element
-    if (readers := readers_of(value)) > 1:
-        met = reach.met
-        if met is not None and value in met:
-            met[value] = Meeting(met[value].factor, met[value].readers + 1)
-            return [] if np.array_equal(met[value].factor, factor) else None
-        if met is None or readers > READERS or len(met) == _MEETINGS:
+    if readers_of(value) > 1:
+        if reach.met is not None and value in reach.met:
+            return [] if reach.meets_again(value, factor) else None
+        if not reach.meets(value, factor):
             return None
-        met[value] = Meeting(factor)
     return _into_maker(node, value, factor, reach._replace(nodes=reach.nodes - 1))
 
 
 def _into_maker(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits of the producer's weights or operands that multiply its result `value`."""
-    op, inputs = node.op, node.inputs
-    if op == "MatMul":
-        return _into_matmul(node, factor, reach)
-    if linear.is_affine(node):
-        return _into_affine(node, factor, reach)
-    if op == "Concat" and not factor.ndim and (split := _taken_apart(node)) is not None:
-        return upwards(split.inputs[0], split, factor, reach)
-    if op in ("Add", "Sub") or (op == "Concat" and not factor.ndim):
-        return _all(into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
-    if op == "Mul":
-        return into(node, 0, factor) or into(node, 1, factor) or _either(node, factor, reach, 0, 1)
-    if op in ("LayerNormalization", "BatchNormalization"):
-        return _into_normalization(node, factor)
-    if op == "Split":
-        return _through_split(node, value, factor, reach)
+    rule = _RULES.get(node.op)
+    if rule is not None:
+        return rule(node, value, factor, reach)
     before = _before(node, factor) if value.index == 0 and len(node.outputs) == 1 else None
-    return upwards(inputs[0], node, before, reach) if before is not None else None
+    return upwards(node.inputs[0], node, before, reach) if before is not None else None
+
+
+def _rule(*ops: str) -> Callable[[_Rule], _Rule]:
+    def add(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return add
+
+
+@_rule("Add", "Sub")
+def _into_all(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
+    """Return edits for c (x + y) = c x + c y, or for a Concat."""
+    return _all(into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(node.inputs))
+
+
+@_rule("Concat")
+def _into_parts(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
+    if factor.ndim:
+        return None
+    split = _taken_apart(node)
+    return _into_all(node, value, factor, reach) if split is None else upwards(split.inputs[0], split, factor, reach)
+
+
+@_rule("Mul")
+def _into_one(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
+    """Return edits for c (x y) = (c x) y."""
+    return into(node, 0, factor) or into(node, 1, factor) or _either(node, factor, reach, 0, 1)
 
 
 def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit] | None:
@@ -172,7 +202,7 @@ def _before(node: Node, factor: Array) -> Array | None:
         return None
     if not factor.ndim or node.op in IN_PLACE:
         return factor
-    given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    given = types.shape(node.inputs[0])
     made = types.shape(node.output)
     return before_move(node, factor, given, made) if given is not None and made is not None else None
 
@@ -233,7 +263,8 @@ def is_quantized(node: Node) -> bool:
     return any(v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.operands)
 
 
-def _into_matmul(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
+@_rule("MatMul")
+def _into_matmul(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for c (x W) = x (c W); of two computed operands one is scaled."""
     if is_quantized(node) or factor.ndim > 1:
         return None
@@ -242,12 +273,13 @@ def _into_matmul(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
         return [Edit(node, 1, lambda w: scaled(w, factor))] if fits else None
     if not factor.ndim and own_weights(node, 0, reach.shared) is not None:
         return [Edit(node, 0, lambda w: scaled(w, factor))]
-    if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
+    if types.rank(node.inputs[1]) in (None, 1):
         return None
     return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
 
 
-def _into_affine(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
+@_rule("Conv", "ConvTranspose", "Gemm")
+def _into_affine(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for c (x W + b) = x (c W) + c b."""
     w = own_weights(node, 1, reach.shared)
     if w is None or is_quantized(node):
@@ -262,7 +294,8 @@ def _into_affine(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     return None if bias is None else [Edit(node, 1, lambda w: linear.scale_outputs(node, w, each)), *bias]
 
 
-def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
+@_rule("LayerNormalization", "BatchNormalization")
+def _into_normalization(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for c (n(x) s + b) = n(x) (c s) + c b."""
     if node.op == "BatchNormalization":
         if factor.ndim or node.attr("training_mode", 0) or node.graph is None or node.graph.opset() < 14:
@@ -277,13 +310,14 @@ def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
     return _all(parts)
 
 
+@_rule("Split")
 def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits for a part of a Split, with factor 1 for other parts.
 
     If the whole has other readers, all parts are scaled once all are met.
     """
     whole = node.inputs[0]
-    shape = types.shape(whole) if whole is not None else None
+    shape = types.shape(whole)
     if whole is None or not shape:
         return None
     asked = {value: factor}
@@ -293,18 +327,13 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
         if len(asked) < len(_parts(node)):
             return []
     axis, one = int(node.attr("axis")) % len(shape), np.ones(())
-    lengths = [(types.shape(v) or {axis: None})[axis] if v is not None else None for v in node.outputs]
-    known = [n for n in lengths if isinstance(n, int)]
-    wide = [_of_rank(len(shape), one if v is None else asked.get(v, one)) for v in node.outputs]
+    lengths = part_lengths(node, axis)
+    wide = [of_rank(one if v is None else asked.get(v, one), len(shape)) for v in node.outputs]
     widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in wide))
-    if len(known) < len(lengths) or not 0 < prod(widest) * sum(known) <= LARGE:
+    if lengths is None or not 0 < prod(widest) * sum(lengths) <= LARGE:
         return None
-    joined = [np.broadcast_to(f, _put(widest, axis, n)) for f, n in zip(wide, known)]
+    joined = [np.broadcast_to(f, _put(widest, axis, n)) for f, n in zip(wide, lengths)]
     return upwards(whole, node, np.concatenate(joined, axis), reach)
-
-
-def _of_rank(rank: int, factor: Array) -> Array:
-    return factor.reshape((1,) * (rank - factor.ndim) + factor.shape)
 
 
 def _taken_apart(concat: Node) -> Node | None:
@@ -312,18 +341,20 @@ def _taken_apart(concat: Node) -> Node | None:
 
     A single number scaling the Concat then scales the Split's input.
     """
-    parts: dict[Value, None] = {}
-    for v in concat.inputs:
-        node = v.producer if v is not None else None
-        if node is not None and node.op == "Neg" and _is_only_read(node.output):
-            v = node.inputs[0]
-        if v is None or not _is_only_read(v) or v in parts:
-            return None
-        parts[v] = None
-    split = next(iter(parts)).producer if parts else None
+    parts = [_unsigned(v) for v in concat.operands]
+    split = parts[0].producer if parts else None
     if split is None or split.op != "Split" or split.graph is not concat.graph or split.has_references:
         return None
-    return split if parts.keys() == set(_parts(split)) else None
+    if len(parts) < len(concat.inputs) or len({*parts}) < len(parts) or not all(map(_is_only_read, parts)):
+        return None
+    return split if {*parts} == {*_parts(split)} else None
+
+
+def _unsigned(value: Value) -> Value:
+    """Return the operand of a Neg read only once, else the value."""
+    node = value.producer
+    negated = node.inputs[0] if node is not None and node.op == "Neg" and _is_only_read(value) else None
+    return value if negated is None else negated
 
 
 def _is_only_read(value: Value) -> bool:

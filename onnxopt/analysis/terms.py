@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import READ_BY_MANY, is_read_by_many
-from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed
+from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, of_rank, part_lengths
 from onnxopt.analysis.scale_upwards import is_quantized, readers_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -71,14 +71,12 @@ def _of_whole(split: Node, part: Value, term: Array) -> Array | None:
     if not shape:
         return None
     axis = int(split.attr("axis") or 0) % len(shape)
-    lengths = [(types.shape(v) or {axis: None})[axis] if v is not None else None for v in split.outputs]
-    known = [n for n in lengths if isinstance(n, int)]
-    wide = term.reshape((1,) * (len(shape) - term.ndim) + term.shape)
-    dims = [*wide.shape[:axis], sum(known), *wide.shape[axis + 1 :]]
-    if len(known) < len(lengths) or not 0 < np.prod(dims, dtype=float) <= LARGE:
+    lengths, wide = part_lengths(split, axis), of_rank(term, len(shape))
+    dims = [*wide.shape[:axis], sum(lengths or ()), *wide.shape[axis + 1 :]]
+    if lengths is None or not 0 < np.prod(dims, dtype=float) <= LARGE:
         return None
-    whole, first = np.zeros(dims), sum(known[: part.index])
-    whole[(slice(None),) * axis + (slice(first, first + known[part.index]),)] = wide
+    whole, first = np.zeros(dims), sum(lengths[: part.index])
+    whole[(slice(None),) * axis + (slice(first, first + lengths[part.index]),)] = wide
     return whole
 
 
@@ -89,15 +87,14 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
         return _NOWHERE
     if is_quantized(node):
         return "it is quantized"
-    shape, b = types.shape(made) or (), node.input(2)
-    axis = 1 if node.op != "Gemm" else len(shape) - 1
-    channels = shape[axis] if len(shape) > axis else None
+    b, shape = node.input(2), types.shape(made) or ()
+    channels = next(iter(shape[1:2] if node.op != "Gemm" else shape[-1:]), None)
     if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
         return _UNKNOWN_SIZES
     if b is not None and (not b.is_stored or not is_float(b.array)):
         return _NOWHERE
-    full = _per_channel(node, term, len(shape), channels)
-    own = linear.bias_of(node, b.array if b is not None else None, channels)
+    bias = b.array if b is not None else None
+    full, own = _per_channel(node, term, len(shape), channels), linear.bias_of(node, bias, channels)
     if full is None or own is None:
         return _NOWHERE
     if b is not None and is_read_by_many(b, channels * b.array.itemsize):

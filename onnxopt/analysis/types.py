@@ -227,8 +227,10 @@ Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, Te
 NOTHING: Final[Mapping[Value, Known]] = MappingProxyType({})
 
 
-def dtype(value: Value) -> int:
-    """Return the ONNX element type; 0 if unknown (or not a tensor)."""
+def dtype(value: Value | None) -> int:
+    """Return the ONNX element type; 0 if unknown (or not a tensor), and without a value."""
+    if value is None:
+        return 0
     if value.constant:
         return value.constant_type()[0]
     if not value.dtype:
@@ -236,8 +238,13 @@ def dtype(value: Value) -> int:
     return value.dtype
 
 
-def shape(value: Value) -> Shape | None:
-    """Return the dims as int, symbol (equal symbols are equal sizes) or None (unknown); None for unknown rank."""
+def shape(value: Value | None) -> Shape | None:
+    """Return the dims as int, symbol (equal symbols are equal sizes) or None (unknown).
+
+    None for unknown rank, and without a value.
+    """
+    if value is None:
+        return None
     if value.constant:
         return value.constant_type()[1]
     if value.shape is None:
@@ -269,17 +276,16 @@ def length_of(value: Value | None, axis: int) -> int | None:
     return length if isinstance(length, int) and length >= 0 else None
 
 
-def rank(value: Value) -> int | None:
+def rank(value: Value | None) -> int | None:
     dims = shape(value)
     return None if dims is None else len(dims)
 
 
-def static_shape(value: Value) -> tuple[int, ...] | None:
+def static_shape(value: Value | None) -> tuple[int, ...] | None:
     """Return the shape if every dim is a number, else None."""
     dims = shape(value)
-    if dims is None or not all(isinstance(d, int) for d in dims):
-        return None
-    return tuple(d for d in dims if isinstance(d, int))
+    sizes = tuple(d for d in dims or () if isinstance(d, int))
+    return sizes if dims is not None and len(sizes) == len(dims) else None
 
 
 def same_shape(a: Value, b: Value) -> bool:

@@ -61,36 +61,35 @@ def demanded_rank(value: Value, among: Running) -> int | None:
 
 def _read_by(node: Node, value: Value) -> int | None:
     """Return the rank that a node requires of an input, or None."""
-    op, places = node.op, node.places(value)
-    if op in RECURRENT and not node.domain and (places[0] == 0 or places[0] in _STATES):
+    op, place = node.op, node.places(value)[0]
+    if op in RECURRENT and not node.domain and place in (0, *_STATES):
         return 3
-    if places[0] != 0:
+    if place != 0:
         return None
     if op in ("Conv", "ConvTranspose"):
-        weights = node.input(1)
-        rank = types.rank(weights) if weights is not None else None
-        return rank if rank is not None and rank > 2 else None
-    said = node.attr("perm" if op == "Transpose" else "kernel_shape") if op == "Transpose" or op in POOLS else None
-    return len(said) + (op != "Transpose") * 2 if said else None
+        rank = types.rank(node.input(1)) or 0
+        return rank if rank > 2 else None
+    if op == "Transpose":
+        return len(node.attr("perm") or ()) or None
+    window = node.attr("kernel_shape") if op in POOLS else None
+    return len(window) + 2 if window else None
 
 
 def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
     """Return (additional axes of the result, required lower bound of the rank of `value`), or None if unknown."""
-    op, places = node.op, node.places(value)
+    op = node.op
     if op in MULTIDIRECTIONAL:
         others = [types.rank(v) for v in node.operands if v is not value]
         known = [r for r in others if r is not None]
         return (0, max(known, default=-1)) if len(known) == len(others) else None
-    if places != [0]:
+    if node.places(value) != [0]:
         return None
     if op in LIKE_FIRST or op in ("Pad", "Slice"):
         return 0, -1
     if op == "MatMul":
-        other = node.inputs[1]
-        return (0, 0) if other is not None and types.rank(other) == 2 else None
-    change = {"Unsqueeze": 1, "Squeeze": -1}.get(op)
-    count = _axes(node) if change is not None else None
-    return None if change is None or count is None else (change * count, -1)
+        return (0, 0) if types.rank(node.inputs[1]) == 2 else None
+    count = _axes(node) if op in ("Unsqueeze", "Squeeze") else None
+    return None if count is None else (count if op == "Unsqueeze" else -count, -1)
 
 
 def _axes(node: Node) -> int | None:

@@ -53,7 +53,7 @@ def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None
     if node.op not in (*_SAME_ELEMENTS, "Expand"):
         return None
     source = node.inputs[0]
-    found, given = counts(source, reach - 1), types.shape(source) if source is not None else None
+    found, given = counts(source, reach - 1), types.shape(source)
     return _moved(found, node, given, shape) if found is not None and given and given[found.axis] is not None else None
 
 
@@ -94,11 +94,11 @@ def _sliced(node: Node, rank: int, reach: int) -> Count | None:
     if found is None or any(v is not None and not v.constant for v in given):
         return None
     starts, ends, axes, steps = (None if v is None else v.array.reshape(-1).tolist() for v in given)
-    for axis, start, end, step in cuts(starts or (), ends or (), axes, steps, rank) or ():
-        if axis - rank == found.axis:
-            if start < 0 or step != 1:
-                return None
-            found = Count(found.axis, found.end if end in LARGEST else None, found.start + start)
+    along = [cut for cut in cuts(starts or (), ends or (), axes, steps, rank) or () if cut[0] - rank == found.axis]
+    for _, start, end, step in along:
+        if start < 0 or step != 1:
+            return None
+        found = Count(found.axis, found.end if end in LARGEST else None, found.start + start)
     return found
 
 
@@ -146,7 +146,7 @@ def _listed(value: Value | None) -> tuple[Dim, ...]:
     """Return the dims listed by a Shape; none if unknown, or for another operator."""
     node = _maker(value)
     x = node.inputs[0] if node is not None and node.op == "Shape" else None
-    dims = types.shape(x) if x is not None else None
+    dims = types.shape(x)
     return () if node is None or dims is None else dims[listed_by(node)]
 
 
@@ -205,23 +205,22 @@ class _Line(NamedTuple):
 def box_of(scatter: Node) -> Box | None:
     """Return the box that a ScatterND or ScatterElements replaces element by element; None if not proven."""
     indices = scatter.inputs[1]
-    dims, given, made = (types.shape(v) if v is not None else None for v in scatter.inputs[:3])
-    if scatter.has_references or scatter.attr("reduction", "none") != "none":
+    dims, given, made = (types.shape(v) for v in scatter.inputs[:3])
+    if scatter.has_references or scatter.attr("reduction", "none") != "none" or indices is None:
         return None
-    if indices is None or not dims or not given or made is None:
+    if not dims or not given or made is None:
         return None
     elements = scatter.op == "ScatterElements"
     lines = _of_elements(scatter, indices, given, len(dims)) if elements else _of_places(indices, given)
     if lines is None or len(lines) > len(dims):
         return None
     written = given if elements else (*given[:-1], *dims[len(lines) :])
-    found = [_span(line, dim) for line, dim in zip(lines, dims)]
-    spans = [span for span in found if span is not None]
-    cut = {line.axis for line, span in zip(lines, found) if span != WHOLE}
-    if len(spans) < len(found) or not _is_as_large(made, written, cut):
-        return None
+    spans = [_span(line, dim) for line, dim in zip(lines, dims)]
+    cut = {line.axis for line, span in zip(lines, spans) if span != WHOLE}
+    spans += [WHOLE] * (len(dims) - len(lines))
     missing = tuple(k for k, line in enumerate(lines) if line.axis is None)
-    return Box((*spans, *[WHOLE] * (len(dims) - len(lines))), missing)
+    box = Box(tuple(span for span in spans if span is not None), missing)
+    return box if len(box.spans) == len(dims) and _is_as_large(made, written, cut) else None
 
 
 def _is_as_large(made: Sequence[Dim], written: Sequence[Dim], cut: Collection[int | None]) -> bool:

@@ -122,7 +122,7 @@ def least_read(n: Node) -> Iterator[tuple[str, int]]:
 
     Runtimes reject an empty image, unless the padding holds a window.
     """
-    x, w = (types.shape(v) if v is not None else None for v in n.inputs[:2])
+    x, w = (types.shape(v) for v in n.inputs[:2])
     if x is None or w is None or len(x) != len(w) or n.attr("auto_pad") not in (None, "NOTSET"):
         return
     count = len(x) - 2

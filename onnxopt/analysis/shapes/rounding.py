@@ -212,13 +212,14 @@ def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
     node = _float_maker(v, (TensorProto.FLOAT,))
     if node is not None and node.op == "Concat" and len(node.inputs) <= _MAX_SCALES:
         return [f for part in node.inputs for f in _quotients(s, part)]
-    if node is None or node.op != "Div":
-        return [None]
-    sizes, dims = (_sizes_cast(s, i) for i in node.inputs)
-    if not sizes or not dims or len(sizes) != len(dims):
-        return [None]
-    found = map(_factor, sizes, dims)
-    return [f if f is None or f <= _MAX_COUNTED or _is_power(int(f)) else None for f in found]
+    sizes, dims = ([_sizes_cast(s, i) for i in node.inputs]) if node is not None and node.op == "Div" else ([], [])
+    return [_exact_factor(a, b) for a, b in zip(sizes, dims)] if sizes and len(sizes) == len(dims) else [None]
+
+
+def _exact_factor(size: Size | None, dim: Size | None) -> float | None:
+    """Return the factor, if its product with a dim is exact."""
+    factor = _factor(size, dim)
+    return factor if factor is None or factor <= _MAX_COUNTED or _is_power(int(factor)) else None
 
 
 def _sizes_cast(s: ShapeData, v: Value | None) -> list[Size | None]:

@@ -106,14 +106,18 @@ def is_picked(value: Value, computing: Container[str] = ("Concat",)) -> bool:
     while stack:
         v = stack.pop()
         node = v.producer
-        if v.constant or (node is not None and (node.op == "Shape" or (node.op == "Size" and "Size" in computing))):
+        if v.constant or (node is not None and _reads_dims(node, computing)):
             continue
         if node is None or len(seen) > _VALUES or not (node.op in PICKS or node.op in computing):
             return False
-        new = {i for i in (node.inputs[:1] if node.op in PICKS else node.inputs) if i is not None} - seen
+        new = {*(node.operands[:1] if node.op in PICKS else node.operands)} - seen
         seen |= new
         stack += new
     return True
+
+
+def _reads_dims(node: Node, computing: Container[str]) -> bool:
+    return node.op == "Shape" or (node.op == "Size" and "Size" in computing)
 
 
 def product(sizes: Any) -> Size:
@@ -153,12 +157,14 @@ def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
     total: Size = 0
     for x in known:
         total = total + x[axis]
-    others: list[Size | None] = []
-    for sizes in zip(*known, strict=True):
-        numbers = {d for d in sizes if isinstance(d, int)}
-        # different numbers never run
-        others.append(sizes[0] if not numbers else numbers.pop() if len(numbers) == 1 else None)
+    others = [_alike(sizes) for sizes in zip(*known, strict=True)]
     return (*others[:axis], total, *others[axis + 1 :])
+
+
+def _alike(sizes: Sequence[Size]) -> Size | None:
+    """Return the common size of these, a number if there is one; different numbers never run."""
+    numbers = {d for d in sizes if isinstance(d, int)}
+    return sizes[0] if not numbers else numbers.pop() if len(numbers) == 1 else None
 
 
 def rows_by_columns(a: Dims | None, b: Dims | None, gemm: Node) -> Found | None:
