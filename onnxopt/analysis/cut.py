@@ -110,11 +110,9 @@ class Opened:
             graph.inputs.append(given)
         graph.inline(body, [self.inputs[v] for v in body.inputs])
         for v, name in called.items():
-            value = self.inputs.get(v, v)
-            if taken[name] == 1:  # as the file calls it
-                value.rename(name)
-            elif value.is_input:
-                value.rename(model.names.fresh(name))
+            value, unique = self.inputs.get(v, v), taken[name] == 1
+            if unique or value.is_input:  # as the file calls it, if it can
+                value.rename(name if unique else model.names.fresh(name))
         known = (_info(self.inputs[v], declared.get(v)) for v in body.inputs)
         graph.proto.input.extend(info for info in known if info is not None)
         self._declare(graph.proto, proto, {name: v.name for v, name in called.items()})

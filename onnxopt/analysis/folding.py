@@ -178,20 +178,18 @@ def _as_float8(quotient: Array, zero: Array | None, kind: int, saturates: int) -
 
 def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None:
     """Return the scale or zero point broadcast to elements: for the whole tensor, along an axis, or by block."""
-    if parameter.ndim == 0 or (parameter.ndim == 1 and parameter.size == 1):
+    if parameter.size == 1 and parameter.ndim < 2:
         return parameter.reshape(())
     axis, rank, block = int(node.attr("axis", 1)), len(shape), int(node.attr("block_size", 0) or 0)
     if not -rank <= axis < rank:
         return None
-    axis %= rank
-    if block:
-        if parameter.ndim != rank or block * parameter.shape[axis] < shape[axis]:
-            return None
-        wide = np.take(parameter, np.arange(shape[axis]) // block, axis)
-        return wide if wide.shape == shape else None
-    if parameter.shape != (shape[axis],):
+    if not block:
+        each = (1,) * (axis % rank) + (-1,) + (1,) * (rank - 1 - axis % rank)
+        return parameter.reshape(each) if parameter.shape == (shape[axis],) else None
+    if parameter.ndim != rank or block * parameter.shape[axis] < shape[axis]:
         return None
-    return parameter.reshape([-1 if i == axis else 1 for i in range(rank)])
+    wide = np.take(parameter, np.arange(shape[axis]) // block, axis)
+    return wide if wide.shape == shape else None
 
 
 def dequantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:

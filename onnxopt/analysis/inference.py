@@ -319,11 +319,12 @@ def downstream(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[N
     """Return downstream nodes of these values with unknown result types, except readers already `done`."""
     reached: set[Node] = set()
     vague = Vagueness()
-    level = [n for v in better for n in v.users if n not in done and n.graph is graph]
-    while level:
-        level = [n for n in dict.fromkeys(level) if n not in reached and vague.is_in(n)]
-        reached.update(level)
-        level = [n for m in level for v in m.results for n in v.users]
+    stack = [n for v in better for n in v.users if n not in done and n.graph is graph]
+    while stack:
+        node = stack.pop()
+        if node not in reached and vague.is_in(node):
+            reached.add(node)
+            stack += [n for v in node.results for n in v.users]
     return _open(graph, reached)
 
 

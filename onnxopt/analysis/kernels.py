@@ -44,9 +44,10 @@ def evaluate(node: Node, inputs: Sequence[Array | None], opset: int) -> Results:
     kernel, operands = _KERNELS.get(node.op), list(inputs)
     while operands and operands[-1] is None:
         operands.pop()
-    if kernel is None or any(x is not None and element_kind(x) not in _NUMBERS for x in operands):
+    present = [x for x in operands if x is not None]
+    if kernel is None or any(element_kind(x) not in _NUMBERS for x in present):
         return None
-    if node.op != "Slice" and any(x is None for x in operands):  # only a Slice has an optional operand between others
+    if len(present) < len(operands) and node.op != "Slice":  # only a Slice has an optional operand between others
         return None
     try:
         with np.errstate(all="ignore"):

@@ -244,16 +244,13 @@ class Loading:
         stack, asked = [node], dict[Node, None]()
         while stack and len(asked) < _MAX_OUTER_NODES:
             last = stack[-1]
-            open_values = (v for v in last.inputs if v in self.watched and v not in self.inside)
-            makers = [m for v in open_values if v is not None and (m := v.producer) is not None and m not in asked]
+            before = [v.producer for v in last.operands if v in self.watched and v not in self.inside]
+            makers = [maker for maker in before if maker is not None and maker not in asked]
             if makers and last not in asked:
-                asked[last] = None
                 stack += makers
-                continue
+            elif (done := stack.pop()) is not node:
+                look_inside([done], self.inside, self.annotated)
             asked[last] = None
-            stack.pop()
-            if last is not node:
-                look_inside([last], self.inside, self.annotated)
 
 
 def _takers(value: Value) -> list[Node]:

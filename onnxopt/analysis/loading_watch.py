@@ -45,8 +45,8 @@ def _annotations(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:
     if scope.owner is not None and scope.owner.op != "Loop":
         infos += zip(scope.inputs, scope.proto.input)
     inside = {info.name: info for info in scope.proto.value_info}
-    for node in scope if inside else ():
-        infos += [(v, inside[v.name]) for v in node.results if v.name in inside]
+    if inside:
+        infos += [(v, inside[v.name]) for node in scope for v in node.results if v.name in inside]
     for v, info in infos:
         yield v, tensor_type(info.type)[1]
     for owner in scope.owners:
@@ -58,14 +58,13 @@ def _given_out(owner: Node) -> list[Shape | None]:
     first, *others = [[tensor_type(o.type)[1] for o in body.proto.output] for body in owner.bodies.values()]
     if owner.op == "If":
         return [agreed(a, b) for other in others for a, b in zip(first, other)]
-    if owner.op == "Loop":
-        carried = max(len(owner.inputs) - _CARRIED, 0)
+    scanned = owner.attr("num_scan_inputs", 0) if owner.op == "Scan" else _CARRIED
+    carried = max(len(owner.inputs) - scanned, 0)
+    if owner.op == "Loop":  # the shapes of carried values may change
         return [None] * carried + [_collected(dims, 0) for dims in first[1 + carried :]]
     if owner.op == "Scan" and owner.input(0) is not None:
-        carried = len(owner.inputs) - owner.attr("num_scan_inputs", 0)
-        collected = first[carried:]
-        axes = owner.attr("scan_output_axes") or [0] * len(collected)
-        return first[:carried] + [_collected(dims, axis) for dims, axis in zip(collected, axes)]
+        axes = owner.attr("scan_output_axes") or [0] * len(first[carried:])
+        return first[:carried] + [_collected(dims, axis) for dims, axis in zip(first[carried:], axes)]
     return []
 
 

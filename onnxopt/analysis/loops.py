@@ -12,6 +12,8 @@ from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node
 from onnxopt.operators import PICKS
 
+_SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
+
 
 class Recurrence:
     """A Loop or Scan. Body operands start with `first_in` non-states, body results with `first_out`, before the
@@ -30,15 +32,12 @@ class Recurrence:
         if body is None or body.skipped or node.has_references or node.graph is None:
             return None
         given = max(len(node.inputs), 2) if node.op == "Loop" else len(node.inputs)
-        if node.op == "Loop":
-            loop = cls(node, given - 2)
-        elif node.graph.opset() >= 9:
-            loop = cls(node, given - int(node.attr("num_scan_inputs", given)))
-        else:
+        if node.op != "Loop" and node.graph.opset() < _SCAN_OF_AXES:
             return None
-        least = loop.first_out + loop.states
-        right = loop.states >= 0 and len(body.inputs) == given and len(body.outputs) >= least
-        return loop if right and len(node.outputs) <= len(body.outputs) - loop.first_out else None
+        loop = cls(node, given - (2 if node.op == "Loop" else int(node.attr("num_scan_inputs", given))))
+        results = len(body.outputs) - loop.first_out
+        right = 0 <= loop.states <= results and len(body.inputs) == given
+        return loop if right and len(node.outputs) <= results else None
 
     def result(self, i: int) -> Value | None:
         """Return the i-th result of the node, states first."""

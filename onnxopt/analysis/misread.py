@@ -172,13 +172,15 @@ def depends(model: Model) -> bool:
 
 def forget(model: Model, graph: GraphProto) -> None:
     """Remove wrong results of inference, and symbols derived from them."""
-    if any(scope.opset() == _SLICE and scope.by_op.get("Slice") for scope in model.scopes()):
-        for info in _infos(graph):
-            _forget_symbols(info.type)
-    if any("SequenceAt" in scope.by_op for scope in model.scopes()):
-        shared = {name for info in _infos(graph) for name in _of_elements(info.type)}
+    is_cut = any(scope.opset() == _SLICE and scope.by_op.get("Slice") for scope in model.scopes())
+    has_elements = any("SequenceAt" in scope.by_op for scope in model.scopes())
+    infos = list(_infos(graph)) if is_cut or has_elements else []
+    for info in infos if is_cut else ():
+        _forget_symbols(info.type)
+    if has_elements:
+        shared = {name for info in infos for name in _of_elements(info.type)}
         shared -= {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim}
-        for info in _infos(graph):
+        for info in infos:
             _forget_symbols(info.type, shared)
 
 
@@ -236,13 +238,18 @@ def _are_one(einsum: NodeProto, shapes: Shapes) -> bool:
     equation = next((a.s.decode(errors="replace") for a in einsum.attribute if a.name == "equation"), "")
     sizes: dict[str, set[str]] = {}
     for term, dims in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes):
-        before, dots, behind = term.partition("...")
-        meant = len(dims or ()) - len(before + behind) if dots else 0
-        for letter, dim in zip([*before, *(f".{i}" for i in range(meant, 0, -1)), *behind], dims or ()):
+        for letter, dim in zip(_letters(term, len(dims or ())), dims or ()):
             sizes.setdefault(letter, set()).add(dim)
     return all(
         len(found) == 1 or (of[0] == "." and all("dim_value" in d for d in found)) for of, found in sizes.items()
     )
+
+
+def _letters(term: str, rank: int) -> list[str]:
+    """Return a name for each axis of an operand: the letter, and .2, .1 for the axes of dots."""
+    before, dots, behind = term.partition("...")
+    count = rank - len(before + behind) if dots else 0
+    return [*before, *(f".{i}" for i in range(count, 0, -1)), *behind]
 
 
 @_register(_ASSUMED, "PRelu")

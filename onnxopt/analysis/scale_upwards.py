@@ -16,7 +16,7 @@ from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import is_read_by_many
 from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, of_rank, part_lengths, underflows
 from onnxopt.analysis.shapes.sizes import broadcast_shape
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.operators import HOMOGENEOUS, IN_PLACE, LINEAR
 from onnxopt.proto.element_types import is_float
@@ -107,9 +107,10 @@ class Reach(NamedTuple):
         met = self.met or {}
         if any(m.readers != readers_of(v) for v, m in met.items()):
             return False
-        splits = [v.producer for v in met if v.producer is not None and v.producer.op == "Split"]
-        wholes = [(whole, n) for n in splits if (whole := n.inputs[0]) is not None and readers_of(whole) > 1]
-        return all(v in met for whole, n in wholes for v in (whole, *_parts(n)))
+        splits = [n for v in met if (n := producer(v, "Split")) is not None]
+        return all(
+            v in met for n in splits if (whole := n.operands[0]) and readers_of(whole) > 1 for v in (whole, *_parts(n))
+        )
 
 
 def are_products(node: Node, w: Value) -> bool:

@@ -130,8 +130,8 @@ def model_stats(model: Model) -> ModelStats:
     initializers = parameters = 0
     for graph in model.scopes():
         paths[graph.path] += 1
-        again = f" ({paths[graph.path]})" if paths[graph.path] > 1 else ""  # unnamed nodes give equal paths
-        scopes[graph.path + again] = len(graph)
+        again = f" ({paths[graph.path]})"  # unnamed nodes give equal paths
+        scopes[graph.path + again * (paths[graph.path] > 1)] = len(graph)
         operators.update(node.op for node in graph)
         initializers += len(graph.initializers) + len(_sparse(graph))
         for data_type, dims in _constants(graph):

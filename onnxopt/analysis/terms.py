@@ -49,16 +49,14 @@ def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
         if node.op not in MOVES:
             return _into(node, value, term)
         source = node.inputs[0]
-        if source is None:
-            return _NOWHERE
         before = _of_whole(node, value, term) if node.op == "Split" else _before(node, source, term)
-        if before is None:
+        if source is None or before is None:
             return _UNKNOWN_SIZES
         value, reader, term = source, node, before
     return _NOWHERE
 
 
-def _before(node: Node, source: Value, term: Array) -> Array | None:
+def _before(node: Node, source: Value | None, term: Array) -> Array | None:
     if not term.ndim or node.op == "Identity":
         return term
     given, made = types.shape(source), types.shape(node.output)

@@ -86,9 +86,12 @@ def _infer(model: Model, part: list[Node]) -> list[Value]:
         for value in model.graph.inputs:
             value.dtype, value.shape = types.get(value.name, (value.dtype, value.shape))
         return []
+    return _Facts(_own_symbols(model), f"@{next(_runs)}", like).add(model, part, inferred.graph)
+
+
+def _own_symbols(model: Model) -> set[str]:
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
-    own = {as_symbol(name) for name in given if name}
-    return _Facts(own, f"@{next(_runs)}", like).add(model, part, inferred.graph)
+    return {as_symbol(name) for name in given if name}
 
 
 class _Facts:
@@ -366,12 +369,11 @@ def _infer_made(value: Value) -> None:
         asked = stack[-1]
         node = asked.producer
         waiting = [v for v in node.operands if v.unasked and v is not asked] if node is not None else []
-        if waiting and asked.unasked:
-            asked.unasked = False
+        first, asked.unasked = asked.unasked, False
+        if waiting and first:
             stack += waiting
             continue
         stack.pop()
-        asked.unasked = False
         if node is not None and (not asked.dtype or asked.shape is None):
             infer_node(node)
 
@@ -419,8 +421,9 @@ def infer_node(node: Node) -> None:
     call = as_call(node)
     found = infer_operator(*call) if call is not None else {}
     for i, v in enumerate(node.outputs):
-        if v is not None and f"o{i}" in found:
-            kind, dims = tensor_type(found[f"o{i}"])
+        made = found.get(f"o{i}")
+        if v is not None and made is not None:
+            kind, dims = tensor_type(made)
             v.dtype = v.dtype or kind
             v.shape = v.shape if v.shape is not None else dims
             graph.model.is_vague |= dims is None or None in dims  # inference may know more

@@ -286,9 +286,9 @@ def _of_places(indices: Value, given: Sequence[Dim]) -> list[_Line] | None:
         place = part.start if isinstance(part, Count) and given[part.axis] == 1 else part
         if not isinstance(place, int):
             return None
-        there = at < axes and given[at] == 1 and axes - at >= len(parts) - k
-        lines.append(_Line(place, 1, axis=at if there else None))
-        at += there
+        has_axis = given[at : at + 1] == (1,) and axes - at >= len(parts) - k
+        lines.append(_Line(place, 1, axis=at if has_axis else None))
+        at += has_axis
     return lines if at == axes else None
 
 
@@ -298,14 +298,14 @@ def _parts(indices: Value, given: Sequence[Dim]) -> list[Count | int | None] | N
         return _parts_of(indices)
     node, rank = _maker(indices), len(given)
     joins = node is not None and node.op == "Concat" and int(node.attr("axis")) % rank == rank - 1
+    columns = node.inputs if node is not None and joins else [indices]
+    if given[-1] != len(columns) or any((types.shape(v) or ())[-1:] != (1,) for v in columns):
+        return None
     found: list[Count | int | None] = []
-    for v in node.inputs if node is not None and joins else [indices]:
-        if v is None or (types.shape(v) or ())[-1:] != (1,):
-            return None
-        place = number(v)
-        counted = counts(v) if place is None else None
+    for v in columns:
+        counted = counts(v) if (place := number(v)) is None else None
         found.append(place if counted is None else counted._replace(axis=counted.axis + rank))
-    return found if given[-1] == len(found) else None
+    return found
 
 
 def _parts_of(indices: Value) -> list[Count | int | None] | None:

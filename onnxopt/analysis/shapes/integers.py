@@ -27,7 +27,7 @@ from onnxopt.analysis.shapes.sizes import (
     where_known,
 )
 from onnxopt.analysis.shapes.symbolic import LARGEST_INTEGERS, Size, differs, divide, fits, is_no_less, quotient
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array
@@ -242,15 +242,13 @@ def _split(s: ShapeData, n: Node) -> list[Array] | None:
 
 @_rule("Concat")
 def _joined(s: ShapeData, n: Node) -> Array | None:
-    parts = [s.content(v) for v in n.inputs]
-    known = [p for p in parts if p is not None]
-    if not known or any(p.ndim == 0 for p in known):
+    parts, axis = [s.content(v) for v in n.inputs], n.attr("axis")
+    ranks = {p.ndim for p in parts if p is not None}
+    if not ranks or 0 in ranks:
         return None
-    if len(known) < len(parts):
-        if n.attr("axis") not in (0, -1) or any(p.ndim != 1 for p in known):
-            return None
-        known = [_unknown(s, v) if part is None else part for v, part in zip(n.inputs, parts)]
-    return np.concatenate(known, axis=n.attr("axis"))
+    if any(p is None for p in parts) and (axis not in (0, -1) or ranks != {1}):
+        return None
+    return np.concatenate([_unknown(s, v) if p is None else p for v, p in zip(n.inputs, parts)], axis=axis)
 
 
 def _unknown(s: ShapeData, v: Value | None) -> Array:
@@ -284,20 +282,18 @@ def chosen_parts(s: ShapeData, where: Node, content: Sequence[Size | None]) -> l
 
     None if further elements are needed.
     """
-    joined = [v.producer for v in where.inputs[1:] if v is not None and v.producer is not None]
     there: dict[int, list[Part]] = {}
-    for node in joined:
-        if node.op == "Concat":
-            _place(s, node, there)
+    for concat in (producer(v, "Concat") for v in where.inputs[1:]):
+        if concat is not None:
+            _place(s, concat, there)
     found: list[Value | list[int]] = []
     at = 0
     while at < len(content):
         element = content[at]
         if isinstance(element, int):
-            if found and isinstance(found[-1], list):
-                found[-1].append(element)
-            else:
-                found.append([element])
+            if not found or not isinstance(found[-1], list):
+                found.append([])
+            found[-1].append(element)  # type: ignore[union-attr]
             at += 1
             continue
         part = next((p for p in there.get(at, ()) if None not in p[1] and _stands_at(p, at, content)), None)

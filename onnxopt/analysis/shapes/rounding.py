@@ -130,12 +130,10 @@ def _nearer(v: Value) -> tuple[Value, int] | None:
     a, b = node.inputs[:2]
     if node.op == "Add" and a is not None and a.constant:
         a, b = b, a
-    if a is None or b is None or not b.constant or not 0 < b.array.size <= _MAX_CHAIN:
+    numbers = [] if b is None or not b.constant or b.array.size > _MAX_CHAIN else [int(e) for e in b.array.reshape(-1)]
+    if a is None or not numbers or (node.op == "Div" and min(numbers) <= 0):
         return None
-    numbers = [int(e) for e in b.array.reshape(-1)]
-    if node.op == "Div":
-        return (a, 0) if min(numbers) > 0 else None
-    return a, max(map(abs, numbers))
+    return a, 0 if node.op == "Div" else max(map(abs, numbers))
 
 
 def _computed(op: str, ratio: _Ratio, number: int) -> _Ratio | None:
@@ -179,13 +177,12 @@ def factors(s: ShapeData, resize: Node) -> list[float] | None:
     policy, mode = resize.attr("keep_aspect_ratio_policy"), resize.attr("coordinate_transformation_mode")
     if dims is None or policy not in (None, "stretch") or mode == "tf_crop_and_resize":
         return None  # cropping multiplies by the cropped fraction, too
-    at, sizes = scales_of(resize), s.content(resize.input(3))
     axes = [a % len(dims) for a in resize.attr("axes") or range(len(dims))]
-    if resize.input(3) is None:
-        found = [] if s.is_beside_bodies(resize) else _quotients(s, resize.input(at))
+    if resize.input(3) is not None:
+        sizes = s.content(resize.input(3))
+        found = [] if sizes is None else [_factor(size, dims[a]) for a, size in zip(axes, sizes.reshape(-1).tolist())]
     else:
-        given: list[Size | None] = [] if sizes is None else sizes.reshape(-1).tolist()
-        found = [_factor(size, dims[a]) for a, size in zip(axes, given, strict=False)]
+        found = [] if s.is_beside_bodies(resize) else _quotients(s, resize.input(scales_of(resize)))
     known = [f for f in found if f is not None]
     return known if len(known) == len(found) == len(axes) else None
 
