@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.defs import OpSchema
 
-from onnxopt.analysis.misread import believed_of, contradicted, depends, forget, hidden, hide
+from onnxopt.analysis.misread import (
+    believed_of,
+    carried_containers,
+    contradicted,
+    depends,
+    forget,
+    forget_claims,
+    forget_shape,
+    hidden,
+    hide,
+)
 from onnxopt.graph.dims import as_symbol, as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
@@ -28,68 +38,9 @@ from onnxopt.proto.messages import (
     tensor_value_info,
 )
 
-# -- shapes declared inside bodies, which no runtime checks ----------------------------------------------------
-
-
-def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:
-    """Remove declared shapes and dim names from the bodies of a node.
-
-    A dim name in a body holds for a single execution: outside, and in the next iteration, the size may differ. Declared
-    shapes of body inputs and of known operators' results may be wrong. Runtimes check only a Loop's counter and
-    condition, and collected outputs of a Scan.
-    """
-    for _, body in body_graphs(owner):
-        kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output} | _checked(owner, body)
-        for info in (*body.input, *body.value_info, *body.output):
-            rename_dims(info.type, lambda name: "")
-            if info.name not in kept:
-                forget_shape(info.type)
-        for node in body.node:
-            forget_claims(node, scope, called)
-
-
-def _checked(owner: NodeProto, body: GraphProto) -> set[str]:
-    """Return the inputs and outputs of a body with shapes checked by runtimes."""
-    if owner.op_type == "Loop":
-        return {i.name for i in body.input[:2]}
-    if owner.op_type == "Scan":
-        scanned = next((a.i for a in owner.attribute if a.name == "num_scan_inputs"), 0)
-        return {o.name for o in body.output[len(body.input) - scanned :]}
-    return set()
-
-
-def carried_containers(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
-    """Yield (Loop, input index) for each sequence or optional carried by the Loop or a nested one.
-
-    onnx infers the elements' shape from the initial value; later iterations may change it.
-    """
-    for _, body in body_graphs(owner):
-        if owner.op_type == "Loop":
-            for i, info in enumerate(body.input):
-                if i < len(owner.input) and info.type.WhichOneof("value") in ("sequence_type", "optional_type"):
-                    yield owner, i
-        for node in body.node:
-            yield from carried_containers(node)
-
-
-def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
-    """Whether only the file defines the operator. A node without operator is hidden, and not opaque."""
-    op = qualified(node.op_type, node.domain)
-    return bool(op) and op not in called and not scope.knows(op)
-
-
-def forget_shape(kind: TypeProto) -> None:
-    """Remove the shape from a type, also from elements of a sequence or optional."""
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
-        kind.tensor_type.ClearField("shape")
-    elif which in ("sequence_type", "optional_type"):
-        forget_shape(getattr(kind, which).elem_type)
-
-
-# -- inference of a skeleton -----------------------------------------------------------------------------------
-
 _OTHER: Final = "types of values that are no tensors"
+Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
+Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices read by inference.
 DATA_UP_TO: Final = 4096
@@ -147,6 +98,31 @@ def infer_operator(
     except Exception:  # as above
         return {}
     return believed_of(node, opset, types, found)
+
+
+def graph_of(node: Node) -> Graph | None:
+    """Return the graph of a node, which may be new."""
+    return next((v.graph for v in node.results), None)
+
+
+def call_of(node: Node, known: Callable[[Value], Known | None]) -> Call | None:
+    """Return the arguments of operator inference, from types and small data; results are named o0, o1, …
+
+    None if inference is impossible.
+    """
+    graph = graph_of(node)
+    schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
+    if graph is None or schema is None or node.bodies or node.has_references:
+        return None
+    facts = {f"i{i}": known(v) for i, v in enumerate(node.inputs) if v is not None}
+    kinds = {name: found[0] for name, found in facts.items() if found is not None}
+    data = {name: found[1] for name, found in facts.items() if found is not None and found[1] is not None}
+    if len(kinds) < len(facts):
+        return None
+    proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
+    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
+    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
+    return schema, proto, kinds, data, graph.opset(node.domain)
 
 
 def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto:

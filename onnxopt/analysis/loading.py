@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.inference import DATA_UP_TO
+from onnxopt.analysis.inference import DATA_UP_TO, Known
 from onnxopt.analysis.loading_types import (
     as_given,
     content,
@@ -26,7 +26,7 @@ from onnxopt.analysis.loading_types import (
     seen_by,
     with_numbers,
 )
-from onnxopt.analysis.types import NOTHING, Known
+from onnxopt.analysis.types import NOTHING
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import CONTROL_FLOW

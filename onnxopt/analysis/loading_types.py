@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.inference import DATA_UP_TO
+from onnxopt.analysis.inference import DATA_UP_TO, Known
 from onnxopt.analysis.shapes.sizes import agreed
-from onnxopt.analysis.types import NOTHING, Known, as_call
+from onnxopt.analysis.types import NOTHING, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Shape, Value

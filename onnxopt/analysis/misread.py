@@ -23,17 +23,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeAlias, TypeVar
 
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
+from onnxopt.graph.dims import rename_dims
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.operators import POOLS
 from onnxopt.proto.element_types import FLOATS
-from onnxopt.proto.messages import body_graphs
+from onnxopt.proto.messages import body_graphs, qualified
 
 _SLICE: Final = 10
 _SQUEEZE: Final = 11
@@ -295,3 +297,62 @@ def _forget_symbols(kind: TypeProto, names: Container[str] | None = None) -> Non
     for dim in kind.tensor_type.shape.dim:
         if names is None or dim.dim_param in names:
             dim.ClearField("dim_param")
+
+
+# -- shapes declared inside bodies, which no runtime checks ----------------------------------------------------
+
+
+def forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:
+    """Remove declared shapes and dim names from the bodies of a node.
+
+    A dim name in a body holds for a single execution: outside, and in the next iteration, the size may differ. Declared
+    shapes of body inputs and of known operators' results may be wrong. Runtimes check only a Loop's counter and
+    condition, and collected outputs of a Scan.
+    """
+    for _, body in body_graphs(owner):
+        kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output} | _checked(owner, body)
+        for info in (*body.input, *body.value_info, *body.output):
+            rename_dims(info.type, lambda name: "")
+            if info.name not in kept:
+                forget_shape(info.type)
+        for node in body.node:
+            forget_claims(node, scope, called)
+
+
+def _checked(owner: NodeProto, body: GraphProto) -> set[str]:
+    """Return the inputs and outputs of a body with shapes checked by runtimes."""
+    if owner.op_type == "Loop":
+        return {i.name for i in body.input[:2]}
+    if owner.op_type == "Scan":
+        scanned = next((a.i for a in owner.attribute if a.name == "num_scan_inputs"), 0)
+        return {o.name for o in body.output[len(body.input) - scanned :]}
+    return set()
+
+
+def carried_containers(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
+    """Yield (Loop, input index) for each sequence or optional carried by the Loop or a nested one.
+
+    onnx infers the elements' shape from the initial value; later iterations may change it.
+    """
+    for _, body in body_graphs(owner):
+        if owner.op_type == "Loop":
+            for i, info in enumerate(body.input):
+                if i < len(owner.input) and info.type.WhichOneof("value") in ("sequence_type", "optional_type"):
+                    yield owner, i
+        for node in body.node:
+            yield from carried_containers(node)
+
+
+def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
+    """Whether only the file defines the operator. A node without operator is hidden, and not opaque."""
+    op = qualified(node.op_type, node.domain)
+    return bool(op) and op not in called and not scope.knows(op)
+
+
+def forget_shape(kind: TypeProto) -> None:
+    """Remove the shape from a type, also from elements of a sequence or optional."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        kind.tensor_type.ClearField("shape")
+    elif which in ("sequence_type", "optional_type"):
+        forget_shape(getattr(kind, which).elem_type)

@@ -14,15 +14,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto
-from onnx.defs import OpSchema
+from onnx import GraphProto, TypeProto
 
 from onnxopt.analysis.inference import (
     DATA_UP_TO,
+    Call,
+    Known,
     Vagueness,
+    call_of,
     downstream,
+    graph_of,
     infer_nodes,
     infer_operator,
     skeleton,
@@ -34,11 +37,8 @@ from onnxopt.graph.dims import as_symbol, is_invented
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.proto.messages import array_to_tensor, body_graphs, tensor_bytes, tensor_type, tensor_type_proto
-
-# -- results of an inference run -------------------------------------------------------------------------------
 
 _runs = itertools.count()
 
@@ -223,10 +223,6 @@ class _Facts:
         return dim
 
 
-# -- facts on demand ----
-
-Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # (type, data) of a value
-Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
 NOTHING: Final[Mapping[Value, Known]] = MappingProxyType({})
 
 
@@ -255,19 +251,17 @@ def shape(value: Value | None) -> Shape | None:
     return value.shape
 
 
-def shape_of(value: Value | None) -> Shape | None:
-    """Return the shape of an operand; None for an absent one, too."""
-    return None if value is None else shape(value)
+shape_of = shape
 
 
 def dims_of(value: Value | None) -> Shape:
     """Return the dims of an operand; none for an absent one, or for unknown rank."""
-    return shape_of(value) or ()
+    return shape(value) or ()
 
 
 def full_shape(value: Value | None) -> Shape | None:
     """Return the shape if no dim is unknown, else None."""
-    dims = shape_of(value)
+    dims = shape(value)
     return None if dims is None or None in dims else dims
 
 
@@ -349,17 +343,13 @@ def is_open(value: Value) -> bool:
 
 def _find_out(value: Value) -> None:
     """Infer a value: through the graph, or for a new node by the operator alone."""
-    node = value.producer
-    if node is None or node.graph is not None:
-        _infer_once(value.graph.model)
-    if value.unasked and value.shape is None:
-        _infer_made(value)
-
-
-def _infer_once(model: Model) -> None:
-    if model.inference_allowed and model.inferred_version != model.version:
+    node, model = value.producer, value.graph.model
+    is_made = node is not None and node.graph is None
+    if not is_made and model.inference_allowed and model.inferred_version != model.version:
         model.inference_allowed = False
         update(model)
+    if value.unasked and value.shape is None:
+        _infer_made(value)
 
 
 def _infer_made(value: Value) -> None:
@@ -379,28 +369,8 @@ def _infer_made(value: Value) -> None:
 
 
 def as_call(node: Node, given: Mapping[Value, Known] = NOTHING) -> Call | None:
-    """Return the arguments of operator inference, with `given` replacing known facts; results are named o0, o1, …
-
-    None if inference is impossible.
-    """
-    graph = _graph_of(node)
-    schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
-    if graph is None or schema is None or node.bodies or node.has_references:
-        return None
-    known = {f"i{i}": _known(v, given) for i, v in enumerate(node.inputs) if v is not None}
-    kinds = {name: found[0] for name, found in known.items() if found is not None}
-    data = {name: found[1] for name, found in known.items() if found is not None and found[1] is not None}
-    if len(kinds) < len(known):
-        return None
-    proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
-    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
-    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
-    return schema, proto, kinds, data, graph.opset(node.domain)
-
-
-def _graph_of(node: Node) -> Graph | None:
-    """Return the graph of a node, which may be new."""
-    return next((v.graph for v in node.results), None)
+    """Return the arguments of operator inference, with `given` replacing known facts; None if impossible."""
+    return call_of(node, lambda v: _known(v, given))
 
 
 def _known(value: Value, given: Mapping[Value, Known]) -> Known | None:
@@ -415,7 +385,7 @@ def _known(value: Value, given: Mapping[Value, Known]) -> Known | None:
 
 def infer_node(node: Node) -> None:
     """Infer the types of the results by the operator alone."""
-    graph = _graph_of(node)
+    graph = graph_of(node)
     if graph is None or node.op == "Constant" or is_misread(node, graph.opset()):
         return
     call = as_call(node)
