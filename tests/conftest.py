@@ -18,8 +18,9 @@ from onnxopt.verification.verifier import Verifier
 from onnxopt.worker import service
 from onnxopt.worker.service import Sandbox, Spare
 from tests.commands import fork_server, run
+from tests.installed import place
 
-__all__ = ["fork_server", "run"]
+__all__ = ["fork_server", "place", "run"]
 
 # What commands do otherwise in a build, in colours, or as their user has set them up.
 for name in (

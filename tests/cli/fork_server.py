@@ -76,14 +76,17 @@ class ForkServer:
         env: Mapping[str, str],
         *,
         together: bool = False,
+        stdin: int | None = None,
         limits: Mapping[int, int] = {},
         seconds: int = SECONDS,
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured text. `together`: what goes to stderr is in stdout, in its place. `limits`:
-        the number of a resource (`resource.RLIMIT_DATA`) and its limit. SIGALRM ends a run after `seconds`."""
+        """As `subprocess.run` with captured text. `together`: what goes to stderr is in stdout, in its place. `stdin`:
+        a descriptor, otherwise /dev/null. `limits`: the number of a resource (`resource.RLIMIT_DATA`) and its limit.
+        SIGALRM ends a run after `seconds`."""
         (out, their_out), (err, their_err) = os.pipe(), os.pipe()
         limited = {"limits": [*limits.items()], "seconds": seconds}
-        self._start(args, cwd, env, their_out, their_out if together else their_err, **limited)
+        streams = [their_out, their_out if together else their_err, *([] if stdin is None else [stdin])]
+        self._start(args, cwd, env, *streams, **limited)
         os.close(their_out)
         os.close(their_err)
         said = _read_to_the_end(out, err)
@@ -181,11 +184,11 @@ def _tell_modules(model: str, target: int) -> NoReturn:
 
 
 def serve(descriptor: int) -> None:
-    """Until the other side closes. A request is 8 bytes of its length, with which come a stdout and a stderr, and JSON;
-    the answer is the exit code, below zero for a signal."""
+    """Until the other side closes. A request is 8 bytes of its length, with which come a stdout, a stderr and perhaps a
+    stdin, and JSON; the answer is the exit code, below zero for a signal."""
     gc.freeze()  # forks need not go through what is here
     with socket.socket(fileno=descriptor) as client:
-        for request, streams in asked(client, 2):
+        for request, streams in asked(client, 3):
             pid = os.fork()
             if pid == 0:
                 client.close()
@@ -198,7 +201,7 @@ def serve(descriptor: int) -> None:
 
 def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> None:
     try:
-        for to, stream in enumerate(streams, 1):
+        for to, stream in zip((1, 2, 0), streams):
             os.dup2(stream, to)
             os.close(stream)
         os.chdir(str(request["cwd"]))

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import SCRIPT
-from tests.installed import Place, place  # noqa: F401  a fixture
+from tests.installed import Place
 
 ROOT = Path(__file__).resolve().parents[2]
 CI = ROOT / "examples" / "ci"
@@ -111,7 +111,7 @@ def test_arguments_of_the_action_are_words_and_models_no_options(samples: Path, 
     assert line.startswith("::error title=onnxopt::a quote in the action's args is not closed")
 
 
-def test_the_action_installs_itself_from_where_it_lies(place: Place, tmp_path: Path) -> None:  # noqa: F811
+def test_the_action_installs_itself_from_where_it_lies(place: Place, tmp_path: Path) -> None:
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     step = next(s for s in steps if "INSTALL" in s.get("env", {}))
     assert step["env"]["ACTION_PATH"] == "${{ github.action_path }}"
@@ -121,7 +121,7 @@ def test_the_action_installs_itself_from_where_it_lies(place: Place, tmp_path: P
     assert Path(done.stdout.strip()).is_relative_to(place.packages)
 
 
-def test_the_gitlab_job_runs(place: Place, samples: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_gitlab_job_runs(place: Place, samples: Path, tmp_path: Path) -> None:
     job = yaml.safe_load((CI / "gitlab-ci.yml").read_text())["optimize-models"]
     (tmp_path / "models").mkdir()
     shutil.copy(samples / "residual_block.onnx", tmp_path / "models")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import shlex
 import shutil
@@ -15,7 +14,7 @@ import pytest
 
 from onnxopt.verification.inputs.cases import RECIPES
 from tests.cli.conftest import SCRIPT, Run
-from tests.cli.fork_server import shown_on
+from tests.cli.fork_server import ForkServer
 
 SLEEPER = '''
 import pathlib, time
@@ -47,15 +46,17 @@ def test_from_stdin_to_stdout(samples: Path, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["optimize {} out.onnx", "stats {}", "verify {0} {0}", "bench {}"])
-def test_what_can_be_read_once_only_is_no_file(samples: Path, tmp_path: Path, command: str) -> None:
+def test_what_can_be_read_once_only_is_no_file(
+    samples: Path, tmp_path: Path, command: str, fork_server: ForkServer
+) -> None:
     """A pipe is empty when it is read again, and the stdin of this process is not that of the one that verifies."""
     os.mkfifo(tmp_path / "pipe")
     for place in ("pipe", "/dev/zero", *(["/dev/stdin"] if "optimize" not in command else [])):
         with open(samples / "residual_block.onnx", "rb") as model:
-            words = [SCRIPT, *command.format(place).split()]
-            done = subprocess.run(words, stdin=model, capture_output=True, cwd=tmp_path, timeout=60)
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert done.stderr.decode().startswith(f"error: {place} is a pipe or a device, not a file\n")
+            words = command.format(place).split()
+            done = fork_server.run(words, tmp_path, os.environ, stdin=model.fileno(), seconds=60)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"error: {place} is a pipe or a device, not a file\n")
 
 
 def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
@@ -90,26 +91,23 @@ def test_who_stops_reading_is_no_check_that_failed(command: tuple[str, ...], sam
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def on_a_terminal(command: str, cwd: Path) -> str:
+def on_a_terminal(server: ForkServer, command: str, cwd: Path) -> str:
     """What a terminal shows of a command, escape sequences taken out."""
-    leader, follower = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen(
-        [SCRIPT, *shlex.split(command)], cwd=cwd, stdout=follower, stderr=follower, env=environment
-    )
-    os.close(follower)
-    shown = shown_on(leader).decode()
-    assert process.wait(timeout=30) == 0, shown
+    code, shown = server.run_at_terminal(shlex.split(command), cwd, environment)
+    assert code == 0, shown
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
 
 
-def test_long_work_says_where_it_is(samples: Path, tmp_path: Path) -> None:
+def test_long_work_says_where_it_is(samples: Path, tmp_path: Path, fork_server: ForkServer) -> None:
     shutil.copy(samples / "residual_block.onnx", tmp_path / "a.onnx")
     (tmp_path / "sleeper.py").write_text(SLEEPER.replace("sleep(60)", "sleep(1.5)"))
-    shown = on_a_terminal("optimize a.onnx b.onnx --plugin sleeper.py --with sleeper", tmp_path)
+    shown = on_a_terminal(fork_server, "optimize a.onnx b.onnx --plugin sleeper.py --with sleeper", tmp_path)
     assert re.search(r"load › passes: sleeper › write › verify 0:00:0\d", shown), shown
     assert "next: onnxopt report a.onnx b.onnx -o report.html" in shown
-    many = on_a_terminal("optimize a.onnx b.onnx --out-dir build --plugin sleeper.py --with sleeper", tmp_path)
+    many = on_a_terminal(
+        fork_server, "optimize a.onnx b.onnx --out-dir build --plugin sleeper.py --with sleeper", tmp_path
+    )
     assert "2/2 0:00:00 left" in many
     assert re.search(r"[ab]\.onnx +load › ", many), many
     assert "2 models: " in many

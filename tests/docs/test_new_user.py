@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import Place, place  # noqa: F401  a fixture
+from tests.installed import Place
 from tests.samples import ROOT
 
 pytestmark = pytest.mark.skipif("os.name == 'nt'", reason="a shell of POSIX")
 
 
-def test_the_ten_commands_of_the_tutorial(place: Place, tmp_path: Path) -> None:  # noqa: F811
+def test_the_ten_commands_of_the_tutorial(place: Place, tmp_path: Path) -> None:
     (script,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
     assert len(script.splitlines()) == 10 and script.startswith("pip install onnxopt\n")
     done = place.run(script, tmp_path)
