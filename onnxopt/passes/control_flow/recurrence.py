@@ -128,10 +128,12 @@ class _Batch:
 
     def _step(self, node: Node) -> None:
         given = [self._operand(v) for v in operands(node)]
-        data, own = given[0], [_rank(v) for v in given if _varies(v)]
+        own = [_rank(v) for v in given if _varies(v)]
         if not own:
             self._add(node, given, types.rank(node.output), varies=False)
-        elif node.op == "Gather" and not isinstance(data, np.ndarray) and not int(node.attr("axis", 0)):
+            return
+        data = given[0]
+        if node.op == "Gather" and not isinstance(data, np.ndarray) and not int(node.attr("axis", 0)):
             self._gather(node, given)
         elif node.op == "Slice" and isinstance(data, Value):
             self._slice(node, data, given[1:])
