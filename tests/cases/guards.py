@@ -49,6 +49,7 @@ class Guard:
         return f"{self.file.name}:{self.line}: {source[self.line - 1].strip()}"
 
 
+@cache
 def guards_of(file: Path) -> list[Guard]:
     """Those of a pass, and the shared ones that it calls."""
     nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import importlib
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -211,6 +210,8 @@ def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> N
         assert isinstance(limits, list) and isinstance(seconds, int)
         signal.alarm(seconds)
         for kind, limit in limits:
+            import resource
+
             resource.setrlimit(kind, (limit, limit))
         os.environ.clear()
         os.environ.update(env)

@@ -8,14 +8,35 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from onnxopt.io.staging import StagingFolder, clear
 from tests.cli.conftest import SCRIPT, Run
+from tests.cli.fork_server import ForkServer
 
 LONG = ("y" * 250 + ".onnx", "\u00fc" * 125 + ".onnx")  # 255 bytes
+
+
+Limited = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def limited(samples: Path, tmp_path: Path, fork_server: ForkServer | None) -> Limited:
+    """The optimization of a sample by a command that may write files of so many bytes."""
+
+    def call(size: int, *args: str) -> subprocess.CompletedProcess[str]:
+        words = ["optimize", str(samples / "residual_block.onnx"), *args]
+        if fork_server is not None:
+            import resource
+
+            return fork_server.run(words, tmp_path, os.environ, limits={resource.RLIMIT_FSIZE: size})
+        shell = ["sh", "-c", f'ulimit -f {size // 512}; exec "$@"', "sh", str(SCRIPT), *words]
+        return subprocess.run(shell, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    return call
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the whole path has 260 characters there")
@@ -55,11 +76,9 @@ def test_a_name_that_is_too_long(run: Run, samples: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("where", [("out.onnx",), ("--out-dir", "many")], ids=["one", "many"])
-def test_a_limit_of_size(where: tuple[str, ...], samples: Path, tmp_path: Path) -> None:
+def test_a_limit_of_size(where: tuple[str, ...], limited: Limited, tmp_path: Path) -> None:
     """The file is called as the user calls it, not as it is while it is made."""
-    words = [str(SCRIPT), "optimize", str(samples / "residual_block.onnx"), *where]
-    limited = ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *words]
-    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+    done = limited(1024, *where)
     out = "out.onnx" if len(where) == 1 else "many/residual_block.onnx"
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -91,23 +110,19 @@ def test_no_room_for_what_is_said(words: str, both: bool, samples: Path, tmp_pat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("before", [None, "of yesterday"])
-def test_a_report_that_does_not_fit(before: str | None, samples: Path, tmp_path: Path) -> None:
+def test_a_report_that_does_not_fit(before: str | None, limited: Limited, tmp_path: Path) -> None:
     """It is written whole or not at all, as the result is, which stays."""
     if before is not None:
         (tmp_path / "report.json").write_text(before)
-    words = [str(SCRIPT), "optimize", str(samples / "residual_block.onnx"), "out.onnx", "--report", "report.json", "-q"]
-    limited = ["sh", "-c", 'ulimit -f 12; exec "$@"', "sh", *words]
-    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+    done = limited(6144, "out.onnx", "--report", "report.json", "-q")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: cannot write report.json: File too large")
     assert {p.name for p in tmp_path.iterdir()} == {"out.onnx", *(["report.json"] if before else [])}
     assert before is None or (tmp_path / "report.json").read_text() == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_a_dump_that_does_not_fit_is_no_fault_of_a_pass(samples: Path, tmp_path: Path) -> None:
-    words = [str(SCRIPT), "optimize", str(samples / "residual_block.onnx"), "out.onnx", "--dump-dir", "dump"]
-    limited = ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *words]
-    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+def test_a_dump_that_does_not_fit_is_no_fault_of_a_pass(limited: Limited) -> None:
+    done = limited(1024, "out.onnx", "--dump-dir", "dump")
     assert done.returncode == 2
     error, hint = done.stderr.splitlines()
     assert re.fullmatch(r"error: cannot write dump/\d{3}-[a-z-]+\.onnx: File too large", error)
