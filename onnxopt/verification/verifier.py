@@ -34,7 +34,7 @@ from onnxopt.verification.records import Verification
 from onnxopt.verification.runtime import DECLARED
 from onnxopt.worker import Limits
 from onnxopt.worker.service import Service, Spare
-from onnxopt.worker.serving import Died
+from onnxopt.worker.serving import STARTING, Died
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -48,6 +48,8 @@ _MAX_PRELOADED_BYTES: Final = 1 << 20  # bytes; loading takes less time than a m
 _LOADING: Final = 60.0  # seconds for a load alone
 _CONCLUDING: Final = 60.0  # seconds for a verdict without any run
 _MOST_DEATHS: Final = 100
+_MOST_LATE: Final = 2
+_MOST_STARTS: Final = 2  # deaths before a worker reads the original: another would die as well
 
 
 class Verifier:
@@ -202,7 +204,7 @@ class Verifier:
             except Died as e:
                 submission.deaths.append(Death(self._step, e.state, e.how, e.late))
                 submission.spent = time.monotonic() - self._began
-                if len(submission.deaths) == _MOST_DEATHS or sum(d.late for d in submission.deaths) > 2:
+                if _is_enough(submission.deaths):
                     verdict = Verification(UNVERIFIED, str(e))
                     break
         self._has_run = verdict.status != UNVERIFIED
@@ -321,3 +323,9 @@ def let_in(verdict: Verification, domains: Collection[str] = ()) -> Verification
         verdict.message = f"onnxruntime does not know the operators of {foreign}, which --allow-domain lets in"
         verdict.hint = UNREGISTERED_HINT
     return verdict
+
+
+def _is_enough(deaths: Sequence[Death]) -> bool:
+    """Return whether another worker is not expected to finish."""
+    starts = sum(d.state == STARTING and d.step == OPEN for d in deaths)
+    return len(deaths) == _MOST_DEATHS or sum(d.late for d in deaths) > _MOST_LATE or starts > _MOST_STARTS

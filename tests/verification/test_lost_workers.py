@@ -56,6 +56,16 @@ def test_a_fault_of_the_judge_is_no_verdict(when: str, tmp_path: Path, monkeypat
     assert "in fail" in raised.value.__notes__[0], "where it was in the worker"
 
 
+def test_a_worker_that_cannot_start_is_started_three_times(tmp_path: Path) -> None:
+    path, log = tmp_path / "a.onnx", tmp_path / "log"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    with Verifier(path, start=f"open({str(log)!r}, 'a').write('.'); raise SystemExit(3)") as verifier:
+        verifier.submit(path)
+        v = verifier.finish()
+    assert (v.status, v.message) == ("not verified", "onnxruntime ended with exit code 3 at its start")
+    assert log.read_text() == "..."
+
+
 def test_files_whose_parts_cannot_be_seen_are_verified_by_their_outputs(tmp_path: Path) -> None:
     """The search for numbers that only one of the two has, and paths of roundings, ask for a look into both files."""
     a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
