@@ -54,7 +54,7 @@ def test_a_killed_worker_loses_nothing(
     address, workers = cluster
     (tmp_path / "slow.py").write_text(SLOW)
     models = []
-    for i in range(6):
+    for i in range(4):
         models.append(tmp_path / f"in/{i}.onnx")
         models[-1].parent.mkdir(exist_ok=True)
         shutil.copy(samples / "residual_block.onnx", models[-1])
@@ -74,11 +74,11 @@ def test_a_killed_worker_loses_nothing(
     out, said = process.communicate(timeout=60)
     assert process.returncode == 0, said + out
     outcomes = json.loads(out)["models"]
-    assert [o["status"] for o in outcomes] == ["optimized"] * 6
+    assert [o["status"] for o in outcomes] == ["optimized"] * 4
     assert [o["source"] for o in outcomes] == here, "as the user calls them, though the workers are elsewhere"
     assert run("optimize", models[0], "alone.onnx").returncode == 0
     made = sorted((tmp_path / "out").rglob("*"))
-    assert [p.name for p in made] == [f"{i}.onnx" for i in range(6)], "whole results, and nothing else"
+    assert [p.name for p in made] == [f"{i}.onnx" for i in range(4)], "whole results, and nothing else"
     assert {p.read_bytes() for p in made} == {(tmp_path / "alone.onnx").read_bytes()}
     shutil.copy(library, tmp_path / "fc.so")
     more = [*FUSING, "--custom-op-library", "fc.so", "--format", "json"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -13,6 +15,7 @@ from onnx import parser
 
 from onnxopt.errors import is_starved, refused
 from tests.cli.conftest import SCRIPT
+from tests.cli.fork_server import ForkServer
 
 WORDLESS = "error return without exception set"  # as CPython 3.13 says it where it was refused memory
 NULL = "<built-in function compile> returned NULL without setting an exception"
@@ -51,33 +54,47 @@ def test_python_has_two_words_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not refused(KeyError("memory"))
 
 
-def optimize(folder: Path, plugin: str, error: str, *more: str, limit: str) -> subprocess.CompletedProcess[str]:
-    onnx.save(parser.parse_model(TEXT), folder / "m.onnx")
-    (folder / "starves.py").write_text(plugin.replace("ERROR", error))
-    words = [str(SCRIPT), "optimize", "m.onnx", *more, "--plugin", "starves.py", "--with", "starves"]
-    limited = ["sh", "-c", f'ulimit -S -d {limit}; exec "$@"', "sh", *words]
-    return subprocess.run(limited, capture_output=True, text=True, cwd=folder, check=False)
+Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def optimize(tmp_path: Path, fork_server: ForkServer | None) -> Optimize:
+    """A command with a plugin that raises `error`, which may have `limit` KiB of data."""
+
+    def call(plugin: str, error: str, *more: str, limit: int | None) -> subprocess.CompletedProcess[str]:
+        onnx.save(parser.parse_model(TEXT), tmp_path / "m.onnx")
+        (tmp_path / "starves.py").write_text(plugin.replace("ERROR", error))
+        words = ["optimize", "m.onnx", *more, "--plugin", "starves.py", "--with", "starves"]
+        if fork_server is not None:
+            import resource
+
+            limits = {} if limit is None else {resource.RLIMIT_DATA: limit << 10}
+            return fork_server.run(words, tmp_path, os.environ, limits=limits)
+        shell = ["sh", "-c", f'ulimit -S -d {limit or "unlimited"}; exec "$@"', "sh", str(SCRIPT), *words]
+        return subprocess.run(shell, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    return call
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("plugin", [PASS, RULE], ids=["pass", "rule"])
 @pytest.mark.parametrize("error", ["MemoryError()", f"SystemError({WORDLESS!r})"], ids=["memory", "system"])
-def test_it_is_no_bug(plugin: str, error: str, tmp_path: Path) -> None:
-    done = optimize(tmp_path, plugin, error, "out.onnx", "--no-verify", limit="8000000")
+def test_it_is_no_bug(plugin: str, error: str, optimize: Optimize, tmp_path: Path) -> None:
+    done = optimize(plugin, error, "out.onnx", "--no-verify", limit=8_000_000)
     assert (done.returncode, done.stderr.splitlines()) == (2, NONE_LEFT)
     assert not (tmp_path / "out.onnx").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_without_a_limit_it_is_one(tmp_path: Path) -> None:
-    done = optimize(tmp_path, PASS, f"SystemError({WORDLESS!r})", "out.onnx", "--no-verify", limit="unlimited")
+def test_without_a_limit_it_is_one(optimize: Optimize) -> None:
+    done = optimize(PASS, f"SystemError({WORDLESS!r})", "out.onnx", "--no-verify", limit=None)
     assert done.returncode == 4 and "this is a bug in the pass" in done.stderr, done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_of_many_models(tmp_path: Path) -> None:
+def test_of_many_models(optimize: Optimize) -> None:
     many = ("--out-dir", "out", "--no-verify", "--format", "json", "--jobs", "1")
-    done = optimize(tmp_path, PASS, "MemoryError()", *many, limit="8000000")
+    done = optimize(PASS, "MemoryError()", *many, limit=8_000_000)
     assert done.returncode == 2, done.stderr
     (found,) = json.loads(done.stdout)["models"]
     assert found["message"] == "m.onnx: the system refuses: it has no more memory"
