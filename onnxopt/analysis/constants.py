@@ -141,11 +141,15 @@ class Contents:
             tensor = node.attributes["value"].t
         if tensor is not None and is_external(tensor):
             return False
-        for user in value.users:
-            if user.op == "BatchNormalization" and value in user.inputs[3:] and may_train(user):
-                return False
+        if any(_updates(user, value) for user in value.users):
+            return False
         data_type, dims = value.constant_type()
         return data_type != TensorProto.STRING and tensor_bytes(data_type, dims) <= self.max_bytes
+
+
+def _updates(node: Node, value: Value) -> bool:
+    """Whether a node is a BatchNormalization that may train, and `value` one of its statistics."""
+    return node.op == "BatchNormalization" and value in node.inputs[3:] and may_train(node)
 
 
 def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence[Callable[[T], Hashable]]) -> T:

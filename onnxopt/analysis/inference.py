@@ -56,9 +56,13 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
     for node in nodes:
         if node.op in ops and len(node.outputs) == 1:
             x, y = node.input(0), node.outputs[0]
-            if x is not None and y is not None and (x.is_input or x.producer is not None) and not x.constant:
+            if x is not None and y is not None and _is_computed(x):
                 found[y] = found.get(x, x)
     return found
+
+
+def _is_computed(value: Value) -> bool:
+    return (value.is_input or value.producer is not None) and not value.constant
 
 
 def _is_like_first(op: str, graph: Graph) -> bool:

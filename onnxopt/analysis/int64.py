@@ -5,6 +5,7 @@ Operands and results of a node with the same type variable of the schema form a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -74,9 +75,8 @@ def int64_values(model: Model) -> Iterator[Value]:
     """Yield the int64 values of a model, except in functions: inputs, constants and results of nodes, in order."""
     for scope in reversed([*model.scopes()]):
         if not scope.root.is_function:
-            yield from (v for v in scope.inputs if is_int64(v))
-            yield from (v for v in scope.initializers.values() if not v.is_input and is_int64(v))
-            yield from (v for node in scope for v in node.results if is_int64(v))
+            own = (v for v in scope.initializers.values() if not v.is_input)
+            yield from filter(is_int64, itertools.chain(scope.inputs, own, *(node.results for node in scope)))
 
 
 class Groups:

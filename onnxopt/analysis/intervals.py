@@ -133,10 +133,7 @@ class Intervals:
         known = whole if found is None or not is_within(found, whole) else found
         if known[0] >= 0 and value in self._tops:
             known = known[0], max(known[0], min(known[1], self.high(self._tops[value], value.graph)))
-        for other in (self._by_sizes(value), self._asked.get(value)):
-            if other is not None and max(known[0], other[0]) <= min(known[1], other[1]):
-                known = max(known[0], other[0]), min(known[1], other[1])
-        return known
+        return _narrowed(_narrowed(known, self._by_sizes(value)), self._asked.get(value))
 
     def _by_sizes(self, value: Value) -> Found:
         """Return the interval of a value with known symbolic content, else None."""
@@ -254,6 +251,13 @@ def _integers(value: Value | None) -> ElementType | None:
     """Return the element type of a tensor of integers, else None."""
     kind = BY_CODE.get(types.dtype(value))
     return kind if kind is not None and kind.kind in "iu" else None
+
+
+def _narrowed(known: Interval, other: Found) -> Interval:
+    """Return the intersection with another interval, if there is one."""
+    if other is None or max(known[0], other[0]) > min(known[1], other[1]):
+        return known
+    return max(known[0], other[0]), min(known[1], other[1])
 
 
 def is_within(a: Interval, b: Interval) -> bool:

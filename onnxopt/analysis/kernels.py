@@ -41,13 +41,8 @@ def evaluate(node: Node, inputs: Sequence[Array | None], opset: int) -> Results:
 
     Raises Invalid if the node would fail at run time: it must stay, and fail as before.
     """
-    kernel, operands = _KERNELS.get(node.op), list(inputs)
-    while operands and operands[-1] is None:
-        operands.pop()
-    present = [x for x in operands if x is not None]
-    if kernel is None or any(element_kind(x) not in _NUMBERS for x in present):
-        return None
-    if len(present) < len(operands) and node.op != "Slice":  # only a Slice has an optional operand between others
+    kernel, operands = _KERNELS.get(node.op), _operands(node, inputs)
+    if kernel is None or operands is None:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -55,6 +50,17 @@ def evaluate(node: Node, inputs: Sequence[Array | None], opset: int) -> Results:
     except _UNUSUAL:
         return None
     return None if results is None else [np.asarray(r) for r in results]
+
+
+def _operands(node: Node, inputs: Sequence[Array | None]) -> list[Array | None] | None:
+    """Return the operands without absent ones at the end; None if a kernel takes no such types, or lacks an operand."""
+    operands = list(inputs)
+    while operands and operands[-1] is None:
+        operands.pop()
+    present = [x for x in operands if x is not None]
+    if len(present) < len(operands) and node.op != "Slice":  # only a Slice has an optional operand between others
+        return None
+    return operands if all(element_kind(x) in _NUMBERS for x in present) else None
 
 
 def result_bytes(node: Node, inputs: Sequence[Array | None]) -> int:
@@ -72,9 +78,6 @@ def _kernel(*ops: str, size: Callable[..., int] | None = None) -> Callable[[Kern
         return function
 
     return add
-
-
-# -- bytes of results -----------------------------------------------------------------------------------------
 
 
 def _view(node: Node, *operands: Array) -> int:
@@ -120,9 +123,6 @@ def _gathered_bytes(node: Node, *operands: Array) -> int:
     (x, places), axis = operands, int(node.attr("axis"))
     size = x.shape[axis] if -x.ndim <= axis < x.ndim else 1
     return x.nbytes // max(1, size) * places.size
-
-
-# -- arithmetic -----------------------------------------------------------------------------------------------
 
 
 def _elementwise(function: Callable[..., Any], kinds: str) -> Kernel:
@@ -251,9 +251,6 @@ def _axes(node: Node, opset: int, since: int, given: Array | None) -> list[int] 
     """Return `axes`, an operand from opset `since` on and an attribute before."""
     axes: Any = node.attr("axes") if opset < since else None if given is None else given.reshape(-1)
     return None if axes is None else [int(a) for a in axes]
-
-
-# -- movement: elements, their sizes or indices ---------------------------------------------------------------
 
 
 @_kernel("Identity", size=_view)

@@ -11,6 +11,7 @@ from onnxopt.analysis.inference import DATA_UP_TO, Known
 from onnxopt.analysis.loading_types import (
     as_given,
     content,
+    differ,
     dims_of,
     evaluate,
     given_out,
@@ -93,7 +94,7 @@ def is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
     if x is None or slope is None:
         return bool(slope)
     both = zip(reversed(x), reversed(slope))
-    return len(slope) > len(x) or any(isinstance(a, int) and isinstance(b, int) and 1 != b != a for a, b in both)
+    return len(slope) > len(x) or any(b != 1 and differ(a, b) for a, b in both)
 
 
 def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:

@@ -319,7 +319,7 @@ def _joined(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
                 first = agreed(first, dims)
             elif first is None or dims is None:
                 first = dims if first is None else first
-            elif len(first) != len(dims) or any(_differ(a, b) for a, b in zip(first, dims)):
+            elif len(first) != len(dims) or any(differ(a, b) for a, b in zip(first, dims)):
                 return None
             else:
                 first = with_numbers(first, dims)
@@ -336,7 +336,8 @@ def with_numbers(known: Shape | None, other: Shape) -> Shape:
     return tuple(b if isinstance(b, int) and not isinstance(a, int) else a for a, b in zip(known, other))
 
 
-def _differ(a: Dim, b: Dim) -> bool:
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two dims are different numbers."""
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 

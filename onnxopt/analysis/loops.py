@@ -104,8 +104,7 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
     if count is None or given is None:
         return False
     number, limit, most = source(count), source(given), source(most)
-    within = _is_one(limit) and _is_one(most) and most.array.item() <= limit.array.item()
-    if not (limit is most or within) or not _is_exact(given, limit):
+    if not _is_no_more(most, limit) or not _is_exact(given, limit):
         return False
     counters = [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i))]
     return number in counters or _is_next(loop, number)
@@ -120,7 +119,7 @@ def limit_of_trips(loop: Recurrence) -> Value | None:
     if going_on.graph is not loop.body or count is None or given is None or not _is_next(loop, source(count)):
         return None
     limit = source(given)
-    return limit if limit.graph is not loop.body and types.rank(limit) == 0 and _is_whole(limit) else None
+    return limit if limit.graph is not loop.body and _is_whole(limit) else None
 
 
 def _is_endless(most: Value | None) -> bool:
@@ -148,7 +147,7 @@ def starts_below(loop: Recurrence, limit: Value) -> bool:
     zero, above = compared(start)
     if zero is None or above is None or source(above) is not limit:
         return False
-    return _is_exact(above, limit) and _is_one(zero) and zero.array.item() == 0
+    return _is_exact(above, limit) and _is_zero(zero)
 
 
 def _is_exact(value: Value | None, limit: Value) -> bool:
@@ -205,11 +204,20 @@ def source(value: Value) -> Value:
 
 
 def _is_whole(limit: Value) -> bool:
-    """Whether a limit is an integer, also as a float constant cast by folding."""
+    """Whether a limit is a single integer, also as a float constant cast by folding."""
     kind = types.dtype(limit)
-    return kind in _COUNTER_TYPES or (
-        limit.constant and kind in _WIDE_FLOATS and float(limit.array.item()).is_integer()
-    )
+    if types.rank(limit) != 0 or not limit.constant:
+        return types.rank(limit) == 0 and kind in _COUNTER_TYPES
+    return kind in _COUNTER_TYPES or (kind in _WIDE_FLOATS and float(limit.array.item()).is_integer())
+
+
+def _is_no_more(a: Value, b: Value) -> bool:
+    """Whether `a` is `b`, or both are constants and `a` is at most `b`."""
+    return a is b or (_is_one(a) and _is_one(b) and bool(a.array.item() <= b.array.item()))
+
+
+def _is_zero(value: Value) -> bool:
+    return _is_one(value) and bool(value.array.item() == 0)
 
 
 def _is_one(value: Value) -> bool:

@@ -112,14 +112,18 @@ def _may_leave_out(pool: Node, opset: int) -> bool:
         return True
     if not pool.attr("ceil_mode", 0) or opset >= _POOLS_SINCE:
         return False
-    window = pool.attr("kernel_shape") or []
-    steps = pool.attr("strides") or [1] * len(window)
-    dilations = pool.attr("dilations") or [1] * len(window)
-    pads = pool.attr("pads") or [0] * (2 * len(window))
-    if pool.attr("auto_pad", "NOTSET") != "NOTSET" or not len(window) == len(steps) == len(dilations) == len(pads) / 2:
+    kernel = pool.attr("kernel_shape") or []
+    steps, dilations, pads = window(pool, len(kernel))
+    if pool.attr("auto_pad", "NOTSET") != "NOTSET" or not len(kernel) == len(steps) == len(dilations) == len(pads) / 2:
         return True
-    ends = pads[len(window) :]
-    return any(step + end > (k - 1) * dilation + 1 for k, step, dilation, end in zip(window, steps, dilations, ends))
+    ends = pads[len(kernel) :]
+    return any(step + end > (k - 1) * dilation + 1 for k, step, dilation, end in zip(kernel, steps, dilations, ends))
+
+
+def window(node: Node, count: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Return the strides, dilations and pads of a convolution or pool along `count` axes."""
+    strides, dilations, pads = (node.attr(name) for name in ("strides", "dilations", "pads"))
+    return strides or [1] * count, dilations or [1] * count, pads or [0] * (2 * count)
 
 
 def pads_undilated(pool: Node) -> bool:
@@ -242,9 +246,11 @@ def _are_one(einsum: NodeProto, shapes: Shapes) -> bool:
     for term, dims in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes):
         for letter, dim in zip(_letters(term, len(dims or ())), dims or ()):
             sizes.setdefault(letter, set()).add(dim)
-    return all(
-        len(found) == 1 or (of[0] == "." and all("dim_value" in d for d in found)) for of, found in sizes.items()
-    )
+    return all(_is_one_size(letter, found) for letter, found in sizes.items())
+
+
+def _is_one_size(letter: str, found: set[str]) -> bool:
+    return len(found) == 1 or (letter[0] == "." and all("dim_value" in d for d in found))
 
 
 def _letters(term: str, rank: int) -> list[str]:

@@ -346,7 +346,7 @@ def _taken_apart(concat: Node) -> Node | None:
     split = parts[0].producer if parts else None
     if split is None or split.op != "Split" or split.graph is not concat.graph or split.has_references:
         return None
-    if len(parts) < len(concat.inputs) or len({*parts}) < len(parts) or not all(map(_is_only_read, parts)):
+    if len({*parts}) < len(concat.inputs) or not all(map(_is_only_read, parts)):
         return None
     return split if {*parts} == {*_parts(split)} else None
 

@@ -62,7 +62,7 @@ def demanded_rank(value: Value, among: Running) -> int | None:
 def _read_by(node: Node, value: Value) -> int | None:
     """Return the rank that a node requires of an input, or None."""
     op, place = node.op, node.places(value)[0]
-    if op in RECURRENT and not node.domain and place in (0, *_STATES):
+    if op in RECURRENT and place in (0, *_STATES):
         return 3
     if place != 0:
         return None
@@ -70,9 +70,8 @@ def _read_by(node: Node, value: Value) -> int | None:
         rank = types.rank(node.input(1)) or 0
         return rank if rank > 2 else None
     if op == "Transpose":
-        return len(node.attr("perm") or ()) or None
-    window = node.attr("kernel_shape") if op in POOLS else None
-    return len(window) + 2 if window else None
+        return len(node.attr("perm", ())) or None
+    return len(node.attr("kernel_shape")) + 2 if op in POOLS and node.attr("kernel_shape") else None
 
 
 def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.misread import pads_undilated
+from onnxopt.analysis.misread import pads_undilated, window
 from onnxopt.analysis.shapes.sizes import (
     SHAPE_RULES,
     Dims,
@@ -55,15 +55,10 @@ def _like_inputs(s: ShapeData, n: Node) -> Found | None:
 # -- windows --------------------------------------------------------------------------------------------------
 
 
-def _window(n: Node, count: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Return the strides, dilations and pads of a convolution or pool along `count` axes."""
-    return n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count, n.attr("pads") or [0] * (2 * count)
-
-
 def _positions(n: Node, x: Dims, kernel: Sequence[int]) -> Iterator[Size | None]:
     """Yield the number of window positions along each spatial axis of x."""
     batch, sizes = x[0], x[2:]
-    strides, dilations, pads = _window(n, len(sizes))
+    strides, dilations, pads = window(n, len(sizes))
     mode = n.attr("auto_pad") or "NOTSET"
     for i, size in enumerate(sizes):
         stride, span, before, behind = strides[i], dilations[i] * (kernel[i] - 1) + 1, pads[i], pads[i + len(sizes)]
@@ -72,10 +67,13 @@ def _positions(n: Node, x: Dims, kernel: Sequence[int]) -> Iterator[Size | None]
         elif n.attr("ceil_mode") and stride > 1:
             yield _places_and_more(size, span, stride, before, behind) if mode == "NOTSET" else None
         else:
-            border = 0 if mode == "VALID" else before + behind
-            # Runtimes reject an empty image unless the batch is empty, and a Conv whose window does not fit.
-            fits = n.op == "Conv" or is_nonnegative(size + (border - span))
-            yield _places(size + (border - span), stride, fits or (is_positive(batch) and border - span >= -1))
+            more = (0 if mode == "VALID" else before + behind) - span
+            yield _places(size + more, stride, n.op == "Conv" or _fits(size + more, more, batch))
+
+
+def _fits(room: Size, more: int, batch: Size) -> bool:
+    """Whether a window fits: runtimes reject an empty image unless the batch is empty."""
+    return is_nonnegative(room) or (is_positive(batch) and more >= -1)
 
 
 def _places(room: Size, stride: int, fits: bool) -> Size | None:
@@ -126,7 +124,7 @@ def least_read(n: Node) -> Iterator[tuple[str, int]]:
     if x is None or w is None or len(x) != len(w) or n.attr("auto_pad") not in (None, "NOTSET"):
         return
     count = len(x) - 2
-    _, dilations, pads = _window(n, count)
+    _, dilations, pads = window(n, count)
     for i, (dim, kernel) in enumerate(zip(x[2:], w[2:])):
         if isinstance(dim, str) and isinstance(kernel, int):
             yield dim, dilations[i] * (kernel - 1) + 1 - pads[i] - pads[i + count]
@@ -140,7 +138,7 @@ def _conv_transpose(s: ShapeData, n: Node) -> Found | None:
     if len(x) != len(w) or n.attr("output_shape") or n.attr("auto_pad") not in (None, "NOTSET"):
         return None
     count = len(x) - 2
-    (strides, dilations, pads), extra = _window(n, count), n.attr("output_padding") or [0] * count
+    (strides, dilations, pads), extra = window(n, count), n.attr("output_padding") or [0] * count
     result: list[Size | None] = [x[0], w[1] * group]
     for i, k in enumerate(w[2:]):
         more = dilations[i] * (k + -1) + 1 + extra[i] - pads[i] - pads[i + count]
@@ -171,14 +169,11 @@ def _resize(s: ShapeData, n: Node) -> Found | None:
     if n.attr("keep_aspect_ratio_policy") not in (None, "stretch"):
         return None
     axes = [i % len(x) for i in n.attr("axes") or range(len(x))]
-    if sizes is not None and sizes.size == len(axes):
-        made = sizes.reshape(-1).tolist()
-    elif scales is not None and scales.constant and scales.array.size == len(axes):
-        made = [_scaled(x[i], scale) for i, scale in zip(axes, scales.array.reshape(-1).tolist())]
-    else:
-        return None
+    made = [] if sizes is None else sizes.reshape(-1).tolist()
+    if not made and scales is not None and scales.constant:
+        made = [_scaled(x[i], scale) for i, scale in zip(axes, scales.array.reshape(-1).tolist(), strict=True)]
     named = dict(zip(axes, made))
-    return tuple(named.get(i, d) for i, d in enumerate(x))
+    return tuple(named.get(i, d) for i, d in enumerate(x)) if len(made) == len(axes) else None
 
 
 def _scaled(size: Size, scale: float) -> Size | None:
