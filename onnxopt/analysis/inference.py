@@ -169,13 +169,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
     target.input.extend(_said(i for i in proto.graph.input if i.name in live))
     constants, outputs = list(graph.initializers.values()), graph.outputs
     if len(nodes) < graph.size:
-        inside = set(nodes)
-        inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.operands), like.values())
-        read = dict.fromkeys(v for v in inputs if v.producer not in inside)
-        made = [v for v in read if v.producer is not None]
-        target.input.extend(_fact(v) for v in made if not v.constant)
-        constants = [*(v for v in constants if v in read), *(v for v in made if v.constant)]
-        outputs = [v for v in outputs if v.producer in inside]
+        constants, outputs = _border(target, graph, nodes, like)
     for value in constants:
         if not value.is_input:
             _add_constant(target, value)
@@ -184,6 +178,19 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
     open_sizes(target)
     return skeleton
+
+
+def _border(
+    target: GraphProto, graph: Graph, nodes: Collection[Node], like: Mapping[Value, Value]
+) -> tuple[list[Value], list[Value]]:
+    """Add the results of other nodes as typed inputs. Returns (constants read, graph outputs) of these nodes."""
+    inside = set(nodes)
+    inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.operands), like.values())
+    read = dict.fromkeys(v for v in inputs if v.producer not in inside)
+    made = [v for v in read if v.producer is not None]
+    target.input.extend(_fact(v) for v in made if not v.constant)
+    constants = [*(v for v in graph.initializers.values() if v in read), *(v for v in made if v.constant)]
+    return constants, [v for v in graph.outputs if v.producer in inside]
 
 
 def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:

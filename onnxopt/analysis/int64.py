@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.intervals import Intervals, is_within
+from onnxopt.analysis.narrowing import RESULT_TYPE
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import formals
@@ -21,8 +22,6 @@ from onnxopt.startup.record import record
 
 INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
 RANGE: Final = (-(1 << 31), (1 << 31) - 1)
-# Attributes with the type of the result.
-RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
 # Operators for which onnxruntime has kernels with int64, and none with a single type int64 replaced by int32.
 NO_KERNEL: Final = ("OneHot", "Unique")
 _BY_FIRST: Final = ("EyeLike",)  # without the attribute the result has the type of the operand

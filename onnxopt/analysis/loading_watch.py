@@ -8,6 +8,7 @@ from typing import Final
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.inference import Known
 from onnxopt.analysis.loading import Loading, is_misled
 from onnxopt.analysis.loading_types import (
     as_given,
@@ -106,13 +107,17 @@ def watch(model: Model, loading: Loading) -> None:
     _watch_before(makers, loading.watched, None if all_matter else _tells_more)
     leading = [n for n in model.graph if not loading.watched.isdisjoint(n.outputs)]
     inside = loading.inside
-    for n in order:
-        if n.op == "Loop":
-            inside.update(known for body in n.bodies.values() for known in declared(body).items())
-    inside.update((v, (tensor_type_proto(types.dtype(v), dims), None)) for v, dims in loading.annotated.items())
+    inside.update(_said(order, loading.annotated))
     # If a body would be rejected, facts unknown to runtimes matter for all of these; otherwise only what runtimes know.
     look_inside(_those(order, leading if all_matter else makers, bodies), inside, loading.annotated)
     look_further(_those(order, leading, bodies), loading.may, inside)
+
+
+def _said(nodes: Iterable[Node], annotated: Mapping[Value, Shape]) -> dict[Value, Known]:
+    """Return the declared types of values carried by Loops, and of annotated values."""
+    bodies = [body for n in nodes if n.op == "Loop" for body in n.bodies.values()]
+    said = {v: known for body in bodies for v, known in declared(body).items()}
+    return said | {v: (tensor_type_proto(types.dtype(v), dims), None) for v, dims in annotated.items()}
 
 
 def _is_refused_now(bodies: Iterable[Node], read: Set[Value], left: int) -> bool:

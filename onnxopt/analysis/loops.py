@@ -9,7 +9,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.model import values_read
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.operators import PICKS
 
 _SCAN_OF_AXES: Final = 9  # first opset with a Scan without batch and with axes
@@ -230,7 +230,7 @@ def _is_small(limit: Value) -> bool:
         return _is_one(limit) and bool(abs(limit.array.item()) <= _MAX_EXACT_FLOAT32)
     value: Value | None = limit
     for _ in range(_MAX_STEPS):
-        node = value.producer if value is not None else None
+        node = producer(value)
         if node is None or not (node.op in PICKS or (node.op == "Cast" and node.attr("to") in _COUNTER_TYPES)):
             return node is not None and node.op == "Shape"
         value = node.inputs[0]

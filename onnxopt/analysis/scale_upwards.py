@@ -131,7 +131,7 @@ def are_products(node: Node, w: Value) -> bool:
 
 def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     """Return edits that multiply `value` by `factor`, a number or broadcastable array; None if impossible."""
-    node = value.producer if value is not None else None
+    node = producer(value)
     if value is None or node is None or not reach.nodes or value.is_output:
         return None
     factor, shape = narrowed(factor), types.shape(value)
@@ -261,7 +261,7 @@ def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
 
 
 def is_quantized(node: Node) -> bool:
-    return any(v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.operands)
+    return any(producer(v, "DequantizeLinear") is not None for v in node.operands)
 
 
 @_rule("MatMul")

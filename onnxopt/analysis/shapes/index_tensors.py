@@ -13,7 +13,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.constants import one_element
 from onnxopt.analysis.shapes.sizes import LARGEST, cuts, listed_by
 from onnxopt.graph.dims import is_invented
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.element_types import element_kind
@@ -59,7 +59,7 @@ def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None
 
 def _maker(value: Value | None) -> Node | None:
     """Return the producer of a value, without references to a function's attributes; else None."""
-    node = value.producer if value is not None else None
+    node = producer(value)
     return node if node is not None and not node.has_references else None
 
 
@@ -154,14 +154,14 @@ def is_size(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> bool:
     """Whether `value`, a single integer, is surely not negative: a size, or a sum of sizes."""
     if value is not None and value.constant:
         return bool((value.array >= 0).all())
-    node = value.producer if value is not None else None
+    node = producer(value)
     if node is None or node.op in ("Shape", "Size"):
         return node is not None
     if not reach or node.has_references:
         return False
     source = node.inputs[0]
     if node.op == "Gather":
-        return source is not None and source.producer is not None and source.producer.op == "Shape"
+        return producer(source, "Shape") is not None
     if node.op == "Add":
         return all(is_size(v, reach - 1) for v in node.inputs)
     return node.op in (*SAME_ORDER, "Identity") and is_size(source, reach - 1)

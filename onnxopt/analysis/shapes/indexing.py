@@ -32,7 +32,7 @@ from onnxopt.analysis.shapes.symbolic import (
     vanishes_with,
 )
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 
 if TYPE_CHECKING:
@@ -316,9 +316,8 @@ def _collected(trips: Size | None, dims: Dims | None, known: set[Size | None]) -
 def _trips(s: ShapeData, n: Node, body: Graph) -> Size | None:
     """Return the number of iterations, if no condition ends the loop early."""
     most, start, going_on = s.content(n.input(0)), n.input(1), body.outputs[0]
-    while going_on.producer is not None and going_on.producer.op == "Identity":
-        assert going_on.producer.inputs[0] is not None
-        going_on = going_on.producer.inputs[0]
+    while (same := producer(going_on, "Identity")) is not None:
+        (going_on,) = same.operands
     goes_on = going_on is body.inputs[1] or _is_true(going_on)
     if most is None or most.size != 1 or not goes_on or not (start is None or _is_true(start)):
         return None

@@ -18,7 +18,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import cuts_of, where_known
 from onnxopt.analysis.shapes.symbolic import Size, divide, is_no_less, quotient
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.element_types import is_float
@@ -42,7 +42,7 @@ _MAX_SCALES: Final = 16  # numbers in a list of scales
 
 def _float_maker(v: Value | None, kinds: Container[int]) -> Node | None:
     """Return the producer of a float value of these types, or None."""
-    node = v.producer if v is not None else None
+    node = producer(v)
     return node if v is not None and node is not None and not node.has_references and types.dtype(v) in kinds else None
 
 

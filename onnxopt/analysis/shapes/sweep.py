@@ -288,13 +288,12 @@ def type_outputs(node: Node) -> None:
             return
     alike = typed_like(node.op, graph.opset(node.domain)) if own is None else map(own.alike, range(len(own.outputs)))
     for i, (v, like) in enumerate(zip(node.outputs, alike)):
-        if v is None or v.dtype:
-            continue
-        x = next((x for k in like for x in node.inputs[k : k + 1] if x is not None), None)
-        if x is not None:
-            v.dtype = x.constant_type()[0] if x.constant else x.dtype if own is None else types.dtype(x)
-        elif own is not None and own.outputs[i] == "f":
-            v.dtype = TensorProto.FLOAT
+        if v is not None and not v.dtype:
+            x = next((x for k in like for x in node.inputs[k : k + 1] if x is not None), None)
+            if x is not None:
+                v.dtype = types.dtype(x) if own is not None or x.constant else x.dtype
+            elif own is not None and own.outputs[i] == "f":
+                v.dtype = TensorProto.FLOAT
 
 
 def _is_function(node: Node) -> bool:
