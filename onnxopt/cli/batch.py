@@ -122,11 +122,16 @@ def optimize_many(
         stages = [f"{source} ({stage})" for source, stage in dict(at_work).items()]  # which threads may add to
         where = noted(e) or (f"at {few(stages)}" if stages else "")
         raise Interrupted(where, finished, len(jobs), executor) from None
+    if shown and telling.stats and sys.stdout.isatty():
+        for outcome in outcomes:
+            show_changes(outcome.report or {})
     if shown:
-        if telling.stats and sys.stdout.isatty():
-            for outcome in outcomes:
-                show_changes(outcome.report or {})
         _conclude(outcomes, telling.verbose)
+    return _finish(outcomes, telling)
+
+
+def _finish(outcomes: Sequence[Outcome], telling: Telling) -> int:
+    """Print warnings and errors, and write files for build systems; returns the exit code of the whole run."""
     for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
         say(f"warning: {note}", err=True)
     for outcome in outcomes:

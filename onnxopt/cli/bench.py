@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -60,22 +61,7 @@ from onnxopt.errors import UsageError
 @limit_option
 @format_option("table", "json")
 def bench(
-    a: Path,
-    b: Path | None,
-    runs: int | None,
-    seconds: float | None,
-    warmup: int,
-    threads: int,
-    level: str,
-    clock: str,
-    provider: str,
-    custom_op_libraries: tuple[str, ...],
-    dims: dict[str, int],
-    inputs: dict[str, str],
-    seed: int,
-    timeout: float,
-    memory: int,
-    form: str,
+    a: Path, b: Path | None, runs: int | None, seconds: float | None, memory: int, form: str, **given: Any
 ) -> None:
     """Measure the latency of model A in onnxruntime, or compare models A and B.
 
@@ -93,22 +79,7 @@ def bench(
 
     if runs is not None and seconds is not None:
         raise UsageError("--runs contradicts --seconds", "leave one of them out")
-    options = BenchOptions(
-        runs=runs,
-        seconds=5.0 if seconds is None else seconds,
-        warmup=warmup,
-        threads=threads,
-        level=level,
-        provider=provider,
-        custom_op_libraries=custom_op_libraries,
-        dims=dims,
-        inputs=inputs,
-        seed=seed,
-        timeout=timeout,
-        limit=memory,
-        clock=clock,
-        operators=True,
-    )
+    options = BenchOptions(runs, 5.0 if seconds is None else seconds, limit=memory, operators=True, **given)
     with Progress() as progress, blaming_files(a, *([b] if b else [])):
         progress.phase("loading")
         found = measure([a] if b is None else [a, b], options, progress.phase).to_dict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,18 +30,7 @@ if TYPE_CHECKING:
 @click.option("--exact", is_flag=True, help="Attributes absent from the pattern have their defaults.")
 @click.option("--single-use", is_flag=True, help="Results in between are used nowhere else.")
 @format_option("text", "json")
-def find(
-    model: Path,
-    pattern: str,
-    match_outputs: bool,
-    match_placeholder: bool,
-    overlapping: bool,
-    ignore_literals: bool,
-    tolerance: float,
-    exact: bool,
-    single_use: bool,
-    form: str,
-) -> None:
+def find(model: Path, pattern: str, form: str, **matching: Any) -> None:
     """Find the nodes of MODEL that match PATTERN, an expression or the body of a function in ONNX text.
 
     \b
@@ -52,17 +41,7 @@ def find(
     from onnxopt.api import find as search
 
     refuse_swapped(model, pattern, "find")
-    found = search(
-        model,
-        named_text(pattern, "a pattern"),
-        match_outputs=match_outputs,
-        match_placeholder=match_placeholder,
-        overlapping=overlapping,
-        ignore_literals=ignore_literals,
-        tolerance=tolerance,
-        exact=exact,
-        single_use=single_use,
-    )
+    found = search(model, named_text(pattern, "a pattern"), **matching)
     if form == "json":
         say_all(json_text([m.to_dict() for m in found]))
     else:

@@ -195,24 +195,25 @@ def _run() -> None:
     except Exception as e:
         if os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
-        if isinstance(e, OSError) and _is_of_stdout(e):
-            _fail(f"cannot write to stdout: {e.strerror}", "make room where it goes; no file is half-written", 2)
-        if what := refused(e):
-            _fail(f"the system refuses: {what}", MAKE_ROOM, 2)
-        if isinstance(e, FileNotFoundError) and _is_nowhere():
-            _fail("the current folder is not there any more", "cd to one that is; to where it was, if it is new", 2)
-        if isinstance(e, ImportError) and not str(e.name).startswith("onnxopt"):
-            _fail(
-                f"a package cannot be imported: {' '.join(str(e).split())}", "install onnxopt and what it needs anew", 2
-            )
-        if _is_in_import(e):
-            hint = "mend what it names, of the environment perhaps, or install onnxopt and what it needs anew"
-            _fail(f"a package cannot be imported: {in_a_line(e)}", hint, 2)
-        _fail(
-            f"internal error: {type(e).__name__}: {in_a_line(e)}",
-            "please report it; ONNXOPT_DEBUG=1 shows where",
-            4,
-        )
+        _fail(*_unexpected(e))
+
+
+def _unexpected(e: Exception) -> tuple[str, str, int]:
+    """Returns message, hint and exit code of an exception that is no error of onnxopt."""
+    if isinstance(e, OSError) and _is_of_stdout(e):
+        return f"cannot write to stdout: {e.strerror}", "make room where it goes; no file is half-written", 2
+    if what := refused(e):
+        return f"the system refuses: {what}", MAKE_ROOM, 2
+    if isinstance(e, FileNotFoundError) and _is_nowhere():
+        return "the current folder is not there any more", "cd to one that is; to where it was, if it is new", 2
+    if isinstance(e, ImportError) and not str(e.name).startswith("onnxopt"):
+        message = f"a package cannot be imported: {' '.join(str(e).split())}"
+        return message, "install onnxopt and what it needs anew", 2
+    if _is_in_import(e):
+        hint = "mend what it names, of the environment perhaps, or install onnxopt and what it needs anew"
+        return f"a package cannot be imported: {in_a_line(e)}", hint, 2
+    message = f"internal error: {type(e).__name__}: {in_a_line(e)}"
+    return message, "please report it; ONNXOPT_DEBUG=1 shows where", 4
 
 
 def _interrupted(interruption: BaseException | None) -> None:

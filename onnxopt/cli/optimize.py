@@ -37,7 +37,8 @@ from onnxopt.errors import UsageError, WriteError
 if TYPE_CHECKING:
     from onnxopt.batch import Budget
 
-_MAIN = (  # what --help describes
+_OF_A_RESULT = ("max_rewrites", "provenance", "external", "rename", "name_nodes")  # beside options of the passes
+_MAIN = (  # described by --help
     *("level", "in_place", "out_dir", "check", "form", "stats", "verbose", "quiet"),
     *("dims", "shapes", "end", "dtype", "int32", "target_opset", "target", "extra", "disable"),
     *("inputs", "strict", "no_verify"),
@@ -143,12 +144,8 @@ def optimize(
     fail_if: tuple[str, ...],
     junit: Path | None,
     form: str,
-    provenance: bool,
     begin: tuple[str, ...],
     end: tuple[str, ...],
-    external: str,
-    rename: dict[str, str],
-    name_nodes: bool,
     strict: bool,
     allow_unverified: bool,
     no_verify: bool,
@@ -160,7 +157,6 @@ def optimize(
     seed: int,
     timeout: float,
     verify_memory: int,
-    max_rewrites: int | None,
     report_file: Path | None,
     reproducer: Path | None,
     zero_weights: bool,
@@ -215,13 +211,7 @@ def optimize(
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
-    of_a_result = {
-        "max_rewrites": max_rewrites,
-        "provenance": provenance,
-        "external": external,
-        "rename": rename,
-        "name_nodes": name_nodes,
-    }
+    of_a_result = {name: given.pop(name) for name in _OF_A_RESULT}
     allow_unverified |= not telling.to_machines
     if plain:
         single = Single(
@@ -272,16 +262,12 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
 
     Raises UsageError for ambiguous arguments, and for options of IN OUT or files only.
     """
-    cut = asked["begin"] or asked["end"]
     to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])
-    if to_one_place and len(models) == 1:
-        raise _where_to(models[0])
-    if to_one_place and len(models) == 2:
-        refuse_missing_folder(models[1], "name the file to write, or --out-dir DIR")
-    if to_one_place and len(models) == 2 and asked["jobs"] > 1 and is_given("jobs"):
-        raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
+    if to_one_place:
+        _refuse_unclear(models, asked)
     kept = asked["cache_dir"] or asked["executor"] != "local"
     plain = to_one_place and len(models) == 2 and ("-" in models or not kept)
+    cut = asked["begin"] or asked["end"]
     if cut and not plain:
         raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
     if cut and asked["external"] == "reuse":
@@ -289,6 +275,17 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
     if plain and models[1] == "-" and asked["form"] == "json":
         raise UsageError("the model and --format json both go to stdout", "--report FILE writes the report to a file")
     return plain
+
+
+def _refuse_unclear(models: tuple[str, ...], asked: dict[str, Any]) -> None:
+    """Raises UsageError for a missing OUT, and for an OUT that may be a second model."""
+    if len(models) == 1:
+        raise _where_to(models[0])
+    if len(models) == 2:
+        refuse_missing_folder(models[1], "name the file to write, or --out-dir DIR")
+        if asked["jobs"] > 1 and is_given("jobs"):
+            message = f"is {models[1]} the result of {models[0]}, or a second model?"
+            raise UsageError(message, "--out-dir DIR, or no --jobs")
 
 
 def _run_single(single: Single, source: str, destination: str) -> int:
@@ -306,25 +303,38 @@ def _run_single(single: Single, source: str, destination: str) -> int:
 
 
 def _refuse_contradictions(asked: dict[str, Any]) -> None:
-    if asked["report_file"] is not None and asked["report_file"].suffix.lower() in (".html", ".htm"):
-        page = asked["report_file"]
-        raise UsageError(f"--report writes JSON, no page as {page} is called", f"onnxopt report IN OUT -o {page}")
-    if asked["no_verify"] and (
-        asked["inputs"] or asked["verify_dims"] or asked["rtol"] is not None or asked["atol"] is not None
+    page, unverified, suffix = asked["report_file"], asked["no_verify"], asked["backup"]
+    without_reproducer = asked["reproducer"] is None and is_given("zero_weights")
+    tolerances = any(asked[name] is not None for name in ("rtol", "atol"))
+    one = "leave one of them out"
+    for contradiction, message, hint in (
+        (
+            page is not None and page.suffix.lower() in (".html", ".htm"),
+            f"--report writes JSON, no page as {page} is called",
+            f"onnxopt report IN OUT -o {page}",
+        ),
+        (
+            unverified and (asked["inputs"] or asked["verify_dims"] or tolerances),
+            "--no-verify contradicts --input, --verify-dim, --rtol and --atol",
+            one,
+        ),
+        (
+            unverified and asked["custom_op_libraries"],
+            "--no-verify contradicts --custom-op-library",
+            "nothing is run then: leave one of them out",
+        ),
+        (unverified and asked["strict"], "--strict contradicts --no-verify", one),
+        (asked["strict"] and asked["allow_unverified"], "--strict contradicts --allow-unverified", one),
+        (suffix and not asked["in_place"], "--backup is for --in-place", "without it the original stays where it is"),
+        (
+            asked["zero_weights"] and without_reproducer,
+            "--zero-weights is for --reproducer",
+            "--reproducer DIR keeps what repeats a failure",
+        ),
+        (os.path.basename(suffix) != suffix, f"--backup {suffix!r} is not a suffix", "for example --backup .orig"),
     ):
-        raise UsageError("--no-verify contradicts --input, --verify-dim, --rtol and --atol", "leave one of them out")
-    if asked["no_verify"] and asked["custom_op_libraries"]:
-        raise UsageError("--no-verify contradicts --custom-op-library", "nothing is run then: leave one of them out")
-    if asked["no_verify"] and asked["strict"]:
-        raise UsageError("--strict contradicts --no-verify", "leave one of them out")
-    if asked["strict"] and asked["allow_unverified"]:
-        raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
-    if asked["backup"] and not asked["in_place"]:
-        raise UsageError("--backup is for --in-place", "without it the original stays where it is")
-    if asked["zero_weights"] and asked["reproducer"] is None and is_given("zero_weights"):
-        raise UsageError("--zero-weights is for --reproducer", "--reproducer DIR keeps what repeats a failure")
-    if os.path.basename(asked["backup"]) != asked["backup"]:
-        raise UsageError(f"--backup {asked['backup']!r} is not a suffix", "for example --backup .orig")
+        if contradiction:
+            raise UsageError(message, hint)
 
 
 def _where_to(model: str) -> UsageError:

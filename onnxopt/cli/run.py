@@ -154,7 +154,7 @@ class Single:
         try:
             return self._run(source, destination, called)
         except OnnxOptError as e:
-            if self.telling.wanted and not hasattr(e, "report"):  # of which nobody was told yet
+            if self.telling.wanted and not hasattr(e, "report"):  # not reported yet
                 from onnxopt.cli.batch import tell_failure
 
                 tell_failure(self.telling, called[0], called[1], e)
@@ -164,7 +164,7 @@ class Single:
     def _run(self, source: Path, destination: Path, called: tuple[str, ...]) -> int:
         telling, given = self.telling, self.given
         verifier = self._started(source)
-        # Not deep inside our own imports: Python's calls are slower where a chunk of its stack ends.
+        # Here, not in nested imports: calls are slower at the end of a chunk of Python's stack.
         import onnx  # noqa: F401
 
         options = make_options(given, **self.of_a_result)
@@ -173,7 +173,7 @@ class Single:
             from onnxopt.pipeline.instruments import Sizes
 
             watch.instruments.append(Sizes())
-        again: list[Instrument] = []  # what a run after a rollback begins anew
+        again: list[Instrument] = []  # started again after a rollback
         recorder = Recorder() if self.report_file is not None else None
         if recorder is not None:
             again += recorder.instruments
@@ -187,12 +187,11 @@ class Single:
             source, destination, called, options, verifier, [*watch.instruments, *again], again
         )
         if counts is not None:
-            counted = counts.to_dict(report.source, report.destination, report.bytes_after)
-            if counted is not None and (self.inputs or self.outputs):
-                from onnxopt.api import stats
+            report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
+        if report.stats is not None and (self.inputs or self.outputs):
+            from onnxopt.api import stats
 
-                counted["before"] = stats(source).to_dict()
-            report.stats = counted
+            report.stats["before"] = stats(source).to_dict()
         if self.report_file is not None and recorder is not None:
             write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
         if not telling.quiet and telling.format == "text":

@@ -86,26 +86,15 @@ def verify(
     b: Path,
     cases: tuple[str, ...],
     inputs: tuple[str, ...],
-    rtol: float | None,
-    atol: float | None,
-    dims: dict[str, int],
-    pieces: bool,
     verify_memory: int,
     memory: int,
-    provider: str,
-    custom_op_libraries: tuple[str, ...],
     plugins: tuple[str, ...],
-    seed: int,
-    timeout: float,
     dtype: str | None,
-    int32: bool,
-    rename: dict[str, str],
-    strip_qdq: bool,
-    keep: tuple[str, ...],
     strict: bool,
     form: str,
     quiet: bool,
     verbose: int,
+    **options: Any,
 ) -> None:
     """Compare the results of models A and B, output by output, with onnxruntime's optimizations off.
 
@@ -124,31 +113,14 @@ def verify(
 
     load_plugins(plugins)
     given, datasets = _split(inputs)
-    options = VerifyOptions(
-        rtol,
-        atol,
-        seed,
-        given,
-        timeout,
-        cases=cases or (None if inputs else ("all",)),
-        datasets=datasets,
-        provider=provider,
-        custom_op_libraries=custom_op_libraries,
-        dims=dims,
-        pieces=pieces,
-        memory=verify_memory,
-        limit=memory,
-        dtype=dtype or "",
-        int32=int32,
-        rename=rename,
-        strip_qdq=strip_qdq,
-        keep=keep,
-    )
-    if keep and not strip_qdq:
+    cases_or_default = cases or (None if inputs else ("all",))
+    options |= {"inputs": given, "datasets": datasets, "cases": cases_or_default, "dtype": dtype or ""}
+    verify_options = VerifyOptions(memory=verify_memory, limit=memory, **options)
+    if options["keep"] and not options["strip_qdq"]:
         raise UsageError("--keep is for --strip-qdq", "without it all quantizers stay")
     with Progress(enabled=not quiet) as progress, blaming_files(a, b):
         progress.phase("comparing")
-        found = compare_files(a, b, options)
+        found = compare_files(a, b, verify_options)
     if form == "json":
         say_all(json_text(found.to_dict()))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnxopt.graph.node import Node
     from onnxopt.pipeline import Journal, Pass, PipelineReport
     from onnxopt.rewriting import Rule
+    from onnxopt.rewriting.diagnose import Diagnosis
 
 _MAX_SHOWN = 3  # operators by name; reasons with an example
 
@@ -92,7 +93,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
 
     For a single rule, each reason has an example.
     """
-    from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of, refuse_unknown
+    from onnxopt.rewriting.diagnose import refuse_unknown
 
     fired = Counter({rule: r.hits for p in report.passes if p.name == owner.name for rule, r in p.rules.items()})
     refuse_unknown((rule.source for rule in rules if not fired[rule.name]), model)
@@ -104,23 +105,36 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
         some = f"{len(nodes):,} {any_of(ops)}"
         many = f"{counted(len(nodes), 'node')} of its {len(ops)} operators"
         yield f"{rule.name}: {did}; {some if len(ops) <= _MAX_SHOWN else many} left"
-        counts: Counter[str] = Counter()
-        nearest: dict[str, Diagnosis] = {}  # of each reason one: those that came nearest are what somebody asks about
-        for node in nodes:
-            d = diagnose(rule, node, owner)
-            counts[d.reason] += 1
-            if d.reason not in nearest or d.nearness > nearest[d.reason].nearness:
-                nearest[d.reason] = d
-        examples = sorted(nearest.values(), key=lambda d: d.nearness, reverse=True)
+        counts, examples = _reasons(rule, nodes, owner)
         for d in sorted(examples, key=lambda d: -counts[d.reason]):
             yield f"  {counted(counts[d.reason], 'time')}: {d.reason or 'would fire'}"
         if len(rules) == 1:
-            for d in examples[:_MAX_SHOWN]:
-                yield ""
-                yield from lines_of(d)
-            if len(examples) > _MAX_SHOWN:
-                yield ""
-                yield f"and {counted(len(examples) - _MAX_SHOWN, 'more reason')}: --node shows why at a node"
+            yield from _examples(examples)
+
+
+def _reasons(rule: Rule, nodes: Iterable[Node], owner: Pass) -> tuple[Counter[str], list[Diagnosis]]:
+    """Returns the count of each reason, and for each reason the diagnosis with the most matching parts."""
+    from onnxopt.rewriting.diagnose import diagnose
+
+    counts: Counter[str] = Counter()
+    nearest: dict[str, Diagnosis] = {}
+    for node in nodes:
+        d = diagnose(rule, node, owner)
+        counts[d.reason] += 1
+        if d.reason not in nearest or d.nearness > nearest[d.reason].nearness:
+            nearest[d.reason] = d
+    return counts, sorted(nearest.values(), key=lambda d: d.nearness, reverse=True)
+
+
+def _examples(found: Sequence[Diagnosis]) -> Iterator[str]:
+    from onnxopt.rewriting.diagnose import lines_of
+
+    for d in found[:_MAX_SHOWN]:
+        yield ""
+        yield from lines_of(d)
+    if len(found) > _MAX_SHOWN:
+        yield ""
+        yield f"and {counted(len(found) - _MAX_SHOWN, 'more reason')}: --node shows why at a node"
 
 
 def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: str) -> Iterator[str]:

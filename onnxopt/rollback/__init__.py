@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, attempt
 from onnxopt.optimizer.attempt import ConversionFault
@@ -15,7 +15,6 @@ from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
-    from onnxopt.pipeline.context import Trace
     from onnxopt.rollback.search import Search
     from onnxopt.verification import Verifier
 
@@ -34,30 +33,21 @@ def optimize_or_roll_back(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
-    allow_unverified: bool = True,
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     again: Sequence[Instrument] = (),
-    trace: Trace | None = None,
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
-    home: Path | None = None,
+    **given: Any,
 ) -> Report:
     """Optimize a file as `attempt` does, again without guilty rewrites if the result differs, unless `strict`.
 
-    `again`: the instruments of later runs. The report's seconds include all attempts and the search between them.
-    Raises the errors of `attempt`.
+    `again`: the instruments of later runs. `given`: further keywords of `attempt`. The report's seconds include all
+    attempts and the search between them. Raises the errors of `attempt`.
     """
     start = time.perf_counter()
-    once = partial(
-        attempt,
-        source,
-        destination,
-        verify_options=verify_options,
-        allow_unverified=allow_unverified,
-        progress=progress,
-        trace=trace,
-        home=home,
+    once: Callable[..., Report] = partial(
+        attempt, source, destination, verify_options=verify_options, progress=progress, **given
     )
     try:
         return once(
@@ -80,14 +70,12 @@ def optimize_or_roll_back(
             again_with,
             verify_options=verify_options,
             strict=strict,
-            allow_unverified=allow_unverified,
             progress=progress,
             instruments=again,
             again=again,
-            trace=trace,
             reproducer=reproducer,
             zero_weights=zero_weights,
-            home=home,
+            **given,
         )
         report.pipeline.warnings.append(f"opset {e.own} stays: {e.message}")
         _count_all(report, start)
