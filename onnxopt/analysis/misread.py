@@ -1,4 +1,6 @@
-"""Differences between onnx's shape inference and onnxruntime's results; a test checks all operators.
+"""Types not to be believed: wrong results of onnx's shape inference, and declared shapes that no runtime checks.
+
+Differences between onnx and onnxruntime; a test checks all operators:
 
 | operator | onnx 1.23 | onnxruntime |
 |---|---|---|

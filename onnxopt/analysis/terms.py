@@ -108,9 +108,8 @@ def _per_channel(node: Node, term: Array, rank: int, channels: int) -> Array | N
 
 def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
     """Fold by (y + b) + t = y + (b + t)."""
-    place = next((i for i, v in enumerate(node.inputs) if v is not None and v.constant), None)
-    b = node.inputs[place] if place is not None else None
-    if place is None or b is None or not b.is_stored or not is_float(b.array):
+    b = next((v for v in node.operands if v.constant), None)
+    if b is None or not b.is_stored or not is_float(b.array):
         return _NOWHERE
     try:
         array = b.array.astype(np.float64) + term
@@ -120,4 +119,4 @@ def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
         return "the constant would become larger"
     if is_read_by_many(b, array.size * b.array.itemsize):
         return READ_BY_MANY
-    return Bias(node, place, array)
+    return Bias(node, node.places(b)[0], array)

@@ -78,9 +78,8 @@ def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
     """Return (additional axes of the result, required lower bound of the rank of `value`), or None if unknown."""
     op = node.op
     if op in MULTIDIRECTIONAL:
-        others = [types.rank(v) for v in node.operands if v is not value]
-        known = [r for r in others if r is not None]
-        return (0, max(known, default=-1)) if len(known) == len(others) else None
+        ranks = [types.rank(v) for v in node.operands if v is not value]
+        return None if None in ranks else (0, max((r or 0 for r in ranks), default=-1))
     if node.places(value) != [0]:
         return None
     if op in LIKE_FIRST or op in ("Pad", "Slice"):

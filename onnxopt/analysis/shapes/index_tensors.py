@@ -45,9 +45,7 @@ def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None
     if node is None or not shape:
         return None
     if node.op == "Range":
-        begin, end, step = node.inputs
-        start = number(begin)
-        return Count(-1, end, start) if start is not None and number(step) == 1 else None
+        return _ranged(*node.inputs)
     if node.op == "Slice":
         return _sliced(node, len(shape), reach)
     if node.op not in (*_SAME_ELEMENTS, "Expand"):
@@ -55,6 +53,11 @@ def counts(value: Value | None, reach: int = _MAX_COUNTED_NODES) -> Count | None
     source = node.inputs[0]
     found, given = counts(source, reach - 1), types.shape(source)
     return _moved(found, node, given, shape) if found is not None and given and given[found.axis] is not None else None
+
+
+def _ranged(begin: Value | None, end: Value | None, step: Value | None) -> Count | None:
+    start = number(begin)
+    return Count(-1, end, start) if start is not None and number(step) == 1 else None
 
 
 def _maker(value: Value | None) -> Node | None:
