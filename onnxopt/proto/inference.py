@@ -45,7 +45,7 @@ def infer_shapes(model: Inferable, values: bool = False, strict: bool = False) -
     `values`: propagate integer values too. `strict`: raise InferenceError for an error that any run would meet.
     """
     inferred = ModelProto.FromString(shape_inference.C.infer_shapes(model, False, strict, values))
-    if model.find(_LOOKS) >= 0:
+    if model.find(_CHECKS) >= 0:
         from onnxopt.proto.negative_dims import restore
 
         restore(inferred, CONTROL_FLOW)
@@ -91,9 +91,9 @@ def inferable(model: ModelProto) -> Inferable:
         _give_types(model)
         data = model.SerializeToString()
     if any(call_of(op) in data for op in _NO_NEGATIVE):
-        from onnxopt.proto.negative_dims import looking_first
+        from onnxopt.proto.negative_dims import size_checks
 
-        with looking_first(model, CONTROL_FLOW) as changed:
+        with size_checks(model, CONTROL_FLOW) as changed:
             if changed:
                 del data  # freed before serializing again: here memory use is highest
                 data = model.SerializeToString()
@@ -222,4 +222,4 @@ _SOUND: Final[dict[str, tuple[Callable[[NodeProto], bool], bytes]]] = {
 }
 _NO_NEGATIVE: Final = frozenset({"GatherND", "Slice"})  # crash at negative sizes
 _NEGATIVE: Final = rb"\x08[\x80-\xff]{9}\x01"  # a serialized negative size
-_LOOKS: Final = b"onnxopt.proto.negative_dims"
+_CHECKS: Final = b"onnxopt.proto.negative_dims"

@@ -11,7 +11,7 @@ operand is unknown. No list of the operators that infer negative sizes is needed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -75,7 +75,7 @@ class _Scope:
 
 
 @contextmanager
-def looking_first(model: ModelProto, entered: Collection[str]) -> Iterator[bool]:
+def size_checks(model: ModelProto, entered: Collection[str]) -> Iterator[bool]:
     """Context in which calls that may crash are calls of functions; yields whether there are any.
 
     `entered`: operators whose bodies inference enters.
@@ -84,25 +84,24 @@ def looking_first(model: ModelProto, entered: Collection[str]) -> Iterator[bool]
     if not calls:
         yield False
         return
-    before = [[(name, getattr(n, name)) for name in _FIELDS if n.HasField(name)] for n, _, _ in calls]
-    functions: dict[str, FunctionProto] = {}
+    before = [(node, [(name, getattr(node, name)) for name in _FIELDS if node.HasField(name)]) for node, _, _ in calls]
+    functions, count = dict[str, FunctionProto](), len(model.functions)
     if _is_used(model):  # a file that uses our domain: the results of the calls are unknown
         for node, _, _ in calls:
             node.op_type = ""
     else:
         for node, axes, opset in calls:
             node.domain, node.overload = DOMAIN, _function(node, opset, axes, functions)
-    importers, count = [model, *model.functions] if functions else [], len(model.functions)
-    for importer in importers:
-        importer.opset_import.add(domain=DOMAIN, version=1)
-    model.functions.extend(functions.values())
+        for importer in (model, *model.functions):
+            importer.opset_import.add(domain=DOMAIN, version=1)
+        model.functions.extend(functions.values())
     try:
         yield True
     finally:
         del model.functions[count:]
-        for importer in importers:
+        for importer in (model, *model.functions) if functions else ():
             del importer.opset_import[-1]
-        for (node, _, _), kept in zip(calls, before):
+        for node, kept in before:
             for name in _FIELDS:
                 node.ClearField(name)
             for name, text in kept:
@@ -119,11 +118,14 @@ def restore(model: ModelProto, entered: Collection[str]) -> None:
                 node.ClearField("overload")
             elif node.op_type in entered:
                 waiting += [body.node for _, body in body_graphs(node)]
-    for i in reversed([i for i, f in enumerate(model.functions) if f.domain == DOMAIN]):
-        del model.functions[i]
+    _remove_entries(model.functions)
     for importer in (model, *model.functions):
-        for i in reversed([i for i, m in enumerate(importer.opset_import) if m.domain == DOMAIN]):
-            del importer.opset_import[i]
+        _remove_entries(importer.opset_import)
+
+
+def _remove_entries(field: MutableSequence[FunctionProto] | MutableSequence[OperatorSetIdProto]) -> None:
+    for i in reversed([i for i, entry in enumerate(field) if entry.domain == DOMAIN]):
+        del field[i]
 
 
 def _is_used(model: ModelProto) -> bool:
@@ -232,7 +234,7 @@ def _function(call: NodeProto, opset: int, axes: Sequence[int] | None, functions
     given = "".join("-+"[bool(name)] for name in call.input[:5])
     key = f"{opset} {given} {'?' if axes is None else ','.join(map(str, axes))}"
     if f"{call.op_type} {key}" not in functions:
-        looked_at = 1 if call.op_type == "GatherND" else 0
+        checked = 1 if call.op_type == "GatherND" else 0
         names = [f"i{i}" if name else "" for i, name in enumerate(call.input[:5])]
         inner = NodeProto(op_type=call.op_type, input=names, output=["o"])
         function = FunctionProto(domain=DOMAIN, name=call.op_type, overload=key, output=["o"])
@@ -246,20 +248,20 @@ def _function(call: NodeProto, opset: int, axes: Sequence[int] | None, functions
             function.node.add(op_type="Identity", input=["i1"], output=["computed"])
             inner.input[1] = "computed"
         else:
-            look = _look(axes)
-            functions[look.overload] = look
+            check = _size_check(axes)
+            functions[check.overload] = check
             function.node.add(
-                op_type=look.name, domain=DOMAIN, overload=look.overload, input=[names[looked_at]], output=["seen"]
+                op_type=check.name, domain=DOMAIN, overload=check.overload, input=[names[checked]], output=["checked"]
             )
-            inner.input[looked_at] = "seen"
+            inner.input[checked] = "checked"
         function.node.append(inner)
         functions[f"{call.op_type} {key}"] = function
     return key
 
 
-def _look(axes: Sequence[int]) -> FunctionProto:
+def _size_check(axes: Sequence[int]) -> FunctionProto:
     """Return a function with the value of its operand; the type is unknown if a size along `axes` is negative."""
-    function = FunctionProto(domain=DOMAIN, name="Look", overload=",".join(map(str, axes)), input=["x"])
+    function = FunctionProto(domain=DOMAIN, name="SizeCheck", overload=",".join(map(str, axes)), input=["x"])
     function.opset_import.add(domain="", version=13)
     none = function.node.add(op_type="Constant", output=["none"]).attribute.add(
         name="value", type=AttributeProto.TENSOR
