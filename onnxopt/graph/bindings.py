@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto
@@ -145,15 +145,12 @@ class _Names:
         found: dict[Node, list[NodeProto]] = {}
         done: set[Value] = set()
         for owner in (node for node in nodes if node.bodies):
-            for body in owner.bodies.values():
-                for scope in inner_scopes(body):
-                    for v in itertools.chain(*(node.inputs for node in scope), scope.outputs):
-                        is_here = v is not None and (v.graph is owner.graph or not self._is_written(v.graph))
-                        if v is None or v in done or not is_here or self.hiding_body(v, scope) is None:
-                            continue
-                        done.add(v)
-                        copy = NodeProto(op_type="Identity", input=[self.own(v)], output=[self._copy(v)])
-                        found.setdefault(owner, []).append(copy)
+            for v, scope in _reads_inside(owner):
+                is_here = v.graph is owner.graph or not self._is_written(v.graph)
+                if is_here and v not in done and self.hiding_body(v, scope) is not None:
+                    done.add(v)
+                    copy = NodeProto(op_type="Identity", input=[self.own(v)], output=[self._copy(v)])
+                    found.setdefault(owner, []).append(copy)
         return found
 
     def write(self, scope: Graph) -> None:
@@ -174,3 +171,12 @@ class _Names:
             place.update(zip(map(id, held), where))
             field.sort(key=lambda proto: place[id(proto)])
             scope.nodes_changed = True  # the next write removes the copies
+
+
+def _reads_inside(owner: Node) -> Iterator[tuple[Value, Graph]]:
+    """Yield each value read in the bodies of `owner`, with the reading scope."""
+    for body in owner.bodies.values():
+        for scope in inner_scopes(body):
+            for node in scope:
+                yield from ((v, scope) for v in node.operands)
+            yield from ((v, scope) for v in scope.outputs)

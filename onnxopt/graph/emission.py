@@ -12,6 +12,7 @@ from onnx import AttributeProto, NodeProto
 
 from onnxopt.errors import EmissionError, MistypedError, few, nearest
 from onnxopt.graph.schema import (
+    Formal,
     Signature,
     declared,
     first_opset,
@@ -116,8 +117,15 @@ def _check_types(
     known = formals(op, opset)
     if known is None:
         return
-    given, made = known
     bound: dict[str, int] = {}
+    objection = _bind_types(known[0], inputs, bound) or _set_types(known[1], outputs, bound, proto)
+    if objection:
+        raise refusal(graph, place, objection, op, opset, kind=MistypedError)
+
+
+def _bind_types(given: Sequence[Formal], inputs: Sequence[Value | None], bound: dict[str, int]) -> str:
+    """Bind the type variables of a schema to the element types of `inputs`. Returns why the types violate the schema,
+    or an empty string."""
     for i, v in enumerate(inputs):
         kind = v.known_dtype if v is not None else 0
         if not kind:
@@ -125,11 +133,16 @@ def _check_types(
         formal = given[i] if i < len(given) else given[-1]
         if kind not in formal.allowed:
             takes = few([type_name(t) for t in sorted(formal.allowed)]) or "no tensor"
-            told = f"its input {i} is {type_name(kind)}, and it takes {takes}"
-            raise refusal(graph, place, told, op, opset, kind=MistypedError)
+            return f"its input {i} is {type_name(kind)}, and it takes {takes}"
         if formal.symbol and bound.setdefault(formal.symbol, kind) != kind:
-            told = f"its input {i} is {type_name(kind)}, beside {type_name(bound[formal.symbol])}"
-            raise refusal(graph, place, told, op, opset, kind=MistypedError)
+            return f"its input {i} is {type_name(kind)}, beside {type_name(bound[formal.symbol])}"
+    return ""
+
+
+def _set_types(
+    made: Sequence[Formal], outputs: Sequence[Value | None], bound: Mapping[str, int], proto: NodeProto
+) -> str:
+    """Set the element types of `outputs`, if known. Returns which type contradicts a known one, or an empty string."""
     for i, v in enumerate(outputs):
         if v is None:
             continue
@@ -138,9 +151,9 @@ def _check_types(
         if kind not in formal.allowed:
             continue  # the type is not known
         if v.dtype and v.dtype != kind:
-            told = f"it results in {type_name(kind)}, and `{v.name}` is {type_name(v.dtype)}"
-            raise refusal(graph, place, told, op, opset, kind=MistypedError)
+            return f"it results in {type_name(kind)}, and `{v.name}` is {type_name(v.dtype)}"
         v.dtype = kind
+    return ""
 
 
 def _said_type(proto: NodeProto) -> int:

@@ -92,8 +92,7 @@ class Graph(Scope):
         inputs.
 
         Value names are written into the node's proto only when the model is written. Imports the operator's domain if
-        missing.
-        Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
+        missing. Raises DomainError if the domain is not allowed, and EmissionError for an unknown operator.
         """
         if not self.by_op.get(node._op):
             admit(self, node)

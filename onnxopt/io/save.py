@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, TensorProto
@@ -139,7 +138,7 @@ class Staged:
     def __enter__(self) -> Staged:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.remove()
 
 

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final
 
 from onnxopt.errors import StartError
@@ -123,7 +122,7 @@ class Service:
     def __enter__(self) -> Service:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -207,5 +206,5 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
