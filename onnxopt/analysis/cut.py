@@ -22,7 +22,7 @@ from onnxopt.proto.messages import tensor_type, tensor_value_info
 
 
 def in_bodies(model: Model) -> dict[str, list[Value]]:
-    """Values of bodies of the main graph by name, and by the path of their scope and the name."""
+    """Return the values in bodies of the main graph, by name, and by scope path and name."""
     found: dict[str, list[Value]] = {}
     for scope in model.scopes():
         if scope.owner is None or scope.root.is_function:
@@ -39,7 +39,7 @@ def _own_values(scope: Graph) -> Iterator[Value]:
 
 
 def the_one(model: Model, name: str, candidates: list[Value]) -> Value:
-    """The only value of that name. Raises UsageError where several bodies have one."""
+    """Return the only candidate. Raises UsageError if several bodies have a value of the name."""
     if len(candidates) == 1:
         return candidates[0]
     places = [f"`{v.graph.path} / {v.name}`" for v in candidates]
@@ -50,7 +50,7 @@ def the_one(model: Model, name: str, candidates: list[Value]) -> Value:
 
 
 def innermost(model: Model, values: list[Value]) -> Graph:
-    """The scope of these values in which those around it can be seen. Raises UsageError where there is none."""
+    """Return the scope of a value from which all values are visible. Raises UsageError if there is none."""
     deepest = max((v.graph for v in values), key=lambda scope: len(_chain(scope)), default=model.graph)
     around = {model.graph, *_chain(deepest)}
     for v in values:
@@ -62,7 +62,7 @@ def innermost(model: Model, values: list[Value]) -> Graph:
 
 
 def _chain(scope: Graph) -> list[Graph]:
-    """A body and the bodies around it, the outermost first."""
+    """Return a body and the enclosing bodies, outermost first."""
     found = []
     while scope.owner is not None and scope.owner.graph is not None:
         found.append(scope)
@@ -71,10 +71,10 @@ def _chain(scope: Graph) -> list[Graph]:
 
 
 class Opened:
-    """The main graph with the nodes of a body, and of those around it, in front of the nodes that hold them.
+    """The main graph with the nodes of a body, and of the enclosing bodies, in front of the nodes that own the bodies.
 
-    `inputs`: what takes the place of each input of a body, an input of the main graph. `ends`: what the body gives out.
-    `owners`: the nodes that held them, which run nothing now.
+    `inputs`: the input of the main graph in place of each body input. `ends`: the outputs of the body. `owners`: the
+    owners of the bodies, which run nothing now.
     """
 
     def __init__(self, model: Model, scope: Graph) -> None:
@@ -91,7 +91,7 @@ class Opened:
         self.ends = list(dict.fromkeys(self.inputs.get(v, v) for v in self.ends))
 
     def _names_elsewhere(self, model: Model, chain: list[Graph]) -> Counter[str]:
-        """The names of all values but those of other bodies of the same nodes, which are in no part."""
+        """Return the value names, counted, without other bodies of the same owners, which belong to no part."""
         beside = {body for owner in self.owners for body in owner.bodies.values() if body not in chain}
         return Counter(
             v.name
@@ -118,7 +118,7 @@ class Opened:
         self._declare(graph.proto, proto, {name: v.name for v, name in called.items()})
 
     def _declare(self, target: GraphProto, body: GraphProto, names: Mapping[str, str]) -> None:
-        """What the file says of values of the body; the names of dims hold in a body alone."""
+        """Copy the declarations of the values of a body, without dim names, which hold in the body only."""
         for info in (*body.value_info, *body.output):
             if info.name in names and info.HasField("type"):
                 said = target.value_info.add()
@@ -129,7 +129,7 @@ class Opened:
             target.quantization_annotation.add().CopyFrom(annotation)
 
     def refuse_owners(self, model: Model, nodes: set[Node], ends: list[Value]) -> None:
-        """Raise UsageError where a part needs a node as a whole that holds one of its values."""
+        """Raise UsageError if a part needs an owner as a whole."""
         for owner in self.owners:
             if owner in nodes:
                 needs = few([f"`{v.name}`" for v in ends])
@@ -140,8 +140,7 @@ class Opened:
 
 
 def _info(value: Value, declared: TypeProto | None) -> ValueInfoProto | None:
-    """The type of what a body is given: what is known, else what the body says, without its names of dims; None where
-    nobody says one."""
+    """Return the type of a body input: known facts, else the declaration without dim names; None if unknown."""
     said = TypeProto()
     if declared is not None:
         said.CopyFrom(declared)

@@ -68,13 +68,13 @@ def stays_wide(node: Node) -> str:
 
 
 def is_heavy(op: str) -> bool:
-    """Does an operator compute most of a model?"""
+    """Whether an operator has most of the work of a model."""
     own = contrib_types().get(op)
     return op in _HEAVY or (own is not None and own.heavy)
 
 
 def not_narrow(node: Node) -> str:
-    """Why an operator has no input or output that may be narrow."""
+    """Return why no input or output of an operator may be narrow."""
     if node.op in contrib_types() or node.domain == CONTRIB_DOMAIN:
         return NOT_CONTRIB
     return NOT_KNOWN if node.domain and not is_standard(node.domain) else NOT_STANDARD
