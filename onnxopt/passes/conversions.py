@@ -159,6 +159,12 @@ def _add_value(network: Network, sides: set[int], cost: int) -> None:
             network.add_edge(side, wide, ALWAYS)
 
 
+def _read(value: Value, readers: list[tuple[Node, int]]) -> None:
+    """Make operands (node, place) read the value."""
+    for node, i in readers:
+        node.set_input(i, value)
+
+
 class _Conversion:
     """Converts groups to int32, and inserts a Cast between a value and readers of a different type."""
 
@@ -185,11 +191,10 @@ class _Conversion:
         if value in plan.given or value in plan.given_out:
             self._change(value, [r for r in readers if r not in narrow])
         elif not value.is_stored and plan.groups.makers.get(value) in self.narrow:
-            self._make_narrow(value, narrow, len(narrow) < len(readers) or value.is_output)
+            self._make(value, INT32, narrow, len(narrow) < len(readers) or value.is_output)
         elif narrow:
-            read = self._constant(value) if value.is_stored else self._cast(value, INT32, behind=value.producer)
-            for n, i in narrow:
-                n.set_input(i, read)
+            stored = value.is_stored
+            _read(self._constant(value) if stored else self._cast(value, INT32, behind=value.producer), narrow)
 
     def _new(self, value: Value, data_type: int) -> Value:
         made = Value(self.model.names.fresh(value.name, "_int32" if data_type == INT32 else "_int64"), value.graph)
@@ -198,54 +203,32 @@ class _Conversion:
 
     def _cast(self, value: Value, data_type: int, behind: Node | None) -> Value:
         """Return a Cast of the value, inserted in the scope of the value."""
-        made = self._new(value, data_type)
-        self._insert_cast(value, made, behind)
+        made, graph = self._new(value, data_type), value.graph
+        node = Node(make_node("Cast", "", "", {"to": data_type}), [value], [made])
+        graph.insert(node, behind.next if behind is not None else graph.first)
         return made
 
-    def _insert_cast(self, value: Value, made: Value, behind: Node | None) -> Node:
-        graph = value.graph
-        node = Node(make_node("Cast", "", "", {"to": made.dtype}), [value], [made])
-        return graph.insert(node, behind.next if behind is not None else graph.first)
-
-    def _make_narrow(self, value: Value, narrow: list[tuple[Node, int]], is_wide_read: bool) -> None:
-        """Make the producer return int32 for the readers `narrow`; further readers read a Cast with the old name."""
+    def _make(self, value: Value, data_type: int, readers: list[tuple[Node, int]], is_kept: bool) -> None:
+        """Make the producer return another type, for these readers; if kept, a Cast gives the value as before."""
         node, index, graph = value.producer, value.index, value.graph
         assert node is not None
-        made = self._new(value, INT32)
-        self._put(node, index, made)
-        for n, i in narrow:
-            n.set_input(i, made)
-        if is_wide_read:
-            cast = Node(make_node("Cast", "", "", {"to": INT64}), [made], [])
+        made = self._new(value, data_type)
+        made.producer, made.index, node.outputs[index], node.stale = node, index, made, True
+        graph.touch(node)
+        _read(made, readers)
+        if is_kept:
+            cast = Node(make_node("Cast", "", "", {"to": types.dtype(value)}), [made], [])
             graph.insert(cast, node.next)
             graph.take_over(value, cast)
 
-    def _put(self, node: Node, index: int, made: Value) -> None:
-        """Make `made` the output `index` of the node."""
-        node.outputs[index] = made
-        made.producer, made.index = node, index
-        node.stale = True
-        made.graph.touch(node)
-
     def _change(self, value: Value, wide: list[tuple[Node, int]]) -> None:
         """Make an input or output of the model int32, under the same name; readers `wide` read an int64 value."""
-        node, index, graph = value.producer, value.index, value.graph
         is_narrow = value in self.plan.given or self.plan.groups.makers.get(value) in self.narrow
         value.dtype = INT32
-        if is_narrow:
-            if wide:
-                made = self._cast(value, INT64, behind=node)
-                for n, i in wide:
-                    n.set_input(i, made)
-            return
-        assert node is not None
-        made = self._new(value, INT64)
-        self._put(node, index, made)
-        for n, i in wide:
-            n.set_input(i, made)
-        cast = Node(make_node("Cast", "", "", {"to": INT32}), [made], [])
-        graph.insert(cast, node.next)
-        graph.take_over(value, cast)
+        if not is_narrow:
+            self._make(value, INT64, wide, True)
+        elif wide:
+            _read(self._cast(value, INT64, behind=value.producer), wide)
 
     def _constant(self, value: Value) -> Value:
         if value not in self.constants:

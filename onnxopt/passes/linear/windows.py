@@ -230,7 +230,7 @@ _BESIDE: Final = "something else reads what is in between, or is beside it"
 def conv_over_one(m: Match, x: Value, put: Array, w: Array, b: Value | None, taken: Array) -> Value:
     """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i))."""
     m.require(put.size == 1, "several axes are put in")
-    return _conv(m, x, int(put.item()) % w.ndim, w, b, taken)
+    return _conv(m, x, int(put.item()) % w.ndim, w, taken)
 
 
 @rewrite(
@@ -247,7 +247,7 @@ def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, 
     axis, perm = int(put.item()) % w.ndim, order_of(m.turned, w.ndim)
     rest = [p - (p > axis) for p in perm if p != axis]
     turned = m.op.Transpose(x, perm=rest) if rest != sorted(rest) else x
-    return _conv(m, turned, perm.index(axis), w, b, taken)
+    return _conv(m, turned, perm.index(axis), w, taken)
 
 
 @rewrite(op.Squeeze(var("last"), const("taken"), reads=_WINDOWS))
@@ -330,7 +330,7 @@ def _without(node: Node, i: int, spatial: int) -> dict[str, Any]:
     return {name: [n for k, n in enumerate(v) if k % spatial != i] if v else None for name, v in given.items()}
 
 
-def _conv(m: Match, x: Value, axis: int, w: Array, b: Value | None, taken: Array) -> Value:
+def _conv(m: Match, x: Value, axis: int, w: Array, taken: Array) -> Value:
     m.require(taken.size == 1 and axis == taken.item() % w.ndim, "another axis is taken out")
     return _conv_of(m, m.conv, x, axis)
 
