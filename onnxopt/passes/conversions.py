@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.int64 import INT32, INT64, RESULT_TYPE, Group, Groups, int64_values, is_int64, open_scopes
-from onnxopt.analysis.narrowing import ALWAYS, NARROW, Network
+from onnxopt.analysis.int64 import INT32, INT64, Group, Groups, int64_values, is_int64, open_scopes
+from onnxopt.analysis.narrowing import ALWAYS, NARROW, RESULT_TYPE, Network
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Model, Value
