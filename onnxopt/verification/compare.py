@@ -1,6 +1,9 @@
 """Comparison of the outputs of two runs: type, shape, non-finite values, then numbers; figures for the reader.
 
-On request (`dtype`), a result is narrower than the original's float32.
+The first tolerance is tight. A float output may differ, relative to its range (largest magnitude), by a few roundings,
+by the accumulated rounding of its longest path, or by twice the effect of changed last bits of the inputs: reordered
+sums differ by the rounding of the terms, not of the result. Everything else must be equal. A larger difference is no
+verdict, but leads to a comparison in pieces.
 """
 
 from __future__ import annotations
@@ -21,8 +24,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 
-# Results in a narrower type (`dtype`) than the original's float32, as requested.
-#
+# -- narrower types ---------------------------------------------------------------------------------------
 # The expected value is the original's, rounded and clamped to the type's largest number. An infinite value in the
 # result differs from a larger number of the original.
 
@@ -130,12 +132,7 @@ def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dic
     return {name: narrowed(v, dtype) if name in narrow else v for name, v in feeds.items()}
 
 
-# Comparison of the outputs of two runs: type, shape, non-finite values, then numbers.
-#
-# The first tolerance is tight. A float output may differ, relative to its range (largest magnitude), by a few
-# roundings, by the accumulated rounding of its longest path, or by twice the effect of changed last bits of the inputs:
-# reordered sums differ by the rounding of the terms, not of the result. Everything else must be equal. A larger
-# difference is no verdict, but leads to a comparison in pieces.
+# -- outputs ----------------------------------------------------------------------------------------------
 
 ATOL: Final = 1e-12  # for outputs all zero in the original
 _DENORMAL: Final = 1e-37  # for nonzero outputs; smaller numbers have fewer bits
@@ -323,7 +320,7 @@ def differ(a: list[Any], b: list[Any]) -> bool:
     )
 
 
-# Figures of a comparison for the reader, not used by the verdict: cosine, ULP distance, NaN, infinities.
+# -- figures for the reader -------------------------------------------------------------------------------
 
 _UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.model.views import View
 
 
-# Reading of model files for comparison, and checks of equal inputs and outputs.
+# -- reading ----------------------------------------------------------------------------------------------
 
 _MAX_NAMES: Final = 4  # names listed in a message
 
@@ -127,7 +127,7 @@ def _type(info: ValueInfoProto) -> str:
     return TensorProto.DataType.Name(code).lower() if code else ""
 
 
-# Comparison of two model files on named cases and on data, as in `onnxopt verify`.
+# -- cases and data ---------------------------------------------------------------------------------------
 
 
 def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Comparison:
@@ -194,7 +194,7 @@ def _read(found: DataSet, given: dict[str, object]) -> Data:
     return replace(data, inputs=given | data.inputs)
 
 
-# Comparison of a model with files run in sequence in place of the model.
+# -- parts in place of the model --------------------------------------------------------------------------
 
 _START: Final = "from onnxopt.verification.comparison import main; main()"
 _ACTIVITY: Final = "running the parts"

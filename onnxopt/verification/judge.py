@@ -1,7 +1,4 @@
-"""Comparison of whole outputs in the worker, and the questions about pieces that `look` answers.
-
-A crash or hang is a verdict: the worker announces each activity before it begins.
-"""
+"""Comparison of whole outputs in the worker, and the questions about pieces that `look` answers."""
 
 from __future__ import annotations
 
@@ -38,10 +35,9 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.values import Case
 
 
-# Independence test for samples of a freed batch dim: a number in the original, a symbol in the result.
-#
-# The result runs once on twice the size, the original on each half; each part of an output must equal the original's
-# output for the same half.
+# -- samples of a freed batch dim -------------------------------------------------------------------------
+# A freed dim is a number in the original and a symbol in the result. The result runs once on twice the size, the
+# original on each half; each part of an output must equal the original's output for the same half.
 
 ALIKE: Final = "both halves of the batch are the same"
 Feeds: TypeAlias = "dict[str, Any]"
@@ -125,8 +121,7 @@ def _parts(shape: Sequence[int], result: Any) -> list[Any]:
     return [result, result]
 
 
-# Worker: runs original and result case by case, and compares in pieces where whole outputs are insufficient.
-#
+# -- one case ---------------------------------------------------------------------------------------------
 # A crash or hang is a verdict: the worker announces each activity before it begins.
 
 _WORTH_READING: Final = 1 << 26  # multiplications in a run

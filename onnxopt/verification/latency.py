@@ -1,20 +1,27 @@
-"""Latency of models in onnxruntime, measured alternately in one worker, so a disturbance affects all alike."""
+"""Latency of models in onnxruntime, measured alternately in one worker, so a disturbance affects all alike.
+
+The time by operator is summed from onnxruntime's profiles.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.runtime import onnxruntime, path_for
+from onnxopt.runtime import folder_for, onnxruntime, path_for
 from onnxopt.verification import library_files
 from onnxopt.verification.comparison import check_interface, read
 from onnxopt.verification.inputs.cases import Recipe
@@ -22,31 +29,40 @@ from onnxopt.verification.inputs.feeding import Data, bound_dims, feed, read_arr
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.job import fix_dims
-from onnxopt.verification.profiling import OperatorTime, Profile, profiles, side_by_side
 from onnxopt.verification.run import reason
 from onnxopt.verification.runtime import find_runtime
 from onnxopt.worker import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 
-LEVELS: Final = {
-    "none": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "all": "ORT_ENABLE_ALL",
-}
+LEVELS: Final = {"none": "ORT_DISABLE_ALL"} | {n: f"ORT_ENABLE_{n.upper()}" for n in ("basic", "extended", "all")}
 CLOCKS: Final = {"wall": time.perf_counter, "processor": time.thread_time}
 _START: Final = "from onnxopt.verification.latency import main; main()"
 # Sizes tried for dynamic dims, in this order: typical sizes, a second of sound at 16 kHz, then the verifier's sizes,
 # derived from windows and Reshapes. A batch has size 1.
 _LATENCY_SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1, 16_000)
-_OPENINGS: Final = 10  # times the files are opened
-_FEW_OPENINGS: Final = 6  # for files slow to load
+_OPENINGS, _FEW_OPENINGS = 10, 6  # times the files are opened; few for files slow to load
 _SLOW_TO_LOAD: Final = 1.0  # seconds
 # Student's t, 97.5 % quantile, by degrees of freedom (openings kept minus 1) from 1.
 _STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571)
 _SAME: Final = 0.01  # a ratio closer to 1 is irrelevant
 _SLICE: Final = 0.5  # seconds of work between two messages, as waking the parent disturbs the measurement
+RUNS: Final = 20  # with a profile, at most, as a profiled run writes a line per node
+SECONDS: Final = 2.0  # no round begins later
+
+Profile = dict[str, tuple[float, float]]  # by operator: (share of the run's time, nodes run)
+
+
+@dataclass
+class OperatorTime:
+    """Time of all nodes of an operator in a run, by file.
+
+    Operators are those of the optimized session, with fusions such as `FusedMatMul` or `BiasGelu`.
+    """
+
+    operator: str
+    seconds: list[float]  # share of a profiled run, times the median of unprofiled runs
+    nodes: list[float]  # nodes run
 
 
 @dataclass(frozen=True)
@@ -139,8 +155,8 @@ def bench(
         given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
         fix_dims(plan, options.dims)
         try:
-            absolute = [str(p.absolute()) for p in paths]
-            result.provider, result.dims, loading = service.call("open", absolute, plan, options, given)
+            ask = [str(p.absolute()) for p in paths], plan, options, given
+            result.provider, result.dims, loading = service.call("open", *ask)
             openings = _measure(service, options, loading, progress)
             result.files = [_latency(str(file), [t[:, i] for t in openings]) for i, file in enumerate(files)]
             if options.operators:
@@ -158,8 +174,7 @@ def _measure(service: Service, options: BenchOptions, loading: float, progress: 
     """Return, for each opening, seconds by round and file, shape (rounds, files). `loading`: seconds per opening."""
     count = _OPENINGS if loading < _SLOW_TO_LOAD else _FEW_OPENINGS
     count = count if options.runs is None else min(count, options.runs)
-    found = []
-    done = 0
+    found, done = [], 0
     for i in range(count):
         if i:
             service.call("reopen", i)
@@ -187,9 +202,8 @@ def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
     open, and more runs in the same session do not reveal the effect.
     """
     value, low, high = middle([np.log(np.median(b) / np.median(a)) for a, b in openings])
-    if low is None or high is None:
-        return Ratio(value, None, None, "same")
-    return Ratio(value, low, high, "faster" if high < 1 - _SAME else "slower" if low > 1 + _SAME else "same")
+    is_faster, is_slower = high is not None and high < 1 - _SAME, low is not None and low > 1 + _SAME
+    return Ratio(value, low, high, "faster" if is_faster else "slower" if is_slower else "same")
 
 
 def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -199,8 +213,7 @@ def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | No
     on the machine may spoil some openings.
     """
     logs = np.sort(logarithms)
-    count = len(logs)
-    cut = count // 5
+    count, cut = len(logs), len(logs) // 5
     kept = count - 2 * cut
     mean = float(logs[cut : count - cut].mean())
     if count < 2:
@@ -211,6 +224,65 @@ def middle(logarithms: Sequence[float]) -> tuple[float, float | None, float | No
     return float(np.exp(mean)), float(np.exp(mean - margin)), float(np.exp(mean + margin))
 
 
+def profiles(openers: Sequence[Callable[[Any], Any]], settings: Any, run: Callable[[Any], float]) -> list[Profile]:
+    """Return the profile of each session. Sessions run alternately; the first run of each is ignored.
+
+    openers: open a session with `settings`; run: runs a session and returns seconds.
+    """
+    with TemporaryDirectory(prefix="onnxopt-") as folder:
+        settings.enable_profiling = True
+        sessions = []
+        # File names end in the time: sessions opened in the same second need different prefixes.
+        for i, opener in enumerate(openers):
+            settings.profile_file_prefix = str(Path(folder_for(folder, b"location")) / f"profile{i}")
+            sessions.append(opener(settings))
+        settings.enable_profiling = False
+        rounds, spent = 0, 0.0
+        while rounds <= 3 or (rounds <= RUNS and spent < SECONDS):
+            spent += sum(run(session) for session in sessions)
+            rounds += 1
+        return [summed(json.loads(Path(s.end_profiling()).read_text(encoding="utf-8"))) for s in sessions]
+
+
+def summed(events: Iterable[dict[str, Any]]) -> Profile:
+    """Return medians over the profiled runs, except the first.
+
+    A node in a body counts once per execution. Its time is subtracted from the enclosing operator.
+    """
+    ordered = sorted(events, key=lambda e: (e["ts"], -e["dur"]))
+    runs: list[defaultdict[str, list[float]]] = []  # by run and operator: [share, nodes]
+    around: list[tuple[int, str]] = []  # (end, operator) of the enclosing kernels, innermost last
+    for e in ordered:
+        if e.get("name") == "model_run":
+            runs.append(defaultdict(lambda: [0.0, 0]))
+            whole = max(e["dur"], 1)
+        if e.get("cat") != "Node" or not e["name"].endswith("_kernel_time") or not runs:
+            continue
+        operator, share, end = str(e["args"].get("op_name", "?")), e["dur"] / whole, e["ts"] + e["dur"]
+        while around and around[-1][0] < end:
+            around.pop()
+        if around:
+            runs[-1][around[-1][1]][0] -= share
+        around.append((end, operator))
+        runs[-1][operator][0] += share
+        runs[-1][operator][1] += 1
+    found: Profile = {}
+    counted = runs[1:] or runs
+    for name in {name for run in counted for name in run}:
+        shares, nodes = zip(*(run[name] for run in counted))
+        found[name] = max(median(shares), 0.0), median(nodes)
+    return found
+
+
+def side_by_side(profiles: Sequence[Profile], medians: Sequence[float]) -> list[OperatorTime]:
+    """Return the operators of all files, most expensive first. `medians`: seconds of a run, by file."""
+    rows: list[OperatorTime] = []
+    for name in {operator for found in profiles for operator in found}:
+        shares, nodes = zip(*(found.get(name, (0.0, 0.0)) for found in profiles))
+        rows.append(OperatorTime(name, [share * whole for share, whole in zip(shares, medians)], [*nodes]))
+    return sorted(rows, key=lambda row: (-max(row.seconds), row.operator))
+
+
 def order(count: int, opening: int) -> list[int]:
     """Return the order in which `count` files are loaded, and run in each round.
 
@@ -218,9 +290,7 @@ def order(count: int, opening: int) -> list[int]:
     copies while open. Rounds keep the order: a file run twice in a row finds its weights in the cache, and seems 3 %
     faster.
     """
-    ahead = [*range(count)]
-    start = opening // 2 % count
-    found = ahead[start:] + ahead[:start]
+    found = [(k + opening // 2) % count for k in range(count)]
     return found[::-1] if opening % 2 else found
 
 
@@ -241,24 +311,20 @@ class Runner:
 
         Raises UsageError, and Refused if a file cannot be loaded or run.
         """
-        rt = onnxruntime()
         self.runtime = find_runtime(options.provider, options.custom_op_libraries)
-        self.paths, self.warmup = paths, options.warmup
-        self.clock = CLOCKS[options.clock]
+        self.paths, self.warmup, self.clock = paths, options.warmup, CLOCKS[options.clock]
         self.settings = self.runtime.session_options()
-        self.settings.graph_optimization_level = getattr(rt.GraphOptimizationLevel, LEVELS[options.level])
+        self.settings.graph_optimization_level = getattr(onnxruntime().GraphOptimizationLevel, LEVELS[options.level])
         self.settings.intra_op_num_threads = options.threads
-        # idle threads of A would disturb B
-        self.settings.add_session_config_entry("session.force_spinning_stop", "1")
+        self.settings.add_session_config_entry("session.force_spinning_stop", "1")  # idle threads of A would disturb B
         start = time.perf_counter()
-        self.order = order(len(paths), 0)
-        self._load()
+        self._load(0)
         loading = time.perf_counter() - start
         bound = bound_dims(plan, given)
         batch = {symbol: 1 for symbol in plan.symbols if plan.is_batch(symbol) and symbol not in bound}
         plan.fix(batch)
         choices = itertools.chain(plan.size_choices(_LATENCY_SIZES), plan.size_choices())
-        case, _ = feed(self._first, plan, Recipe("bench"), Data(given), choices, options.seed)
+        case, _ = feed(partial(self._run, 0), plan, Recipe("bench"), Data(given), choices, options.seed)
         self.feeds = case.feeds
         self._warm_up()
         return self.runtime.provider, options.dims | batch | case.dims, loading
@@ -266,11 +332,11 @@ class Runner:
     def reopen(self, opening: int) -> None:
         """Open all files again, in the order of the given opening. Raises Refused."""
         self.sessions.clear()
-        self.order = order(len(self.paths), opening)
-        self._load()
+        self._load(opening)
         self._warm_up()
 
-    def _load(self) -> None:
+    def _load(self, opening: int) -> None:
+        self.order = order(len(self.paths), opening)
         for i in self.order:
             self.sessions[i] = self._opened(i, self.settings)
 
@@ -290,18 +356,17 @@ class Runner:
     def _warm_up(self) -> None:
         """Run each file once, then in rounds as when measured: else only the last file has its data in the cache."""
         for i in range(len(self.paths)):
-            self.tell(f"running {_label(i)}")
             try:
-                self.sessions[i].run(None, self.feeds)
+                self._run(i, self.feeds)
             except Exception as e:
                 raise Refused(f"{_label(i)} fails: {reason(e)}") from e
         self.tell("warming up")
         for _ in range(self.warmup):
             self._round()
 
-    def _first(self, feeds: dict[str, Any]) -> None:
-        self.tell("running A")
-        self.sessions[0].run(None, feeds)
+    def _run(self, i: int, feeds: dict[str, Any]) -> None:
+        self.tell(f"running {_label(i)}")
+        self.sessions[i].run(None, feeds)
 
     def measure(self, count: int, seconds: float) -> list[list[float]]:
         """Return seconds by round and file: up to `count` rounds, the last begun within `seconds`."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final
 
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import CODES, as_held
@@ -24,17 +25,18 @@ from onnxopt.verification.coverage.traces import traces
 from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.model.decisions import count_draws, open_nodes
+from onnxopt.verification.model.decisions import open_nodes
 from onnxopt.verification.model.views import views
-from onnxopt.verification.noise import Noise
-from onnxopt.verification.pieces.outcome import Fault, Outcome, case_names, place_of
+from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
+from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.foreign import NOTHING, Foreign, read_skeleton
 from onnxopt.verification.programs.program import Program, bodies, type_of
-from onnxopt.verification.programs.runner import Runner
+from onnxopt.verification.programs.runner import Runner, Values
 from onnxopt.verification.programs.transforms import (
     draw_alike,
+    draws_of_outputs,
     has_narrow,
     name_in_file,
     round_results,
@@ -42,10 +44,19 @@ from onnxopt.verification.programs.transforms import (
     with_roundings,
 )
 from onnxopt.verification.records import Pieces, Place
-from onnxopt.verification.rounding import difference
+from onnxopt.verification.rounding import (
+    Difference,
+    Draws,
+    difference,
+    is_float,
+    last_bit,
+    worst,
+)
 from onnxopt.verification.run import Reference
 from onnxopt.verification.runtime import Runtime
 from onnxopt.worker.serving import Tell
+
+_SEEDS: Final = 2  # perturbed sets of weights, and sets of inputs for each
 
 
 class Look:
@@ -67,9 +78,7 @@ class Look:
 
         programs: both files, if already read. Random and narrow models are changed here, and must not be passed.
         """
-        self.options = options
-        self.plan = plan
-        self.paths, self.foreign = paths, foreign
+        self.options, self.plan, self.paths, self.foreign = options, plan, paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         known = programs or (None, None)
         skeletons = [
@@ -87,8 +96,8 @@ class Look:
         self.held: dict[str, str] = {}
         if options.dtype:
             skeleton = self.b.program.skeleton
-            kind = f"tensor({options.dtype})"
-            self.held = {name: found for name, found in tensor_types(skeleton.proto).items() if found == kind}
+            types = tensor_types(skeleton.proto).items()
+            self.held = {name: kind for name, kind in types if kind == f"tensor({options.dtype})"}
             round_results(skeleton.proto, self.held, CODES[options.dtype])
             self.b = self.b.inside(Program(skeleton))
 
@@ -109,22 +118,19 @@ class Look:
         """
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        groups = traces(self.a, self.b, feeds, types)
-        if not groups:
-            return None
-        known: Pieces | None = None
-        for one in groups:
-            seen: Pieces | None = None
+        known: list[Pieces] = []
+        for one in traces(self.a, self.b, feeds, types):
+            parts: list[Pieces] = []
             for start in range(0, len(one.cases), most):
                 some = one.cases[start : start + most]
                 found, places = self._held(one.a, one.b, [cases[k] for k in some], [feeds[k] for k in some], ())
                 if places or not found.complete:
                     return None
-                seen = found if seen is None else seen.joined(found)
-            if seen is None or seen.unseen:
+                parts.append(found)
+            if not parts or (seen := functools.reduce(Pieces.joined, parts)).unseen:
                 return None
-            known = seen if known is None else known.joined(seen)
-        return known
+            known.append(seen)
+        return functools.reduce(Pieces.joined, known) if known else None
 
     def _held(
         self,
@@ -139,10 +145,9 @@ class Look:
     ) -> tuple[Pieces, list[Place]]:
         """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        dtype = self.options.dtype
-        memory, seed = self.options.memory, self.options.seed
-        how: dict[str, Any] = {"memory": memory, "seed": seed, "held": self.held, "dtype": dtype}
-        walk = Walk(a, b, feeds, types, **how, fine=fine, digits=digits)
+        memory, seed, dtype = self.options.memory, self.options.seed, self.options.dtype
+        how: dict[str, Any] = {"held": self.held, "dtype": dtype, "fine": fine, "digits": digits}
+        walk = Walk(a, b, feeds, types, memory=memory, seed=seed, **how)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(
@@ -155,7 +160,7 @@ class Look:
             largest=found.largest_piece,
             worst=found.worst_value,
             worst_rel=found.worst.relative,
-            note=_left(found),
+            note=f"output `{found.unsettled[0]}` is made otherwise" if found.unsettled and not found.faults else "",
         )
         places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
         is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
@@ -166,7 +171,7 @@ class Look:
             places += [p for p in there if (p.scope, p.value) not in known]
             (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
             pieces.shown += [part.why] if part.stays else []
-        if _draws(walk.a) != _draws(walk.b):
+        if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
             pieces.unseen.append("one draws random numbers more often, and in functions and bodies all draw alike here")
         pieces.complete = not places and not found.unsettled
         if pieces.complete:
@@ -297,16 +302,64 @@ def _fed(runner: Runner, fed: set[str]) -> Runner:
     return runner if known == fed & program.constants.keys() else runner.inside(Program(program.skeleton, fed=fed))
 
 
-def _draws(program: Program) -> int:
-    """Return the number of random draws leading to outputs, except in branches on constant conditions."""
-    if program.skeleton.random is None:
-        return 0
-    known = program.fixed.union(program.constants)
-    nodes = (program.nodes[i] for i in program.cone(program.outputs, ()))
-    return count_draws((n for n in nodes if n.op_type != "If" or n.input[0] not in known), program.skeleton.functions)
+class Noise:
+    """Rounding noise: the largest change of a model's outputs, by case, if last bits of inputs and weights change.
 
+    Changes are relative to the range. If the noise is small, outputs are also computed in float64.
 
-def _left(found: Outcome) -> str:
-    if found.unsettled and not found.faults:
-        return f"output `{found.unsettled[0]}` is made otherwise"
-    return ""
+    A case ends when all outputs reach `enough`; all end when output `told` does in the first case.
+    """
+
+    def __init__(
+        self, runner: Runner, outputs: Sequence[str], enough: Mapping[str, float], told: str, options: VerifyOptions
+    ) -> None:
+        self._runner, self._options = runner, options
+        self._outputs, self._enough, self._told = outputs, enough, told
+        self._made = [o for o in outputs if o in runner.program.maker]
+        self._nodes = runner.program.cone(outputs, ())
+
+    def of(
+        self, feeds: Sequence[Values], made: Sequence[Values] | None, known: Sequence[Mapping[str, float]]
+    ) -> list[dict[str, float]]:
+        """Return {output: relative change} by case.
+
+        feeds: by case; made: outputs by case (None: computed here); known: earlier results by case.
+        """
+        found = [{name: Difference(seen.get(name, 0.0), 1.0) for name in self._outputs} for seen in known]
+        if not self._is_told(found):
+            self._measure(feeds, made, found)
+        return [{name: d.relative for name, d in largest.items()} for largest in found]
+
+    def _measure(
+        self, feeds: Sequence[Values], made: Sequence[Values] | None, found: list[dict[str, Difference]]
+    ) -> None:
+        runner, dtype = self._runner, self._options.dtype
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        if made is None:
+            unchanged = runner.open(self._nodes, types, self._made)
+        as_it_is = made.__getitem__ if made is not None else cache(lambda i: unchanged.run(feeds[i]))
+        for k in range(_SEEDS):
+            rng = Draws(self._options.seed, k)
+            open_ = [i for i, largest in enumerate(found) if not self._is_enough(largest, self._made)]
+            if not open_:
+                break
+            opened = runner.open(self._nodes, types, self._made, partial(last_bit, rng=rng, dtype=dtype))
+            for i in open_:
+                for _ in range(_SEEDS):
+                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in feeds[i].items()})
+                    for name, value in changed.items():
+                        found[i][name] = worst([found[i][name], difference(as_it_is(i)[name], value)])
+                    if self._is_enough(found[i], self._made):
+                        break
+                    if self._is_told(found):
+                        return
+        for i in (i for i, largest in enumerate(found) if not self._is_enough(largest, self._made) and not dtype):
+            exact = exactly(runner, self._made, feeds[i], self._options.memory // 8)
+            for name in (n for n in self._made if n in exact and is_float(as_it_is(i)[n])):
+                found[i][name] = worst([found[i][name], apart(as_it_is(i)[name], exact[name])])
+
+    def _is_told(self, found: Sequence[Mapping[str, Difference]]) -> bool:
+        return bool(self._told) and self._is_enough(found[0], [self._told])
+
+    def _is_enough(self, found: Mapping[str, Difference], outputs: Iterable[str]) -> bool:
+        return all(found[name].relative >= self._enough.get(name, float("inf")) for name in outputs)

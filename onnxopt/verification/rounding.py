@@ -1,4 +1,10 @@
-"""Bounds of rounding errors, and the perturbation of last bits, which shows the effect of rounding."""
+"""Bounds of rounding errors, and the perturbation of last bits, which shows the effect of rounding.
+
+Every operation rounds its result, with an error of at most ε/2 (Higham, Accuracy and Stability of Numerical Algorithms,
+2002, chapter 2; sums of n terms in blocks or pairs: chapter 4, factor log2 n). Errors of either sign add up as a
+random walk: R roundings on a path leave about √R of a single error. No estimate covers amplification (cancellation,
+division by almost zero, thresholds). Noise is then measured by perturbing the last bits of inputs and weights.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +24,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
 
-# Random numbers, equal on every machine.
-#
+# -- random numbers ---------------------------------------------------------------------------------------
 # Bits come from the standard library's Mersenne Twister: importing numpy's generators would take a twentieth of a small
 # model's time, and 2 MB. Numbers are computed exactly from the bits, so no processor rounds differently.
 
@@ -78,13 +83,7 @@ def _normal(words: Any) -> Any:
     return (total - 1.5 * mask) * (2.0 / mask)
 
 
-# Bounds of rounding errors, and their comparison with measured noise.
-#
-# Every operation rounds its result, with an error of at most ε/2 (Higham, Accuracy and Stability of Numerical
-# Algorithms, 2002, chapter 2; sums of n terms in blocks or pairs: chapter 4, factor log2 n). Errors of either sign add
-# up as a random walk: R roundings on a path leave about √R of a single error. No estimate covers amplification
-# (cancellation, division by almost zero, thresholds). Noise is then measured by perturbing the last bits of inputs and
-# weights.
+# -- bounds -----------------------------------------------------------------------------------------------
 
 EPSILON: Final = {t.name: t.epsilon for t in TYPES if t.kind == "f"}
 NO_NUMBER: Final = "NaN in other places"
@@ -309,7 +308,7 @@ def worst(found: list[Difference]) -> Difference:
     return max(found, key=lambda d: (bool(d.note), d.uneven, d.relative), default=Difference())
 
 
-# Perturbation of last bits, as by rounding, with exact numbers unchanged.
+# -- last bits --------------------------------------------------------------------------------------------
 
 _CHANCE: Final = 12  # trailing bits zero by chance in 1 of 4096 rounded numbers
 # Trailing bits zero after cancellation, as in x + 100 - 37.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto
 
 
-# References: functions declared by plugins for operators of custom domains, used in place of missing kernels.
-
 Name = tuple[str, str]  # domain and name
 _FORM: Final = '<domain: "lite", opset_import: ["" : 17]> Gate (x) => (y) { s = Sigmoid (x) y = Mul (x, s) }'
 _PYTHON_FORM: Final = 'declare_reference(gate, "lite::Gate"), of a function at the top level of a plugin\'s file'
@@ -215,7 +213,7 @@ def definitions(model: ModelProto, references: Sequence[Reference]) -> ModelProt
     return made
 
 
-# The onnxruntime in use: execution provider and custom operator libraries.
+# -- the runtime ------------------------------------------------------------------------------------------
 
 CPU: Final = "CPUExecutionProvider"
 _MAX_INLINE_BYTES: Final = 1024  # bytes; larger weights are skipped when reading

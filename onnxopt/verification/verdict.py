@@ -17,8 +17,6 @@ from onnxopt.verification.model.decisions import always_empty, open_conditions
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, JudgedCase, OutputRecord, Pieces, Place, Verification
 from onnxopt.verification.rounding import NOTHING
 
-# Verdict and its one-line message, from compared outputs, pieces and noise.
-
 _BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far below
 _MAX_DIMS: Final = 8  # dynamic dims named in a message
 
@@ -222,7 +220,8 @@ def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:
     }
 
 
-# Strength of the cases, independent of any result: variation of the original's outputs, and branches taken.
+# -- coverage of the cases --------------------------------------------------------------------------------
+# Independent of any result: variation of the original's outputs, and branches taken.
 
 _PROVES_NOTHING: Final = "zeros, ones and a batch of one agree with too much to prove anything"
 

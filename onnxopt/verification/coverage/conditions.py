@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.runner import Runner
 
 
-# Conditions of parts of a model: values in the cases, and comparison between B and A.
+# -- conditions -------------------------------------------------------------------------------------------
 
 BRANCHES: Final = ("then_branch", "else_branch")
 _BOOL: Final = 9  # of TensorProto.DataType
@@ -224,8 +224,7 @@ def _fixed_reads(program: Program, nodes: Collection[int]) -> Iterator[str]:
             yield from (r for r in program.reads[i] if r in program.fixed)
 
 
-# Bodies of a node of A and their counterparts in B.
-#
+# -- counterparts -----------------------------------------------------------------------------------------
 # A branch corresponds to the same branch if B's condition is equal, and to the opposite branch if negated. If B's
 # condition is different or missing (known by B), the branch corresponds to the nodes of B that make the If's results,
 # in the cases that take the branch.

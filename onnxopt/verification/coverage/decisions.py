@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 
-# Values computed from a decision constant in all cases: a comparison never true, a class never the best.
-#
+# -- constant decisions -----------------------------------------------------------------------------------
 # Such a value agrees whatever a different decision would give. If A and B compute the value differently, a probe uses
 # different decisions: negated booleans, and all indices into a table. If the decision exists in only one of the two,
 # its operand is permuted.
@@ -149,7 +148,7 @@ def _rows_of(program: Program, node: NodeProto) -> int:
     return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0
 
 
-# Differences between the files, found before any run, that decide whether equal outputs are examined further.
+# -- differences between the files ------------------------------------------------------------------------
 
 # Operators that move numbers, or compute from sizes: no step hides a fault in these.
 _PLACES: Final = having("moves", "measures", "picks", "fills") - having("retypes", "drops") | {"Constant"}

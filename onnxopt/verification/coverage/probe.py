@@ -1,4 +1,7 @@
-"""Probe: run the cone of influence of a value in A and B on different numbers, and compare."""
+"""Probe: run the cone of influence of a value in A and B on different numbers, and compare.
+
+The numbers may never occur, so a difference is a coverage gap, not a fault.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 
-# Samplers: deterministic alternatives to a case's entries of a cone.
-#
+# -- samplers ---------------------------------------------------------------------------------------------
 # Non-negative entries stay non-negative. Entries stay within the range of their operators, except blank values,
 # replaced by any numbers.
 
@@ -227,9 +229,7 @@ def changing_values(program: Program, given: Collection[str] | None = None) -> s
     return found
 
 
-# Probe: run the cone of influence of a value in A and B on different numbers, and compare.
-#
-# The numbers may never occur, so a difference is a coverage gap, not a fault.
+# -- the probe --------------------------------------------------------------------------------------------
 
 _GROSS: Final = 1e-2  # relative; smaller differences may be rounding of much larger numbers
 _GROSS_SHARE: Final = 0.1  # of elements of discrete values

@@ -1,6 +1,8 @@
 """Inputs that a model accepts: given data, and a search, as a file does not declare accepted sizes and integers.
 
-Data of `onnxopt verify --inputs`: .npy files named after inputs, .npz files, and onnx test data.
+Data of `onnxopt verify --inputs`: .npy files named after inputs, .npz files, and onnx test data. onnx's layout is a
+folder `test_data_set_0` with `input_0.pb`, … in order of the graph's inputs, and `output_0.pb`, …: TensorProto,
+SequenceProto or OptionalProto, depending on the declared type.
 """
 
 from __future__ import annotations
@@ -29,10 +31,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto, ValueInfoProto
 
 
-# Real data for `onnxopt verify --inputs`: .npy files named after inputs, .npz files, and onnx test data.
-#
-# onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in order of the graph's inputs, and `output_0.pb`, …:
-# TensorProto, SequenceProto or OptionalProto, depending on the declared type.
+# -- given data -------------------------------------------------------------------------------------------
 
 _FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or NAME=FILE.npy"
 _NUMBERED: Final = re.compile(r"(input|output)_(\d+)\.pb")
@@ -121,22 +120,14 @@ def _unreadable(file: Path, error: Exception) -> UsageError:
 
 
 def _from_npy(folder: Path, plan: Plan) -> Data:
-    return Data(_npy(folder, plan))
+    files = {str(f.relative_to(folder).with_suffix("")): f for f in sorted(folder.rglob("*.npy"))}
+    return Data({name: read_array(name, file, plan) for name, file in files.items()})
 
 
 def _from_npz(file: Path, plan: Plan) -> Data:
-    return Data(_npz(file, plan))
-
-
-def _npy(folder: Path, plan: Plan) -> dict[str, Any]:
-    files = {str(f.relative_to(folder).with_suffix("")): f for f in sorted(folder.rglob("*.npy"))}
-    return {name: read_array(name, file, plan) for name, file in files.items()}
-
-
-def _npz(file: Path, plan: Plan) -> dict[str, Any]:
     with _load(file) as archive:
         try:
-            return {name: fitting(name, archive[name], plan, file) for name in archive.files}
+            return Data({name: fitting(name, archive[name], plan, file) for name in archive.files})
         except (MemoryError, UsageError):
             raise
         except Exception as e:
@@ -250,7 +241,7 @@ def _read(file: Path, kind: TypeProto) -> Any:
         raise UsageError(f"{file} is not a {message.__name__}: {what}", f"the graph says {which}") from None
 
 
-# Search for inputs accepted by a model, as a file does not declare accepted sizes and integers.
+# -- the search -------------------------------------------------------------------------------------------
 
 _SECONDS: Final = 10.0
 _MAX_BYTES: Final = 1 << 30
@@ -272,9 +263,8 @@ class Search:
         self.seconds = seconds
         self.most = most
         self.spent = 0.0
-        self.hopeless = 0
         self.taken = False
-        self._tried = self._alike = 0
+        self._tried = self._alike = self._hopeless = 0
         self._said = ""
         self.why = f" after {seconds:g} s"
         self.step = _MAX_RETRIED_BYTES  # bytes of inputs in excess of the smallest failed attempt
@@ -297,8 +287,9 @@ class Search:
         """Count a failed attempt."""
         self.spent += min(time.monotonic() - began[0], time.process_time() - began[1])
 
-    def fail(self, said: str) -> None:
-        """Record the message of a failed attempt."""
+    def fail(self, error: Exception) -> str:
+        """Record the error of a failed attempt, and return its message. Ends a search without prospects."""
+        said = reason(error)
         self._tried += 1
         self._alike = self._alike + 1 if said == self._said else 1
         self._said = said
@@ -306,7 +297,14 @@ class Search:
             self.seconds = min(self.seconds, _SHORT)
             self.why = f" after {self.seconds:g} s"
 
-    def end(self, why: str) -> None:
+        if is_starved(error):  # further sizes are larger, and further cases as large
+            self._end("")
+        self._hopeless += is_about_types(error)
+        if self._hopeless == _ENOUGH:
+            self._end(", as sizes do not matter to it")
+        return said
+
+    def _end(self, why: str) -> None:
         """End the search. `why`: suffix of the message."""
         self.spent, self.why = self.seconds + 1, why
 
@@ -332,15 +330,9 @@ def feed(
     least = 0  # least bytes tried
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
-    modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
-    if not recipe.wide and any(map(says_lengths, plan.inputs)):
-        modes = (*modes, *AXES)
-    if recipe.amplified(plan):
-        modes = (*WIDE, *modes)
-    if any(i.kind == "string" and i.use.words for i in plan.inputs):
-        modes = (*modes, KNOWN)
+    ways = (True, False) if recipe.is_daring(plan) else (False,)
     tried: list[tuple[dict[str, int], Sequence[str]]] = []
-    for choice, some in _in_order(choices, modes, plan, recipe):
+    for choice, some in _in_order(choices, _modes(plan, recipe), plan, recipe):
         dims = choice | bound
         if (dims, some) in tried:
             continue
@@ -352,7 +344,7 @@ def feed(
         least = min(least or size, size)
         if why and size > least + search.step:
             continue
-        for mode, daring in itertools.product(some, (True, False) if recipe.is_daring(plan) else (False,)):
+        for mode, daring in itertools.product(some, ways):
             if why and search.ended:
                 raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
             began = search.begin()
@@ -366,13 +358,7 @@ def feed(
                 search.taken = True
                 return case, made
             except Exception as e:
-                why = reason(e)
-                search.fail(why)
-                if is_starved(e):  # further sizes are larger, and further cases as large
-                    search.end("")
-                search.hopeless += is_about_types(e)
-                if search.hopeless == _ENOUGH:
-                    search.end(", as sizes do not matter to it")
+                why = search.fail(e)
                 refuses = isinstance(choice, Trial) and not isinstance(e, Refused)
             search.spend(began)
             if refuses:
@@ -380,6 +366,16 @@ def feed(
     if not why and large:
         raise Refused(f"{label} asks for inputs of {_gib(large)}, and {_gib(search.most)} are made (--verify-memory)")
     raise Refused(f"{label} does not take it: {why}" if why else f"{label} has no size for it")
+
+
+def _modes(plan: Plan, recipe: Recipe) -> tuple[str, ...]:
+    """Return the modes of values to try, in order."""
+    modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
+    if not recipe.wide and any(map(says_lengths, plan.inputs)):
+        modes = (*modes, *AXES)
+    if recipe.amplified(plan):
+        modes = (*WIDE, *modes)
+    return (*modes, KNOWN) if any(i.kind == "string" and i.use.words for i in plan.inputs) else modes
 
 
 def _in_order(

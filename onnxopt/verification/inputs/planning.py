@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 
-# Memory and work of a run, estimated from shapes.
+# -- memory and work --------------------------------------------------------------------------------------
 
 _ROOM: Final = 1 << 28  # bytes of memory for inference
 
@@ -131,7 +131,7 @@ def _peak(graph: GraphProto) -> int:
     return most
 
 
-# Creation of a plan from the original's ModelProto.
+# -- the plan ---------------------------------------------------------------------------------------------
 
 _NARROW: Final = frozenset(t.code for t in TYPES if t.is_foreign)
 
@@ -215,7 +215,7 @@ def _trains(proto: ModelProto) -> bool:
     return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
 
 
-# Sizes and table rows at which two models differ, and cases that reach them.
+# -- numbers in one of two models -------------------------------------------------------------------------
 
 _ALWAYS_TRIED: Final = 2  # smaller sizes are tried in any case
 _USUAL: Final = 4  # up to this size, a limit may count channels: used only without a larger limit

@@ -17,7 +17,7 @@ from onnxopt.verification.inputs.plan import LARGE_SIZE, InputSpec, Plan
 from onnxopt.verification.inputs.uses import INDEX, SIZE
 from onnxopt.verification.rounding import Draws, is_float
 
-# Informative numbers: wide numbers of both signs, and numbers around breakpoints.
+# -- wide numbers, and numbers around breakpoints ---------------------------------------------------------
 
 # Attempts for the case `wide`: beyond all breakpoints, then within indexed sizes, with small sizes.
 WIDE: Final = ("wide", "near")
@@ -140,7 +140,7 @@ def _indices(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: st
     return _among(around, rng.integers(low, high + 1, shape), rng)
 
 
-# Values for the inputs of a plan, determined by the seed.
+# -- all inputs -------------------------------------------------------------------------------------------
 
 # Ranges of integers, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")

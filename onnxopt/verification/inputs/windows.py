@@ -1,4 +1,9 @@
-"""Sizes for coverage: several positions behind strides and windows, enough rows for channels that a Relu may mute."""
+"""Sizes for coverage: several positions behind strides and windows, enough rows for channels that a Relu may mute.
+
+Attention over a single position returns its value for any weights, and a kernel over a single pixel reads only the
+centre tap: small sizes hide faults. A channel of a matrix product has a single number per row, and may be negative in
+all of a few rows by chance. Images and sentences have more numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 
-# Input lengths that leave several positions behind strides and windows.
-#
-# Attention over a single position returns its value for any weights, and a kernel over a single pixel reads only the
-# centre tap: small sizes hide faults.
+# -- windows ----------------------------------------------------------------------------------------------
 
 _LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 for images, 4 and 6 for sequences
 _PICTURE: Final = ((0, 1), (2, 0))  # indices into `_LEFT`, with height different from width
@@ -286,10 +288,7 @@ def _numbers(tensor: TensorProto | None) -> list[float]:
     return [] if tensor is None else few(tensor, _MAX_ELEMENTS, (tensor.INT64, tensor.INT32, tensor.FLOAT))
 
 
-# Channels that a Relu may mute in all cases.
-#
-# A channel of a matrix product has a single number per row, and may be negative in all of a few rows by chance. Images
-# and sentences have more numbers.
+# -- dead channels ----------------------------------------------------------------------------------------
 
 FLAT: Final = having("flat")
 _SAME: Final = having("whole")

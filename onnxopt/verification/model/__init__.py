@@ -1,6 +1,5 @@
 """Reading and analysis of model files.
 
-`skeleton` reads a file without weights, `glance` a few fields. `operators` is the verifier's table of operators,
-`breakpoints` lists their breakpoints. `dataflow` is the framework for analyses: `ranges`, `dependence` and `decisions`
-here, and more in `inputs`.
+`skeleton` reads a file without weights, through one of the `views`. `operators` is the verifier's table of operators,
+`nodes` reads nodes in order, `dataflow` is the framework for analyses: `ranges` and `decisions` here, more in `inputs`.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator as operator_module
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import or_
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 
-# Dependence of values on inputs: elements, sizes, ranks, and the conditions that depend on inputs.
+# -- dependence -------------------------------------------------------------------------------------------
 
 ELEMENTS: Final = 1
 SIZES: Final = 2
@@ -64,11 +63,6 @@ def draws(node: NodeProto) -> bool:
 def draws_of(node: NodeProto) -> bool:
     """Return whether a node draws depending on elements of operands, not only on shapes."""
     return node.op_type in _OF_ELEMENTS and draws(node)
-
-
-def may_draw(operators: Collection[str]) -> bool:
-    """Return whether some of the operators draw random numbers."""
-    return not DRAWING.isdisjoint(operators)
 
 
 def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
@@ -97,7 +91,7 @@ def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
 def is_random_model(model: ModelProto) -> bool:
     """Return whether a model draws random numbers."""
     bodies = (f.node for f in model.functions)
-    if not may_draw(operator_names(itertools.chain(model.graph.node, *bodies))):
+    if DRAWING.isdisjoint(operator_names(itertools.chain(model.graph.node, *bodies))):
         return False
     functions = Functions(model).holding(draws)
     return any(is_random(node, functions) for node in model.graph.node)
@@ -178,12 +172,10 @@ class Changing(Forward[int]):
             return bool(some) and None not in some
         elif node.op_type == "Gather" and node.input[0] in self._measured:
             known = self._dims.get(self._measured[node.input[0]], ())
-            places = self._places(node.input[1]) if known else []
+            at = self.constants.get(node.input[1]) if known else None
+            places = few(at, _MAX_READ_ELEMENTS, _INDEX_CODES) if at is not None else []
             return bool(places) and all(-len(known) <= p < len(known) and known[p] is not None for p in places)
         return False
-
-    def _places(self, name: str) -> list[int]:
-        return few(self.constants[name], _MAX_READ_ELEMENTS, _INDEX_CODES) if name in self.constants else []
 
     # -- bodies and calls --------------------------------------------------------------------------------
 
@@ -224,7 +216,7 @@ class Changing(Forward[int]):
 
 
 def _all_of(facts: Iterable[int | None]) -> int:
-    return functools.reduce(operator_module.or_, filter(None, facts), 0)
+    return functools.reduce(or_, filter(None, facts), 0)
 
 
 def _is_known(node: NodeProto) -> bool:
@@ -242,9 +234,8 @@ def _has_shape(given: ValueInfoProto) -> bool:
     return bool(given.type.HasField("tensor_type") and given.type.tensor_type.HasField("shape"))
 
 
-# Decisions of a model: operators with discontinuous results, and conditions of branches.
+# -- decisions --------------------------------------------------------------------------------------------
 
-_AS_IT_IS: Final = ("Identity", "Cast")
 _FLOAT: Final = 1
 _OPEN: Final = 2
 _FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
@@ -298,7 +289,7 @@ class Deciding(Forward[int]):
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int]:
         kind = node.op_type
-        every = functools.reduce(or_, filter(None, reads), 0)
+        every = _all_of(reads)
         if kind in MEASURING:
             return [0] * len(node.output)
         gives_floats = bool(every & _FLOAT)
@@ -308,9 +299,8 @@ class Deciding(Forward[int]):
         if kind == "Cast":
             gives_floats = _target(node) in _FLOAT_CODES
         elif kind == "Constant":
-            gives_floats = any(
-                a.t.data_type in _FLOAT_CODES or a.name.startswith("value_float") for a in node.attribute
-            )
+            codes = ((a.name, a.t.data_type) for a in node.attribute)
+            gives_floats = any(code in _FLOAT_CODES or name.startswith("value_float") for name, code in codes)
         elif decides and kind not in WITH_BODIES:
             gives_floats = kind not in GIVE_OTHERS
         return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
@@ -367,7 +357,7 @@ def always_empty(path: Path) -> set[str]:
     model, dims = _inferred(proto)
     nothing = set(_of_no_turn(model.graph))
     for node in model.graph.node:
-        if node.op_type in _AS_IT_IS and not node.domain and node.input[0] in nothing:
+        if node.op_type in ("Identity", "Cast") and not node.domain and node.input[0] in nothing:
             nothing.update(node.output)
     return {o.name for o in model.graph.output if 0 in dims.get(o.name, ()) or o.name in nothing}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
-# Values of Constant nodes, in every attribute form.
+# -- constants --------------------------------------------------------------------------------------------
 
 _ELEMENTS: Final = 64  # in a constant
 _NUMERIC: Final = FLOATS | INTEGERS
@@ -75,7 +75,7 @@ def single(tensor: TensorProto) -> int | None:
     return next(map(int, few(tensor, 1, (tensor.INT32, tensor.INT64, tensor.BOOL))), None)
 
 
-# Topological order of nodes, and values read by nodes and bodies. Runtimes accept any order.
+# -- order ------------------------------------------------------------------------------------------------
 
 
 class _Node:
@@ -186,7 +186,7 @@ def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     return frozenset(node.op_type for node in inside(nodes))
 
 
-# Functions of a model: which nodes call which, and what the functions contain.
+# -- functions --------------------------------------------------------------------------------------------
 
 Name = tuple[str, str]  # domain and name
 

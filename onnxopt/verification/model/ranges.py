@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 
-# Breakpoints: numbers at which an operator's behaviour changes.
-
 # Attributes of ai.onnx.ml with looked-up keys and comparands.
 ML_KEYS: Final = frozenset((
     "keys_strings", "keys_int64s", "keys_floats", "keys_tensor", "cats_strings", "cats_int64s", "threshold",
@@ -138,8 +136,7 @@ def _attribute(node: NodeProto, name: str, default: float) -> float:
     return next((a.f for a in node.attribute if a.name == name), default)
 
 
-# Ranges of values derived from operators: bounds, integers, absence of NaN.
-#
+# -- ranges -----------------------------------------------------------------------------------------------
 # Samplers of probes stay within the range: numbers impossible in any run prove nothing. Integer overflow is ignored.
 
 _UINT8: Final = 2

@@ -1,4 +1,9 @@
-"""A model file without weights: weights stay in the file, and are mapped where a piece needs them."""
+"""A model file without weights: weights stay in the file, and are mapped where a piece needs them.
+
+The file is parsed without `raw_data` of large initializers of the main graph, whose positions are recorded. External
+data of those initializers is mapped likewise. All further external tensors (in bodies, functions and attributes, and
+small ones) are loaded into the proto, so no later reader has to handle external data.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.model.views import View
 
 
-# Quick scan of a model file before parsing.
+# -- before parsing ---------------------------------------------------------------------------------------
 
 # Keys of fields in GraphProto, NodeProto and ValueInfoProto.
 _INPUT, _OUTPUT = key(11), key(12)
@@ -82,11 +87,7 @@ def _decides(view: memoryview, begin: int, end: int) -> bytes:
     return reads if op == b"If" and domain in (b"", b"ai.onnx") else b""
 
 
-# A model file without weights: weights stay in the file, and are mapped where a piece needs them.
-#
-# The file is parsed without `raw_data` of large initializers of the main graph, whose positions are recorded. External
-# data of those initializers is mapped likewise. All further external tensors (in bodies, functions and attributes, and
-# small ones) are loaded into the proto, so no later reader has to handle external data.
+# -- the skeleton -----------------------------------------------------------------------------------------
 
 _FOLDER_HINT: Final = (
     "plain files inside the folder of the model are read; move the data there and correct the location"

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto
 
 
-# Removal of parts without effect before analysis.
-#
+# -- parts without effect ---------------------------------------------------------------------------------
 # Removed: inputs of branches, constant false training modes of Dropout, dead nodes, declared shapes, and overridable
 # defaults.
 
@@ -128,7 +127,7 @@ def forget_claims(graph: GraphProto) -> None:
             forget_claims(body)
 
 
-# A graph with inputs, outputs and dims renamed as in a second file.
+# -- renamed interfaces -----------------------------------------------------------------------------------
 
 
 def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
@@ -212,7 +211,7 @@ def _dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
     return (d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param)
 
 
-# Views of two files with intended differences: renamed interface, removed quantizers.
+# -- views of both files ----------------------------------------------------------------------------------
 
 View = Callable[["ModelProto"], None]
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 
-# Convolutions written as matrix products, as runtimes have no float64 kernels for Conv.
-#
+# -- convolutions as matrix products ----------------------------------------------------------------------
 # y = b + Σ W_k x_k over positions k of the kernel, with x_k the strided slice of the padded x at offset k. A Conv stays
 # before opset 11, and if the kernel is computed or padding depends on sizes.
 
@@ -137,7 +136,7 @@ class _Products:
         return self._constant(np.array([*numbers], np.int64))
 
 
-# A model with numbers of a given type widened to float64, as far as runtimes have kernels.
+# -- wider numbers ----------------------------------------------------------------------------------------
 
 # Widened types, and their codes in onnx. Narrower types in the same model are intended, and stay.
 NARROW: Final = {"float32": 1, "float16": 10}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -18,7 +19,7 @@ from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.rounding import NOISE, Difference, Draws, allowed, difference, is_float, last_bit, noisier
 from onnxopt.verification.run import Failed
 
-# Values with a different shape or axis order in B: A's value through a Reshape or Transpose.
+# -- views ------------------------------------------------------------------------------------------------
 
 _MOST_ORDERS: Final = 24
 
@@ -41,30 +42,26 @@ class View:
 
 def views(a: list[Any], b: list[Any]) -> Iterator[View]:
     """Yield the views of A's values `a` with the shapes of B's values `b`, by case."""
-    if not all(isinstance(x, np.ndarray) and isinstance(y, np.ndarray) for x, y in zip(a, b)):
+    if not a or not all(map(_can_be_viewed, a, b)):
         return
-    if any(x.dtype != y.dtype or x.size != y.size for x, y in zip(a, b)) or not a:
-        return
-    shapes = tuple(y.shape for y in b)
-    if any(x.shape != y.shape for x, y in zip(a, b)):
+    shapes, rank = tuple(y.shape for y in b), a[0].ndim
+    if any(x.shape != shape for x, shape in zip(a, shapes)):
         yield View(None, shapes)
-    first, rank = a[0], a[0].ndim
-    if rank < 2 or any(x.ndim != rank for x in a):
+    if rank < 2 or any(x.ndim != rank for x in a) or math.factorial(rank) > _MOST_ORDERS * 30:
         return
-    if math.factorial(rank) > _MOST_ORDERS * 30:
-        return
-    exact = [axes for axes in itertools.permutations(range(rank)) if axes != tuple(range(rank))]
-    turned = [axes for axes in exact if all(tuple(x.shape[i] for i in axes) == y.shape for x, y in zip(a, b))]
-    for axes in turned[:_MOST_ORDERS]:
-        yield View(axes, shapes)
-    if first.shape == b[0].shape:
-        return
-    for axes in (axes for axes in exact if axes not in turned and rank <= 4):
+    orders = [axes for axes in itertools.permutations(range(rank)) if axes != tuple(range(rank))]
+    exact = [o for o in orders if all(tuple(x.shape[i] for i in o) == shape for x, shape in zip(a, shapes))]
+    rest = [o for o in orders if o not in exact] if rank <= 4 and a[0].shape != shapes[0] else []
+    for axes in (*exact[:_MOST_ORDERS], *rest):
         yield View(axes, shapes)
 
 
-# Rows and channels of a value, each compared relative to its own range.
-#
+def _can_be_viewed(a: Any, b: Any) -> bool:
+    are_tensors = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    return are_tensors and a.dtype == b.dtype and a.size == b.size
+
+
+# -- channels ---------------------------------------------------------------------------------------------
 # In float16, a few roundings of the whole range exceed a channel a few hundred times smaller. A value therefore also
 # differs if a channel differs far beyond the rounding of its own elements, unless noise of last bits changes the same
 # channel as much. For float32, channels are compared if an output is uneven: beside a channel a million times larger.
@@ -154,8 +151,7 @@ def _largest(sizes: Any, axis: int) -> Any:
     return sizes.max(tuple(k for k in range(sizes.ndim) if k != axis))
 
 
-# Noise of a piece: changes of its results by last bits of inputs and weights.
-#
+# -- noise ------------------------------------------------------------------------------------------------
 # Discrete values, integer-valued floats and dequantized numbers jump at breakpoints, and the number of jumps says
 # nothing about their targets. Each element that differs in B must therefore equal some sample of A. While elements
 # remain unexplained, further samples are taken, with perturbations up to the largest noise allowed for floats.
@@ -195,49 +191,92 @@ def noise_of(
     nodes = program.cone(wanted, here)
     if not nodes or any(r not in here for r in program.entries(nodes, here)):
         return {}
-    fed = {r: original.types[r] for i in nodes for r in program.reads[i] if r in here}
-    largest = {v: [Difference() for _ in original.values] for v in wanted}
-    open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
-    uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
-    times, left = 1.0, [math.inf]  # unexplained elements before each sample
-    opened: Opened | None = None
-    for k in range(_MAX_PERTURBATIONS if open_ else _SEEDS):
-        if k == _SEEDS:  # only values with unexplained elements remain
-            wanted = [v for v, jumps in open_.items() if jumps.count]
-            nodes, times = program.cone(wanted, here), NOISE
-        left.append(sum(jumps.count for jumps in open_.values()))
-        if not wanted or (k >= _SEEDS and not left[-1]) or (k >= _MORE and left[-1] == left[-1 - _MORE]):
+    sampling = _Sampling(runner, original, wanted, here, held or {}, channels or {})
+    for k in range(_MAX_PERTURBATIONS if sampling.open else _SEEDS):
+        if k == _SEEDS:
+            sampling.search_jumps()
+        if sampling.is_done(k, is_enough):
             break
-        if k >= _SEEDS + _IN_VAIN and left[-1] >= _CONCLUSIVE_COUNT and left[-1] == left[-1 - _IN_VAIN]:
-            break
-        if k and is_enough is not None and not open_ and not uneven and all(is_enough(v, largest[v]) for v in wanted):
-            break
-        rng = Draws(seed, k)
-        try:
-            if k >= _SEEDS or not k % 2 or opened is None:
-                change = functools.partial(last_bit, rng=rng, dtype=dtype, times=times)
-                opened = runner.open(nodes, fed, wanted, change)
-            for i, known in enumerate(original.values):
-                # Every second sample feeds unchanged numbers: only rounding behind may have met a breakpoint, not the
-                # inputs.
-                moves = k < _SEEDS or not k % 2
-                results = opened.run({r: last_bit(known[r], rng, dtype, times) if moves else known[r] for r in fed})
-                for v in wanted:
-                    if k < _SEEDS:
-                        found = difference(known[v], results[v], coarse=is_coarse(original.types[v]))
-                        largest[v][i] = noisier(largest[v][i], found)
-                    if v in open_:
-                        open_[v].see(results[v], i)
-                    elif v in uneven:
-                        uneven[v][i].see(known[v], results[v])
-        except Failed:  # the model rejects a value one bit larger; noise is unknown
-            continue
-    for v in (v for v in largest if v in open_ or is_discrete(original.types[v])):
-        there = open_[v].left if v in open_ else [True for _ in original.values]
-        largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], there)]
-    for v, seen in uneven.items():
-        largest[v] = [replace(d, uneven=far.any) for d, far in zip(largest[v], seen)]
-    return largest
+        with contextlib.suppress(Failed):  # the model rejects a value one bit larger; noise is unknown
+            sampling.draw(k, Draws(seed, k), dtype)
+    return sampling.noise()
+
+
+class _Sampling:
+    """Samples of A's values, each with other last bits: a few for all values, then more while jumps are unexplained."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        original: Stream,
+        wanted: Sequence[str],
+        here: Collection[str],
+        held: Mapping[str, Held],
+        channels: Mapping[str, Sequence[Channels]],
+    ) -> None:
+        self._runner, self._original, self._here = runner, original, here
+        self._wanted, self._nodes = wanted, runner.program.cone(wanted, here)
+        reads = (r for i in self._nodes for r in runner.program.reads[i] if r in here)
+        self._fed = {r: original.types[r] for r in reads}
+        self._largest = {v: [Difference() for _ in original.values] for v in wanted}
+        self.open = {v: _Open(*found) for v, found in held.items() if v in wanted}
+        self._uneven = {v: seen for v, seen in channels.items() if v in wanted}
+        self._times = 1.0
+        self._left = [math.inf]  # unexplained elements before each sample
+        self._opened: Opened | None = None
+
+    def search_jumps(self) -> None:
+        """Sample only values with unexplained elements, with larger perturbations."""
+        self._wanted = [v for v, jumps in self.open.items() if jumps.count]
+        self._nodes, self._times = self._runner.program.cone(self._wanted, self._here), NOISE
+
+    def is_done(self, k: int, is_enough: Callable[[str, list[Difference]], bool] | None) -> bool:
+        """Return whether sample `k` would tell nothing new."""
+        self._left.append(sum(jumps.count for jumps in self.open.values()))
+        if not self._wanted:
+            return True
+        if k >= _SEEDS:
+            return (
+                not self._left[-1] or self._stalls(k, _MORE, 0) or self._stalls(k - _SEEDS, _IN_VAIN, _CONCLUSIVE_COUNT)
+            )
+        if not k or is_enough is None or self.open or self._uneven:
+            return False
+        return all(is_enough(v, self._largest[v]) for v in self._wanted)
+
+    def _stalls(self, k: int, samples: int, least: int) -> bool:
+        """Return whether the last samples explained none of at least `least` elements."""
+        return k >= samples and self._left[-1] >= least and self._left[-1] == self._left[-1 - samples]
+
+    def draw(self, k: int, rng: Draws, dtype: str) -> None:
+        """Take a sample. Raises Failed."""
+        is_search = k >= _SEEDS
+        if is_search or not k % 2 or self._opened is None:
+            change = functools.partial(last_bit, rng=rng, dtype=dtype, times=self._times)
+            self._opened = self._runner.open(self._nodes, self._fed, self._wanted, change)
+        # Every second sample of a search feeds unchanged numbers: only rounding behind may have met a breakpoint, not
+        # the inputs.
+        moves = not (is_search and k % 2)
+        for i, known in enumerate(self._original.values):
+            feeds = {r: last_bit(known[r], rng, dtype, self._times) if moves else known[r] for r in self._fed}
+            results = self._opened.run(feeds)
+            for v in self._wanted:
+                if not is_search:
+                    found = difference(known[v], results[v], coarse=is_coarse(self._original.types[v]))
+                    self._largest[v][i] = noisier(self._largest[v][i], found)
+                if v in self.open:
+                    self.open[v].see(results[v], i)
+                elif v in self._uneven:
+                    self._uneven[v][i].see(known[v], results[v])
+
+    def noise(self) -> dict[str, list[Difference]]:
+        """Return the largest change by value and case, and whether jumps and channels remain unexplained."""
+        largest, types = self._largest, self._original.types
+        for v in (v for v in largest if v in self.open or is_discrete(types[v])):
+            there = self.open[v].left if v in self.open else [True for _ in largest[v]]
+            largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], there)]
+        for v, seen in self._uneven.items():
+            largest[v] = [replace(d, uneven=far.any) for d, far in zip(largest[v], seen)]
+        return largest
 
 
 def is_discrete(kind: str) -> bool:

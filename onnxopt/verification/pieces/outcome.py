@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 
-# Results of a walk: by candidate, by fault, and in total.
-
-
 @dataclass
 class First:
     """Result of a candidate, run with all candidates, except doubtful candidates, assumed to be cutpoints."""
@@ -66,7 +63,7 @@ class Outcome:
     unsettled: list[str] = field(default_factory=list)  # outputs that are no cutpoints
 
 
-# Prediction of candidates that are no cutpoints, from runs with all candidates assumed to be cutpoints.
+# -- candidates that are no cutpoints ---------------------------------------------------------------------
 
 
 def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str], set[str]]:
@@ -95,7 +92,7 @@ def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str]
     return doubted, excused
 
 
-# Outputs of A without cutpoint: made by no node of B, or by no node of A.
+# -- outputs without cutpoint -----------------------------------------------------------------------------
 
 
 def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
@@ -123,8 +120,7 @@ def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
     return left
 
 
-# Selection and recording of faults, and of values a narrower type cannot hold.
-#
+# -- faults -----------------------------------------------------------------------------------------------
 # A float16 value of 1e5 is infinite, and 1e-7 has a single bit, regardless of preceding values. All such values are
 # reported in the same walk, including those that agree only because a too large value was fed as the largest number.
 
@@ -176,7 +172,7 @@ class Faults:
         return not self.beyond.isdisjoint(self._b.entries(self._b.cone([value], fed), fed))
 
 
-# Position of a walked body: the enclosing walk, and the nodes with the body.
+# -- bodies -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -217,7 +213,7 @@ def case_names(walk: Walk, names: Sequence[str]) -> list[str]:
     return [outer[k] for k in walk.enclosing.cases]
 
 
-# Description of a fault: the nodes of both models, and the difference.
+# -- faults in words --------------------------------------------------------------------------------------
 
 _TINY: Final = 1e-12  # relative noise below is zero
 _MAX_NODES: Final = 50  # nodes listed in a place

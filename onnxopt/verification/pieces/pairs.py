@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-# Correspondence between values and nodes of B and A.
+# -- correspondence ---------------------------------------------------------------------------------------
 
 _WHOLE: Final = having("whole") | {"Concat"}
 
@@ -153,7 +153,7 @@ def _bytes(program: Program, name: str) -> Any:
     return np.ascontiguousarray(program.constant(name)).reshape(-1).view(np.uint8)
 
 
-# Equality of values of two models by value numbering, without a run.
+# -- equality ---------------------------------------------------------------------------------------------
 
 Held = tuple[Mapping[str, Any], Mapping[str, Any]]
 _NOTHING: Final[Held] = ({}, {})

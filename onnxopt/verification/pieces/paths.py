@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-# Rounding between cutpoints, by A's arithmetic in A's types, as B may not compute in narrower types.
+# -- rounding between cutpoints ---------------------------------------------------------------------------
+# B may compute in narrower types, so A's arithmetic counts.
 
 _DTYPE: Final = {
     "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
@@ -135,7 +136,7 @@ def _is_exact(program: Program, node: NodeProto, types: Mapping[str, str]) -> bo
     return set(known) == set(reads)
 
 
-# Values of A read later: all further values need not be observed, or may be released.
+# -- later reads ------------------------------------------------------------------------------------------
 
 
 class Needs:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-# Stacked outputs of zero-trip Loops: empty, with a shape known only to inference.
-#
+# -- zero-trip Loops --------------------------------------------------------------------------------------
 # A runtime uses the shape inferred for the body's result when loading, which differs between a piece and a model.
 # onnxruntime gives [0] for an unknown rank, and 0 for an unknown dim; the standard says nothing.
 
@@ -55,7 +54,7 @@ def _loops(node: NodeProto) -> bool:
     return node.op_type == "Loop" or any(_loops(n) for body in bodies_of(node) for n in body.node[:])
 
 
-# Execution of B on A's values: from cutpoints to observed values, compared with A's.
+# -- execution --------------------------------------------------------------------------------------------
 
 OVERFLOWS: Final = "overflows the narrower type"
 TOO_SMALL: Final = "is too small for the narrower type"

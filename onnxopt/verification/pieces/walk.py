@@ -4,20 +4,19 @@ A value made by nodes of both models is a candidate. If B's result agrees with A
 candidate is a cutpoint (cut), and the next piece starts from A's value. By induction over cutpoints, B computes A's
 function; differences are not amplified through the network, and decisions (TopK, comparisons, quantizers) get equal
 numbers in both. A candidate that disagrees (a scale moved into weights) is no cut, and the piece extends beyond it.
-
 An equal node with only cutpoints as operands agrees without a run.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from onnxopt.verification.compare import is_blank
 from onnxopt.verification.pieces.noise import View, noise_of
-from onnxopt.verification.pieces.outcome import Faults, First, Outcome, doubts, unsettled
-from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.outcome import Enclosing, Faults, First, Outcome, doubts, unsettled
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
@@ -25,10 +24,6 @@ from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
 from onnxopt.verification.rounding import NOISE, Difference, worst
 from onnxopt.verification.run import Failed
-
-if TYPE_CHECKING:
-    from onnxopt.verification.pieces.outcome import Enclosing
-    from onnxopt.verification.pieces.pairs import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind disagreeing values, before a fault is reported
 _PIECE: Final = 2000  # nodes of a piece, counted at most
@@ -63,13 +58,10 @@ class Walk:
         values; held: types of values B may hold in the narrower `dtype`; outputs: see `Pairs`; enclosing: position of a
         body; fine, digits: see `Replay`.
         """
-        self.a, self.b = a.program, b.program
-        self.runner = a
-        self.memory = memory
-        self.seed = seed
+        self.a, self.b, self.runner = a.program, b.program, a
+        self.memory, self.seed = memory, seed
         self.original = Stream(a, cases, given)
-        self.held, self.dtype = held or {}, dtype
-        self.enclosing = enclosing
+        self.held, self.dtype, self.enclosing = held or {}, dtype, enclosing
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
         b = b.telling(self.original.told)
@@ -91,16 +83,13 @@ class Walk:
 
     def run(self) -> Outcome:
         """Return the outcome. Raises Failed if A fails."""
-        for nodes in self.original.run_all(self.memory // 4, self._wanted):
+        for nodes in self.original.run_all(self.memory // 4, lambda n: self.needs.observed(self.a.made(n), n[-1])):
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(self.a.made(nodes))), last)
             if not last:
                 self._forget(nodes[-1])
         self.outcome.unsettled += unsettled(self.replay, self.cuts)
         return self.outcome
-
-    def _wanted(self, nodes: Sequence[int]) -> list[str]:
-        return self.needs.observed(self.a.made(nodes), nodes[-1])
 
     def _forget(self, last: int) -> None:
         """Release values without further readers, if more than a segment's size."""
@@ -161,6 +150,11 @@ class Walk:
         if found.relative > self.outcome.worst.relative:
             self.outcome.worst, self.outcome.worst_value = found, value
 
+    def _cut_all(self, values: Sequence[str]) -> None:
+        for value in values:
+            self._cut(value, worst(self.latest[value]))
+        self.pending = [v for v in self.pending if v not in self.cuts]
+
     def _feed(self, value: str) -> None:
         self.fed.add(value)
         self.fed_of_a.add(self.pairs.of.get(value, value))
@@ -199,8 +193,7 @@ class Walk:
             if not found:
                 break
             self.first |= found
-            for value in (v for v, seen in found.items() if seen.ok):
-                self._measure(value, fed - doubted)
+            self._measure((v for v, seen in found.items() if seen.ok), fed - doubted)
             self._resolve()
 
     def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
@@ -215,15 +208,16 @@ class Walk:
         for value in values:
             entries = self.b.entries(self.b.cone([value], fed), fed)
             ok, differences, view = self.replay.hold(value, found[value], by_path[value].share)
-            moves = not by_path[value].depth
-            firsts[value] = First(ok, {e: views.get(e) for e in entries}, worst(differences), moves)
+            found_views = {e: views.get(e) for e in entries}
+            firsts[value] = First(ok, found_views, worst(differences), moves=not by_path[value].depth)
             if ok:
                 self._see(value, view)
         return firsts
 
-    def _measure(self, value: str, fed: set[str]) -> None:
-        """Count the nodes of a value's piece."""
-        self.outcome.largest_piece = max(self.outcome.largest_piece, len(self.b.cone([value], fed, _PIECE)))
+    def _measure(self, values: Iterable[str], fed: set[str]) -> None:
+        """Count the nodes of each value's piece."""
+        sizes = (len(self.b.cone([value], fed, _PIECE)) for value in values)
+        self.outcome.largest_piece = max([self.outcome.largest_piece, *sizes])
 
     def _see(self, value: str, view: View | None) -> None:
         """Set the view through which B is fed a value."""
@@ -245,10 +239,8 @@ class Walk:
             agreed = [v for v in self.pending if self._agreed[v][0] and not self._hides(v)]
             for value in agreed:
                 self._see(value, self._agreed[value][1])
-                self._measure(value, self.fed)
-            for value in agreed:
-                self._cut(value, worst(self.latest[value]))
-            self.pending = [v for v in self.pending if v not in self.cuts]
+            self._measure(agreed, self.fed)
+            self._cut_all(agreed)
             progress = len(agreed) + self._resolve()
 
     def _begun_anew(self) -> list[str]:
@@ -315,36 +307,31 @@ class Walk:
         """
         first, found_paths = blocked[0], self._paths(blocked, self.fed)
         differs = worst(self.latest[first])
+        little = -1.0 if differs.note else _MOVED * differs.relative  # beside the compensated difference
         # Measuring noise takes runs, so only values it could explain are measured.
         rounded = [
             v
             for v in blocked
             if found_paths[v].depth > 0
             and not any(d.note for d in self.latest[v])
-            and (v == first or (self._is_little(v, differs) and not self._hides(v)))
+            and (v == first or (worst(self.latest[v]).relative <= little and not self._hides(v)))
         ]
         noise = self.noise([first]) if first in rounded else {}  # the smallest piece, most often explained
-        if first in noise and all(d.explained(n) for d, n in zip(self.latest[first], noise[first])):
-            heard = [first]
-        else:
-            noise |= self.noise([v for v in rounded if v != first], _MERE)
-            heard = [v for v in rounded if v != first and v in noise and self._makes_up(v, noise[v])]
+        heard = [first] if self._is_explained(first, noise, NOISE) else []
+        if not heard:
+            rest = [v for v in rounded if v != first]
+            noise |= self.noise(rest, _MERE)
+            heard = [v for v in rest if self._is_explained(v, noise, _MERE)]
         self.outcome.noisy += len(heard)
         if not heard:
             precise = (v for v in rounded[:_PRECISE] if self._is_rounding(v, noise, found_paths[v].share))
             heard = [v for v in (next(precise, None),) if v is not None]
-        for value in heard:
-            self._cut(value, worst(self.latest[value]))
-        self.pending = [v for v in self.pending if v not in self.cuts]
+        self._cut_all(heard)
         return bool(heard)
 
-    def _is_little(self, value: str, moved: Difference) -> bool:
-        """Return whether a difference is negligible beside the compensated difference `moved`."""
-        return not moved.note and worst(self.latest[value]).relative <= _MOVED * moved.relative
-
-    def _makes_up(self, value: str, noise: list[Difference]) -> bool:
-        """Return whether a difference is within noise."""
-        return all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
+    def _is_explained(self, value: str, noise: Mapping[str, Sequence[Difference]], times: float) -> bool:
+        """Return whether `times` the noise explains a difference."""
+        return value in noise and all(d.explained(n, times) for d, n in zip(self.latest[value], noise[value]))
 
     @property
     def agreed(self) -> set[str]:
@@ -354,8 +341,6 @@ class Walk:
     @functools.cached_property
     def sameness(self) -> Sameness:
         """Equality by value numbering, given the agreeing values."""
-        from onnxopt.verification.pieces.pairs import Sameness
-
         return Sameness(self.pairs, self.agreed, self.replay.views)
 
     def share(self, value: str) -> float:
@@ -400,13 +385,12 @@ class Walk:
         cases = [
             i for i, (d, n) in enumerate(zip(self.latest[value], every)) if not (d.within(share) or d.explained(n))
         ]
-        how = {"seed": self.seed, "memory": self.memory}
-        return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share, **how)
+        ask = self.replay, value, cases, self.fed, self.fed_of_a, share
+        return is_rounding(*ask, seed=self.seed, memory=self.memory)
 
     def _report_fault(self, blocked: Sequence[str]) -> bool:
         """Report blocking values as faults, and continue behind them with A's values. Returns False if none."""
-        chosen = self._faults.chosen(blocked, self.latest)
-        for value in chosen:
+        for value in (chosen := self._faults.chosen(blocked, self.latest)):
             self._assume_equal(value)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(chosen)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 
-# Stepped floats: results of a quantizer or of rounding to integers, which jump between steps.
+# -- stepped floats ---------------------------------------------------------------------------------------
 
 _MAX_CHANGED: Final = 1 << 22  # elements; of larger tensors, only the scales are perturbed
 _STEP_TYPES: Final = {1: np.float32, 10: np.float16}  # by TensorProto.DataType
@@ -94,7 +94,7 @@ def shake_dequantized(model: ModelProto, change: Callable[[Any], Any]) -> None:
         graph.initializer.add(name=factor, dims=dims, data_type=tensors[node.input[1]].data_type, raw_data=raw)
 
 
-# Execution of parts of a program on given values.
+# -- execution --------------------------------------------------------------------------------------------
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.runtime import onnxruntime
 from onnxopt.verification.compare import CODES
-from onnxopt.verification.model.decisions import draws
+from onnxopt.verification.model.decisions import count_draws, draws
 from onnxopt.verification.model.nodes import bodies_of, domain_of, first_of, inside, ordered
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.skeleton import Operand
-from onnxopt.verification.programs.program import add_cast, inferred_infos
+from onnxopt.verification.programs.program import Program, add_cast, inferred_infos
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.model.skeleton import Skeleton
 
 
-# Element types of tensors: inferred by onnx, or derived from schemas known only to onnxruntime.
+# -- element types ----------------------------------------------------------------------------------------
 
 
 def tensor_types(model: ModelProto) -> dict[str, str]:
@@ -82,8 +82,7 @@ def _schemas() -> dict[tuple[str, str], list[Any]]:
     return found
 
 
-# Models with explicit roundings to narrower floats: each operator computes in float32, and a Cast rounds its result.
-#
+# -- roundings --------------------------------------------------------------------------------------------
 # Hardware for narrow types rounds likewise. onnxruntime's CPU provider has few kernels for narrow types: float16 is
 # computed in float32 without rounding between operators, losing overflow, and bfloat16 hardly runs. A float32 product
 # replaced by a float16 product is then equal bit for bit, but not on further devices. Models with narrow floats are
@@ -196,12 +195,10 @@ def _widen(node: NodeProto, code: int) -> None:
             a.t.CopyFrom(array_to_tensor(tensor_to_array(a.t).astype("float32"), a.t.name))
 
 
-# Equal random draws in two models, as no two runs draw the same.
-#
+# -- random draws -----------------------------------------------------------------------------------------
 # An equal node with equal operands is replaced by A's draw in B. Since the result may rename operands (a removed
 # Identity, a folded shape), each operand of such a node gets a name derived from the node's first result, and is
 # compared like any value. Further results (the mask of a Dropout) are renamed likewise.
-#
 # A node that draws in a body, or in a function inlined in the other model, has no result to replace. It gets a fixed
 # seed.
 
@@ -286,3 +283,12 @@ def _add_seed(node: NodeProto) -> None:
         node.attribute.add(name="seed", type=2, i=_SEED)
     else:
         node.attribute.add(name="seed", type=1, f=_SEED)
+
+
+def draws_of_outputs(program: Program) -> int:
+    """Return the number of random draws leading to outputs, except in branches on constant conditions."""
+    if program.skeleton.random is None:
+        return 0
+    known = program.fixed.union(program.constants)
+    nodes = (program.nodes[i] for i in program.cone(program.outputs, ()))
+    return count_draws((n for n in nodes if n.op_type != "If" or n.input[0] not in known), program.skeleton.functions)
