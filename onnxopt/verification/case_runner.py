@@ -118,12 +118,16 @@ class CaseRunner:
         self._tell(Begun(LOAD, self._done))
         taken = [a for a in found if a.case.status != "skipped"]
         if not taken:
-            why = found[0].case.note if found else "there is no input to try"
-            runs, refused = "the original", self.opened.refused
-            if refused:
-                runs = f"onnxruntime cannot load the original ({refused}), and in the reference evaluator it"
-            raise Refused(why.replace("the original does not take it: ", f"{runs} fails on every input tried: "))
+            raise Refused(self._why_none(found))
         return taken
+
+    def _why_none(self, found: Sequence[Answer]) -> str:
+        """Return why the original runs on no case."""
+        why = found[0].case.note if found else "there is no input to try"
+        runs, refused = "the original", self.opened.refused
+        if refused:
+            runs = f"onnxruntime cannot load the original ({refused}), and in the reference evaluator it"
+        return why.replace("the original does not take it: ", f"{runs} fails on every input tried: ")
 
     def _original(self, recipe: Recipe, data: Data) -> Answer:
         self.begin(ORIGINAL + recipe.name)

@@ -87,14 +87,19 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "", *, int32: boo
                 f"A and B differ in their {kind}: {', '.join(sides)}",
                 "they must have the same names; --rename OLD=NEW says what A's are called in B",
             )
-    others = {i.name: i for i in _required(b.graph)}
-    for i in _required(a.graph):
+    _check_types(_required(a.graph), {i.name: i for i in _required(b.graph)}, dtype, int32=int32)
+
+
+def _check_types(
+    inputs: Sequence[ValueInfoProto], others: Mapping[str, ValueInfoProto], dtype: str, *, int32: bool
+) -> None:
+    """Raise UsageError for an input of A with another type in B, unless the type is narrower on request."""
+    for i in inputs:
         types = [_type(v) for v in (i, others[i.name])]
         narrowed = types == ["float", dtype] or (int32 and types == ["int64", "int32"])
         if all(types) and types[0] != types[1] and not narrowed:
-            raise UsageError(
-                f"input `{i.name}` is {types[0]} in A and {types[1]} in B", "both must take the same values"
-            )
+            what = f"input `{i.name}` is {types[0]} in A and {types[1]} in B"
+            raise UsageError(what, "both must take the same values")
 
 
 def checked_names(a: ModelProto, b: ModelProto, rename: Mapping[str, str]) -> dict[str, str]:
@@ -174,11 +179,10 @@ def _requests(
     names = options.cases
     if names is None and not sets and not given:
         names = ("all",)
+    others = {i.name for i in models[1].graph.input}
+    absent = [n for n in list(plan.overridable)[:1] if n not in others]
     for recipe in choose(names or ()):
-        why = missing(recipe, plan, given)
-        others = {i.name for i in models[1].graph.input}
-        if recipe.override and not why:
-            why = "".join(f"B does not take `{n}`" for n in list(plan.overridable)[:1] if n not in others)
+        why = missing(recipe, plan, given) or "".join(f"B does not take `{n}`" for n in absent if recipe.override)
         if not why:
             yield recipe, functools.partial(Data, given)
         else:

@@ -152,15 +152,19 @@ class JobRunner(CaseRunner):
             # Further cases do not enter the proof.
             return self._judge(verdict, [*answers, *more], [*cases, *map(self._compare, more)], found)
         if failed is not None:
-            name = f"case {failed.name}: " if self.opening.stepwise else ""
-            where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
-            _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
+            self._fail(verdict, failed)
         elif not compared and not (is_looked and (verdict.agrees or verdict.places)):
             self._refuse(verdict, cases)
         else:
             self._word(verdict, second, self._little(verdict, second, found, answers))
             return verdict.status != DIFFERENT
         return False
+
+    def _fail(self, verdict: Verification, failed: JudgedCase) -> None:
+        """Set the verdict of a case that did not run."""
+        name = f"case {failed.name}: " if self.opening.stepwise else ""
+        where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
+        _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
 
     def _refuse(self, verdict: Verification, cases: Sequence[JudgedCase]) -> None:
         """Set UNVERIFIED, as no case could be compared. Raises Refused for a nondeterministic model."""

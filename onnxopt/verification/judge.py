@@ -171,7 +171,7 @@ class Judge(Loaded):
         return record
 
     def batches(self) -> list[JudgedCase]:
-        """Run the result on twice the size of each freed dim (see `batches.py`).
+        """Run the result on twice the size of each freed dim (see `compared`).
 
         Raises Refused if the model cannot be run, or no inputs distinguish the halves.
         """

@@ -301,8 +301,7 @@ class Runner:
     """Sessions of all files, with deployment settings."""
 
     def __init__(self, tell: Tell) -> None:
-        self.tell = tell
-        self.sessions: dict[int, Any] = {}
+        self.tell, self.sessions = tell, dict[int, Any]()
 
     def open(
         self, paths: Sequence[str], plan: Plan, options: BenchOptions, given: dict[str, Any]

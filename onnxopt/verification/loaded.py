@@ -117,7 +117,7 @@ class Loaded(Original):
         return self._loaded(path)
 
     def _open_narrow(self, path: str) -> Any:
-        """Return the engine of a result in a narrower type: each operator rounds its results (`programs/rounded.py`).
+        """Return the engine of a result in a narrower type: each operator rounds its results (`transforms.py`).
 
         The file itself is loaded too, and later run once: some kernels refuse a type only on the first run.
         """

@@ -32,7 +32,7 @@ from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.foreign import NOTHING, Foreign, read_skeleton
-from onnxopt.verification.programs.program import Program, bodies, type_of
+from onnxopt.verification.programs.program import Program, bodies, types_of
 from onnxopt.verification.programs.runner import Runner, Values
 from onnxopt.verification.programs.transforms import (
     draw_alike,
@@ -117,9 +117,8 @@ class Look:
         Returns None if not everything is covered.
         """
         feeds = self._complete([case.feeds for case in cases])
-        types = {name: type_of(value) for name, value in feeds[0].items()}
         known: list[Pieces] = []
-        for one in traces(self.a, self.b, feeds, types):
+        for one in traces(self.a, self.b, feeds, types_of(feeds[0])):
             parts: list[Pieces] = []
             for start in range(0, len(one.cases), most):
                 some = one.cases[start : start + most]
@@ -144,10 +143,8 @@ class Look:
         digits: bool = False,
     ) -> tuple[Pieces, list[Place]]:
         """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
-        types = {name: type_of(value) for name, value in feeds[0].items()}
-        memory, seed, dtype = self.options.memory, self.options.seed, self.options.dtype
-        how: dict[str, Any] = {"held": self.held, "dtype": dtype, "fine": fine, "digits": digits}
-        walk = Walk(a, b, feeds, types, memory=memory, seed=seed, **how)
+        how: dict[str, Any] = {"memory": self.options.memory, "seed": self.options.seed, "dtype": self.options.dtype}
+        walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(
@@ -160,17 +157,11 @@ class Look:
             largest=found.largest_piece,
             worst=found.worst_value,
             worst_rel=found.worst.relative,
-            note=f"output `{found.unsettled[0]}` is made otherwise" if found.unsettled and not found.faults else "",
+            note=found.note,
         )
         places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
-        is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
-        parts = unseen(walk, self._is_open, taken, is_wrong=is_wrong)
-        for part in parts if not found.unsettled or found.faults else ():
-            known = {(p.scope, p.value) for p in places}
-            there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, names, part.scope)]
-            places += [p for p in there if (p.scope, p.value) not in known]
-            (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
-            pieces.shown += [part.why] if part.stays else []
+        if not found.unsettled or found.faults:
+            self._add_unseen(walk, taken, pieces, places)
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
             pieces.unseen.append("one draws random numbers more often, and in functions and bodies all draw alike here")
         pieces.complete = not places and not found.unsettled
@@ -180,6 +171,17 @@ class Look:
             pieces.dead = outputs_behind(walk, unproven)
             pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
         return pieces, places
+
+    def _add_unseen(self, walk: Walk, taken: Sequence[str], pieces: Pieces, places: list[Place]) -> None:
+        """Add faults and gaps in parts that no case ran."""
+        is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
+        parts = unseen(walk, self._is_open, taken, is_wrong=is_wrong)
+        for part in parts:
+            known = {(p.scope, p.value) for p in places}
+            there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, pieces.cases, part.scope)]
+            places += [p for p in there if (p.scope, p.value) not in known]
+            (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
+            pieces.shown += [part.why] if part.stays else []
 
     def unreached(self, case: Case) -> list[str]:
         """Return, in words, values with changed bounds that differ beyond the bounds, where no case reaches."""
@@ -204,8 +206,7 @@ class Look:
 
     def _walked(self, a: Runner, b: Runner, cases: Sequence[Case]) -> Walk:
         feeds = self._complete([case.feeds for case in cases])
-        types = {name: type_of(value) for name, value in feeds[0].items()}
-        walk = Walk(a, b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        walk = Walk(a, b, feeds, types_of(feeds[0]), memory=self.options.memory, seed=self.options.seed)
         walk.run()
         return walk
 
@@ -263,15 +264,16 @@ class Look:
         """Return the feeds of all cases, completed with overridable defaults. Raises ValueError if defaults differ."""
         fed = {name for known in feeds for name in known}
         self.a, self.b = (_fed(r, fed) for r in (self.a, self.b))
-        found = [dict(known) for known in feeds]
-        for name in (n for n in fed if n in self.a.program.constants):
-            default = self.a.program.constant(name)
-            other = self.b.program.constant(name) if name in self.b.program.constants else None
-            if other is not None and difference(as_held(default, other, self.options.dtype), other).relative:
-                raise ValueError(f"the default of `{name}` is another")
-            for known in found:
-                known.setdefault(name, default)
-        return found
+        defaults = {name: self._default(name) for name in fed.intersection(self.a.program.constants)}
+        return [{**known, **{n: v for n, v in defaults.items() if n not in known}} for known in feeds]
+
+    def _default(self, name: str) -> Any:
+        """Return the default value of an input. Raises ValueError if the second file has another."""
+        default = self.a.program.constant(name)
+        other = self.b.program.constant(name) if name in self.b.program.constants else None
+        if other is not None and difference(as_held(default, other, self.options.dtype), other).relative:
+            raise ValueError(f"the default of `{name}` is another")
+        return default
 
     def noise(
         self,
@@ -334,7 +336,7 @@ class Noise:
         self, feeds: Sequence[Values], made: Sequence[Values] | None, found: list[dict[str, Difference]]
     ) -> None:
         runner, dtype = self._runner, self._options.dtype
-        types = {name: type_of(value) for name, value in feeds[0].items()}
+        types = types_of(feeds[0])
         if made is None:
             unchanged = runner.open(self._nodes, types, self._made)
         as_it_is = made.__getitem__ if made is not None else cache(lambda i: unchanged.run(feeds[i]))
@@ -353,10 +355,15 @@ class Noise:
                         break
                     if self._is_told(found):
                         return
-        for i in (i for i, largest in enumerate(found) if not self._is_enough(largest, self._made) and not dtype):
-            exact = exactly(runner, self._made, feeds[i], self._options.memory // 8)
-            for name in (n for n in self._made if n in exact and is_float(as_it_is(i)[n])):
-                found[i][name] = worst([found[i][name], apart(as_it_is(i)[name], exact[name])])
+        for i, largest in enumerate(found if not dtype else ()):
+            if not self._is_enough(largest, self._made):
+                self._see_exact(feeds[i], as_it_is(i), largest)
+
+    def _see_exact(self, feeds: Values, made: Values, found: dict[str, Difference]) -> None:
+        """Add the differences from the outputs computed in float64."""
+        exact = exactly(self._runner, self._made, feeds, self._options.memory // 8)
+        for name in (n for n in self._made if n in exact and is_float(made[n])):
+            found[name] = worst([found[name], apart(made[name], exact[name])])
 
     def _is_told(self, found: Sequence[Mapping[str, Difference]]) -> bool:
         return bool(self._told) and self._is_enough(found[0], [self._told])

@@ -175,8 +175,6 @@ class Original:
             raise Refused(f"{self.labels[0]} is not open")
         recipe = request.recipe
         try:
-            if self._is_enough(recipe):
-                raise Refused("one case of so much work is enough")
             case, values = self._fed(request)
         except Refused as e:
             return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
@@ -200,6 +198,8 @@ class Original:
 
     def _fed(self, request: Request) -> tuple[Case, list[Any]]:
         """Return (case, outputs) for the first accepted inputs. Raises Refused."""
+        if self._is_enough(request.recipe):
+            raise Refused("one case of so much work is enough")
         recipe, plan = request.recipe, fitted(self.planned, request.data.inputs)
         known = request.base or self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
@@ -223,9 +223,8 @@ class Original:
         """Return the case with inputs rescaled to make fewer outputs zero, empty or saturated."""
         made = (i.name for i in self.planned.inputs if i.name not in given)
         free = [n for n in made if is_float(case.feeds[n])]
-        least, chosen, most = sum(map(is_dull, values)), 1.0, int(_TRIES / (self.work or 1))
-        factors = (self.factor,) if self.factor else _FACTORS[:most]
-        for factor in factors if free and self.factor != 1 else ():
+        least, chosen = sum(map(is_dull, values)), 1.0
+        for factor in self._factors() if free else ():
             if self.search.ended or not least:
                 break
             began = self.search.begin()
@@ -239,6 +238,12 @@ class Original:
             self.search.spend(began)
         self.factor = self.factor or chosen
         return case, values
+
+    def _factors(self) -> Sequence[float]:
+        """Return the scales to try: the scale of an earlier case, if known."""
+        if self.factor:
+            return (self.factor,) if self.factor != 1 else ()
+        return _FACTORS[: int(_TRIES / (self.work or 1))]
 
     def hold(self, request: Request) -> None:
         """Run the original on a case, unless still in memory."""

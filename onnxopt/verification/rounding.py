@@ -99,27 +99,27 @@ NOISE: Final = 4.0  # times the effect of changed last bits, as the largest of a
 _ASSUMED_TERMS: Final = 256  # terms of a sum of unknown length
 
 
+_SUMS: Final = frozenset(("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN"))
+
+
 def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     """Return the estimated number of roundings between the inputs and results of `node`. `weights`: by name."""
     op = node.op_type
     if op in EXACT or not node.input:
         return 0.0
-    dims = [tuple(weights[n].dims[:]) if n in weights else () for n in node.input[:]]
-    terms: float = 1
+    return 1.0 + math.log2(max(_terms(node, [weights[n].dims[:] if n in weights else () for n in node.input[:]]), 1.0))
+
+
+def _terms(node: NodeProto, dims: Sequence[Sequence[int]]) -> float:
+    """Return the estimated number of terms in a sum. `dims`: by operand, () if unknown."""
+    op = node.op_type
     if op in ("Conv", "ConvTranspose") and len(dims) > 1 and dims[1]:
-        terms = math.prod(dims[1][1:])
-    elif op in ("MatMul", "Gemm"):
-        known = [max(d[-2:]) for d in dims[:2] if d]
-        terms = known[0] if known else _ASSUMED_TERMS
-    elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute[:]):
-        terms = _ASSUMED_TERMS  # a function or bodies
-    elif (
-        op.startswith(("Reduce", "Global", "Average"))
-        or op.endswith(("Normalization", "Softmax"))
-        or op in ("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN")
-    ):
-        terms = _ASSUMED_TERMS
-    return 1.0 + math.log2(max(terms, 1.0))
+        return math.prod(dims[1][1:])
+    if op in ("MatMul", "Gemm"):
+        return next((max(d[-2:]) for d in dims[:2] if d), _ASSUMED_TERMS)
+    is_unknown = node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute[:])
+    is_sum = op in _SUMS or op.startswith(("Reduce", "Global", "Average")) or op.endswith(("Normalization", "Softmax"))
+    return _ASSUMED_TERMS if is_unknown or is_sum else 1.0
 
 
 def allowed(epsilon: float, depth: float) -> float:

@@ -91,6 +91,19 @@ class Called:
         return {self._back.get(name, name): value for name, value in feeds.items()} if self._back else feeds
 
 
+def _sources(path: str, give: Sequence[str], runtime: Runtime, *, may_map: bool) -> tuple[list[str | bytes], str]:
+    """Return (equivalent sources of a file, folder of external data). may_map: map large weights."""
+    if behind := _behind(path, give, runtime):
+        whole = Path(path).read_bytes() + behind
+        beside = folder_for(str(Path(path).absolute().parent), whole)
+        source: str | bytes = whole
+    else:
+        source, beside = source_for(path)
+    if may_map and (mapped := with_weights_mapped(path)):
+        return [mapped + behind, source], os.path.dirname(os.path.abspath(path))
+    return [source], beside
+
+
 class OnnxRuntime:
     """onnxruntime on CPU, with graph optimizations off: else the original would be folded as well.
 
@@ -123,19 +136,10 @@ class OnnxRuntime:
             # onnxruntime does not copy the arrays.
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
             options.add_external_initializers(list(weights), self._weights)
-        source: str | bytes
-        behind = _behind(model, give, runtime) if isinstance(model, str) else b""
-        if isinstance(model, str) and behind:
-            source = Path(model).read_bytes() + behind
-            beside = folder_for(str(Path(model).absolute().parent), source)
-        elif isinstance(model, str):
-            source, beside = source_for(model)
+        if isinstance(model, str):
+            sources, beside = _sources(model, give, runtime, may_map=not stateful and runtime.provider == CPU)
         else:
-            source, beside = model, folder_for(str(folder), model) if folder is not None else ""
-        sources = [source]
-        may_map = not stateful and runtime.provider == CPU
-        if isinstance(model, str) and may_map and (mapped := with_weights_mapped(model)):
-            sources, beside = [mapped + behind, source], os.path.dirname(os.path.abspath(model))
+            sources, beside = [model], folder_for(str(folder), model) if folder is not None else ""
         if beside:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
         if not optimize:
@@ -145,7 +149,7 @@ class OnnxRuntime:
         options.add_session_config_entry("session.disable_prepacking", "1")
         # Spinning threads would take a core from the parent.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._sources = sources  # equivalent sources: each is tried if the one before is not loaded
+        self._sources: Sequence[str | bytes] = sources  # each is tried if the one before is not loaded
         providers = runtime.providers
         self._load: Callable[[Any], Any] = lambda source: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful

@@ -125,11 +125,8 @@ class SecondLook:
             self.is_alike = True
             return None
         pieces, places = self._in_groups(verdict.pieces, groups, found)
-        if is_deep and not pieces.complete and not places:
-            why = f"parts that may not have run were not compared ({pieces.note})"
-            pieces.unseen = [*found.untaken.values(), why]
-        if pieces.complete and pieces.unseen and not places and (self._plan.conditions or self._plan.hides):
-            pieces = self._as_taken(answers) or pieces
+        if not places:
+            pieces = self._with_gaps(pieces, answers, found, is_deep=is_deep)
         is_rough = verdict.status == DIFFERENT or failed is not None
         noise = {}
         if _CONSPICUOUS < verdict.worst_rel < math.inf or (is_rough and not pieces.complete):
@@ -137,6 +134,15 @@ class SecondLook:
             noise = self._noise(verdict, names, decides=not pieces.complete)
         seen = _Seen(pieces, places, noise)
         return self._beside(verdict, seen, found) if noise and not places else seen
+
+    def _with_gaps(self, pieces: Pieces, answers: Sequence[Answer], found: Proof, *, is_deep: bool) -> Pieces:
+        """Return agreeing pieces with the gaps in parts that no case ran."""
+        if is_deep and not pieces.complete:
+            why = f"parts that may not have run were not compared ({pieces.note})"
+            pieces.unseen = [*found.untaken.values(), why]
+        if pieces.complete and pieces.unseen and (self._plan.conditions or self._plan.hides):
+            return self._as_taken(answers) or pieces
+        return pieces
 
     def _beside(self, verdict: Verification, seen: _Seen, found: Proof) -> _Seen:
         """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
@@ -213,7 +219,7 @@ class SecondLook:
         """Return whether decisions, or channels muted in few rows, may hide a difference."""
         plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
         hides = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
-        if not (answers and (plan.decisions or plan.steps or plan.within or hides)):
+        if not answers or not any((plan.decisions, plan.steps, plan.within, hides)):
             return False
         found = self._judge.redecides()
         return found if isinstance(found, bool) else have_few_rows(Path(self._runner.opening.original), found, sizes)

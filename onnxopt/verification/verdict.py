@@ -97,13 +97,8 @@ def word(
     if verdict.status == DIFFERENT:
         verdict.message = _accusation(verdict, sizes) + allowed
         return
-    parts = [_agreement(verdict)]
-    if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
-        parts.append(verdict.pieces.note)
-    count = sum(getattr(c, "note", "") != LEFT_OUT for c in verdict.cases)
-    dims = "; ".join(map(_sizes, {tuple(c.dims.items()): None for c in verdict.cases if c.dims}))
-    parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
-    verdict.message = ", ".join(parts)
+    note = verdict.pieces.note if verdict.status == VERIFIED and verdict.pieces is not None else ""
+    verdict.message = ", ".join(filter(None, [_agreement(verdict), note, _cases(verdict, sizes=sizes)]))
     if opened.refused:
         verdict.message += f", by the reference evaluator ({_by_runtime(opened.refused)})"
     if opened.around:
@@ -114,7 +109,8 @@ def word(
     verdict.message += allowed
     if weak:
         verdict.status = INCONCLUSIVE
-        verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
+        some = [*weak[:3], *([f"and {len(weak) - 3} more"] if len(weak) > 3 else [])]
+        verdict.message += f"; but {'; '.join(some)}"
 
 
 def _sizes(dims: Sequence[tuple[str, int]]) -> str:
@@ -187,6 +183,13 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
     return text or verdict.message
 
 
+def _cases(verdict: Verification, *, sizes: bool) -> str:
+    """Return the number of cases, and their sizes on request."""
+    count = sum(getattr(c, "note", "") != LEFT_OUT for c in verdict.cases)
+    dims = "; ".join(map(_sizes, {tuple(c.dims.items()): None for c in verdict.cases if c.dims}))
+    return f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else "")
+
+
 def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) -> dict[str, str]:
     """Return {output: why no case proves anything}. `fixed`: inputs are the same in all cases."""
     found = {name: proves_nothing(runs, fixed) for name, runs in outputs.items()}
@@ -253,17 +256,21 @@ def proof(
     # An output fed in some case (a default given out) is an input.
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
     outputs = {name: [a.evidence[name] for a in found] for name in names}
+    return Proof(_unless_empty(weak_outputs(outputs, fixed), files, called), *_branches(files[0], answers))
+
+
+def _branches(original: Path, answers: Sequence[Answer]) -> tuple[dict[str, str], list[str]]:
+    """Return ({condition: branch never taken, in words}, conditions with both branches taken)."""
     branches: dict[str, set[bool]] = {}
-    for answer in answers:
-        for name, taken in answer.branches.items():
-            branches.setdefault(name, set()).add(taken)
+    for name, taken in (found for answer in answers for found in answer.branches.items()):
+        branches.setdefault(name, set()).add(taken)
     untaken = untaken_branches(branches)
     both = [name for name in branches if name not in untaken]
     if untaken:
         with contextlib.suppress(Exception):  # inference is no source of verdicts
-            still_open = open_conditions(files[0])
+            still_open = open_conditions(original)
             untaken = {name: why for name, why in untaken.items() if name in still_open}
-    return Proof(_unless_empty(weak_outputs(outputs, fixed), files, called), untaken, both)
+    return untaken, both
 
 
 def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:

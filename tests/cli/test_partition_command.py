@@ -114,14 +114,14 @@ def test_a_part_that_cannot_be_a_function_stays(tmp_path: Path) -> None:
     assert "0 function calls, 1 node" in r.output
 
 
-WRONG = """from onnxopt.verification import composition
-honest = composition._run
+WRONG = """from onnxopt.verification import comparison
+honest = comparison._run
 def wrong(*args):
     found = honest(*args)
     found[1]["y"] = found[1]["y"] + 1
     return found
-composition._run = wrong
-composition.main()"""
+comparison._run = wrong
+comparison.main()"""
 
 
 def test_a_mismatch_is_an_error_and_nothing_is_written(

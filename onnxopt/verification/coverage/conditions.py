@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.verification.model.nodes import domain_of
+from onnxopt.verification.model.nodes import domain_of, int_of
 from onnxopt.verification.model.operators import OPERATORS
 from onnxopt.verification.pieces.outcome import Enclosing
 from onnxopt.verification.pieces.pairs import Sameness
@@ -93,7 +93,7 @@ def said(program: Program, name: str, truth: bool) -> dict[str, bool]:
 
 def _keeps_truth(program: Program, node: NodeProto) -> bool:
     """Return whether a node casts to booleans, or booleans to zeros and ones, as some exporters do."""
-    to = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+    to = int_of(node, "to") if node.op_type == "Cast" else 0
     return to == _BOOL or (to not in (0, _STRING) and _is_boolean(program, node.input[0]))
 
 

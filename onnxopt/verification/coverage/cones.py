@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
-from onnxopt.verification.model.nodes import bodies_of, constants, inside, numbers
+from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.ranges import ANY, Range, breakpoints
 
@@ -187,7 +187,7 @@ class Breakpoints:
 
 def integer_ends(nodes: Iterable[NodeProto]) -> list[float]:
     """Return the sorted bounds of narrow integer types in Casts."""
-    types = (next((a.i for a in n.attribute if a.name == "to"), 0) for n in nodes if n.op_type == "Cast")
+    types = (int_of(n, "to") for n in nodes if n.op_type == "Cast")
     return sorted({n for to in types for n in _ENDS.get(to, ())})
 
 

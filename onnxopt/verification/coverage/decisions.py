@@ -12,6 +12,7 @@ import numpy as np
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of
 from onnxopt.verification.coverage.probe import changing_values, differs, elsewhere, flips, rows
+from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.operators import GIVE_OTHERS, having
 from onnxopt.verification.pieces.pairs import Sameness
 from onnxopt.verification.rounding import Draws
@@ -144,7 +145,7 @@ def _rows_of(program: Program, node: NodeProto) -> int:
     dims = program.constants[node.input[0]].dims if node.input[0] in program.constants else [0]
     if node.op_type == "ArrayFeatureExtractor":
         return int(dims[-1]) if dims else 0
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    axis = int_of(node, "axis")
     return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0
 
 

@@ -19,7 +19,7 @@ class Recipe:
 
     name: str
     # Ones, zeros, random (normal), another (same, different seed), uniform, extremes; wide, edges, below, above
-    # (`wide.py`).
+    # (`values.py`).
     values: str = "random"
     size: int | None = None  # of every dynamic dim
     mask: str = ""  # filling of masks: ones, right (padding at the end), left, one (a single token)

@@ -158,10 +158,8 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
     if spec.int32 and (beyond := value[np.clip(value, *BY_NAME["int32"].integers) != value]).size:
         hint = "the result takes int32: give numbers of 32 bits, or let inputs and outputs keep their types"
         raise UsageError(f"{file}: input `{spec.name}` holds {beyond[0]}, which needs 64 bits", hint)
-    fits = len(value.shape) == len(spec.shape) and all(
-        isinstance(d, str) or d == size for d, size in zip(spec.shape, value.shape)
-    )
-    if not fits and not _unknown_rank(spec):
+    sizes = [size if isinstance(d, str) else d for d, size in zip(spec.shape, value.shape)]
+    if (len(spec.shape), [*value.shape]) != (value.ndim, sizes) and not _unknown_rank(spec):
         shape = ", ".join(map(str, spec.shape))
         raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}", "reshape it")
 

@@ -180,9 +180,9 @@ class Plan:
     def rows(self) -> list[str]:
         """The batch; without one, symbols that occur only as first dims."""
         shapes = [i.shape for i in self.inputs]
-        inner = {d for shape in shapes for d in (shape[1:] if len(shape) > 1 else shape)}
-        first = {shape[0] for shape in shapes if shape} - inner
-        return self.batch or [s for s in self.symbols if s in first and s not in self.demanded]
+        inner = {d for shape in shapes for d in (shape[1:] or shape)}
+        first = {shape[0] for shape in shapes if shape} - inner - self.demanded.keys()
+        return self.batch or [s for s in self.symbols if s in first]
 
     @property
     def apart(self) -> list[str]:
@@ -247,9 +247,9 @@ class Plan:
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
         """Yield sizes like those of given inputs at the same position, then further sizes, and sums of two."""
         like: dict[str, int] = {}
-        for i in self.inputs:
-            for k, symbol in ((k, d) for k, d in enumerate(i.shape) if isinstance(d, str)):
-                near = [s[k] for s in shapes if len(s) == len(i.shape)] or [s[0] for s in shapes if not k] or [2]
+        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
+            near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
+            if isinstance(symbol, str):
                 like.setdefault(symbol, near[0])
         yield like
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
@@ -289,15 +289,14 @@ class Plan:
         yield from likely
         for i, window in enumerate(windows):
             yield dict.fromkeys(symbols, 2 + i) | window
+        # total = past + 1 for a single token, past + sequence for several
+        sums = (((1, 1), (2, 0), (1, 0)) if named else ((1, 0), (1, 1), (2, 0))) if composite else ((1, 0),)
         for count in counts if batch else counts[:1]:
             for i, window in enumerate(windows):  # dims beside the windows may be equally long
                 yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(batch, min(2 + i, count))
-            for size in sizes:
-                plain = {s: min(size, count) if s in batch else size for s in symbols}
-                # total = past + 1 for a single token, past + sequence for several
-                totals = (size + 1, 2 * size, size) if named else (size, size + 1, 2 * size)
-                for total in totals if composite else (size,):
-                    yield plain | {s: total for s in composite if s not in batch}
+            for size, (times, more) in itertools.product(sizes, sums):
+                totals = dict.fromkeys(composite, times * size + more)
+                yield dict.fromkeys(symbols, size) | totals | dict.fromkeys(batch, min(size, count))
         for size in sizes:
             yield dict.fromkeys(symbols, size)
         single = [s for s in symbols if s in self.batches and s not in batch]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from onnxopt.proto.element_types import TYPES
 from onnxopt.startup.record import record
 from onnxopt.verification.model.dataflow import Forward
+from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import (
     AFFINE,
@@ -167,19 +168,18 @@ class Uses(Forward[_Trace]):
                 self._sink(trace, UNKNOWN)
             return None
         self._meet_breakpoints(node, reads)
-        sinks = SINKS.get(kind, {})
-        data = []
-        for k, trace in enumerate(reads):
-            if trace is None:
-                continue
-            role = sinks.get(k, FREE)
-            if role == FREE and (trace.floating or kind in _KNOWN):
-                data.append(trace)
-            else:
-                self._sink(trace, role or UNKNOWN)
-                if role == INDEX:
-                    self._index(node, k, trace)
+        data = [trace for k, trace in enumerate(reads) if trace is not None and not self._is_sunk(node, k, trace)]
         return self._made(node, reads, data) if data and kind not in FORGETTING else None
+
+    def _is_sunk(self, node: NodeProto, k: int, trace: _Trace) -> bool:
+        """Return whether operand `k` is used otherwise than as data, and record the use."""
+        role = SINKS.get(node.op_type, {}).get(k, FREE)
+        if role == FREE and (trace.floating or node.op_type in _KNOWN):
+            return False
+        self._sink(trace, role or UNKNOWN)
+        if role == INDEX:
+            self._index(node, k, trace)
+        return True
 
     def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
         kind = node.op_type
@@ -193,7 +193,7 @@ class Uses(Forward[_Trace]):
         if not (roots or inputs or cast):
             return None
         made = _Trace(roots, inputs, any(t.floating for t in data), cast, self._origins(node, reads, every))
-        to = next((a.i for a in node.attribute if a.name == "to"), 1)
+        to = int_of(node, "to", 1)
         return self._cast(made, to) if kind == "Cast" else made
 
     def _cast(self, trace: _Trace, to: int) -> _Trace | None:
@@ -319,23 +319,23 @@ class Uses(Forward[_Trace]):
                 self._add(name, "words", texts)
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
-        """Record the size of an indexed axis, including the last row."""
+        """Record the indexed table, and the size of the indexed axis, including the last row."""
         axis, rows = self._rows(node, k)
+        table = self.constants.get(node.input[0]) if node.op_type == "Gather" and axis == 0 else None
+        for name, term in trace.origins if table is not None else ():
+            self.tables.setdefault(name, []).append((table, int(term)))
         for name, a, b in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
-        if node.op_type == "Gather" and axis == 0 and node.input[0] in self.constants:
-            for name, term in trace.origins:
-                self.tables.setdefault(name, []).append((self.constants[node.input[0]], int(term)))
 
     def _rows(self, node: NodeProto, k: int) -> tuple[int | None, int | str]:
         """Return (axis of the first operand indexed by operand `k`, size; 0 if unknown)."""
         at = AXIS.get((node.op_type, k))
         if at is None:
             return None, 0
-        axis, shape = next((a.i for a in node.attribute if a.name == at[1]), at[0]), self._shape(node.input[0])
+        axis, shape = int_of(node, at[1], at[0]), self._shape(node.input[0])
         rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
         if isinstance(rows, int) and rows:
             rows += operator(node.op_type).role(k) == LENGTH

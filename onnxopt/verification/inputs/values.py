@@ -84,12 +84,8 @@ def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode
         return np.full(shape, min(finite) if turn else max(finite))
     rank = spread(shape, rng)
     found = np.where(rank < _NEAR_SHARE, covering(around, shape, rng), base)
-    close = [
-        e * (1 + sign * max(_NEXT, 4 * BY_NAME[i.kind].epsilon))
-        for e in met
-        if e and math.isfinite(e)
-        for sign in (-1, 1)
-    ]
+    step = max(_NEXT, 4 * BY_NAME[i.kind].epsilon)
+    close = [n for e in met if e and math.isfinite(e) for n in (e * (1 - step), e * (1 + step))]
     if turn or not close:
         return found
     return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
@@ -179,12 +175,7 @@ class InputMaker:
         mode: range of integers; daring: use longer sequences, and override integers.
         """
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
-        known = mode == KNOWN
-        if known:
-            mode = "near" if recipe.wide else "bounded"
         most = longest(self.plan, dims, mode)
-        if mode in AXES:
-            mode = "bounded"
         case = Case(recipe.name, dims)
         turned = turned_flags(recipe, self.plan, self.given) if recipe.flags else ()
         for i in self.plan.inputs:
@@ -194,17 +185,13 @@ class InputMaker:
             if i.why:
                 raise Unsupported(i.why)
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
-            if rows := [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]:
-                i = replace(i, bound=min([*rows, *([i.bound] if i.bound else [])]))
             if most is not None and says_lengths(i):
                 case.feeds[i.name] = uneven(shape, most).astype(_dtype(i.kind))
                 continue
-            make = _known if known and i.kind == "string" and i.use.words else _filled
-            values = [make(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
+            spec = _bounded(i, dims)
+            values = [_drawn(spec, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
             if i.name in turned:
                 values = [np.logical_not(v, out=v) for v in values]
-            if i.int32:
-                values = [np.asarray(np.clip(v, *BY_NAME["int32"].integers)) for v in values]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self._override(case, daring) if recipe.override else case
 
@@ -277,16 +264,30 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
     return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)
 
 
+def _bounded(i: InputSpec, dims: Mapping[str, int]) -> InputSpec:
+    """Return an input bounded by the sizes of the indexed axes."""
+    rows = [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]
+    return replace(i, bound=min([*rows, *([i.bound] if i.bound else [])])) if rows else i
+
+
+def _drawn(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
+    """Return the tensor of an input, in any mode."""
+    is_known = mode == KNOWN
+    if is_known:
+        mode = "near" if recipe.wide else "bounded"
+    make = _known if is_known and i.kind == "string" and i.use.words else _filled
+    value = make(i, shape, rng, recipe, "bounded" if mode in AXES else mode)
+    return np.asarray(np.clip(value, *BY_NAME["int32"].integers)) if i.int32 else value
+
+
 def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
     """Return the tensor of an input in a recipe."""
-    if recipe.on_one_side:
-        if not i.is_levelled:
-            return _tensor(i, shape, rng, 0, "bounded")
+    if recipe.on_one_side and i.is_levelled:
         return beside(i, shape, rng, mode, above=recipe.values == "above").astype(_dtype(i.kind))
-    if recipe.wide:
-        if i.is_mask or i.kind == "string" or not (i.asks or i.kind.startswith("float")):
-            return _tensor(i, shape, rng, 0, "bounded")
+    if recipe.wide and _takes_wide(i) and not recipe.on_one_side:
         return wide(i, shape, rng, int(recipe.values == "edges"), mode, _dtype(i.kind))
+    if recipe.on_one_side or recipe.wide:
+        return _tensor(i, shape, rng, 0, "bounded")
     if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
     if recipe.drawn:
@@ -294,6 +295,15 @@ def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: st
         return amplified(values, rng, mode) if mode in WIDE and is_float(values) else values
     if i.kind == "string":
         return covering(_STRINGS[recipe.values], shape, rng)
+    return _constant(i, shape, rng, recipe, mode)
+
+
+def _takes_wide(i: InputSpec) -> bool:
+    return not i.is_mask and i.kind != "string" and (i.asks or i.kind.startswith("float"))
+
+
+def _constant(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
+    """Return zeros, ones or extremes."""
     dtype = _dtype(i.kind)
     if element_kind(dtype) in "iu" and mode != "bounded":
         return _integers(i, shape, rng, 0, mode).astype(dtype)

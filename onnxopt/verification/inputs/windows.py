@@ -101,7 +101,7 @@ def windowed(
     groups: dict[tuple[str, ...], None] = {}
     for name, shape in shapes.items():
         need = needs.get(name)
-        symbols = list(dict.fromkeys(d for d in (shape[1:] if len(shape) > 1 else shape) if isinstance(d, str)))
+        symbols = list(dict.fromkeys(d for d in (shape[1:] or shape) if isinstance(d, str)))
         symbols = [s for s in symbols if s not in batches]
         if need is None or not need.windows or not symbols:
             continue

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from onnxopt.verification.model.nodes import bodies_of, constants, domain_of, held, ordered
+from onnxopt.verification.model.nodes import bodies_of, constants, domain_of, held, int_of, ordered
 from onnxopt.verification.model.operators import having
 
 if TYPE_CHECKING:
@@ -193,5 +193,5 @@ class Backward(_Walk[Fact]):
 
 def _states(node: NodeProto) -> int:
     """Return the number of values carried by a Scan; 0 for further nodes."""
-    scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+    scanned = int_of(node, "num_scan_inputs")
     return max(len(node.input) - scanned, 0) if node.op_type == "Scan" else 0

@@ -18,6 +18,7 @@ from onnxopt.verification.model.nodes import (
     first_of,
     holds,
     inside,
+    int_of,
     operator_names,
     reads_of,
     single,
@@ -292,31 +293,27 @@ class Deciding(Forward[int]):
         every = _all_of(reads)
         if kind in MEASURING:
             return [0] * len(node.output)
-        gives_floats = bool(every & _FLOAT)
         decides = self._decides(node)
         if every == _FLOAT | _OPEN and decides:
             self.nodes.append(node)
         if kind == "Cast":
-            gives_floats = _target(node) in _FLOAT_CODES
+            gives_floats = int_of(node, "to", 1) in _FLOAT_CODES
         elif kind == "Constant":
-            codes = ((a.name, a.t.data_type) for a in node.attribute)
-            gives_floats = any(code in _FLOAT_CODES or name.startswith("value_float") for name, code in codes)
-        elif decides and kind not in WITH_BODIES:
-            gives_floats = kind not in GIVE_OTHERS
+            gives_floats = any(
+                a.t.data_type in _FLOAT_CODES or a.name.startswith("value_float") for a in node.attribute
+            )
+        else:
+            gives_floats = kind not in GIVE_OTHERS if decides and kind not in WITH_BODIES else bool(every & _FLOAT)
         return [(every & _OPEN) | _FLOAT * gives_floats] * len(node.output)
 
     def _decides(self, node: NodeProto) -> bool:
         """Return whether a node decides, or may in bodies or a function."""
         kind = node.op_type
         if kind == "Cast":
-            return _target(node) not in _FLOAT_CODES
+            return int_of(node, "to", 1) not in _FLOAT_CODES
         if kind in DECIDING or DECIDING & self._within.get(kind, frozenset()):
             return True
         return kind in WITH_BODIES and bool(DECIDING & operator_names([node]))
-
-
-def _target(node: NodeProto) -> int:
-    return next((a.i for a in node.attribute if a.name == "to"), 1)
 
 
 def _may_be_floats(kind: TypeProto) -> bool:

@@ -75,6 +75,11 @@ def single(tensor: TensorProto) -> int | None:
     return next(map(int, few(tensor, 1, (tensor.INT32, tensor.INT64, tensor.BOOL))), None)
 
 
+def int_of(node: NodeProto, name: str, default: int = 0) -> int:
+    """Return an integer attribute."""
+    return next((a.i for a in node.attribute if a.name == name), default)
+
+
 # -- order ------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.verification.model.dataflow import Forward
+from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, STANDARD, having, operator
 
@@ -257,20 +258,15 @@ class _Ranges(Forward[Range]):
 
     def _made(self, node: NodeProto, known: Sequence[Range]) -> Range:
         kind, first = node.op_type, known[0]
-        if kind == "Cast":
-            return _cast(node, first)
+        if kind in _UNARY:
+            return _UNARY[kind](node, known)
         if kind in _MOVES:
             return self._moved(node, known)
         if kind in _RISING:
             low, high = _RISING[kind](first.low), _RISING[kind](first.high)
             return Range(low, high, first.integer and kind == "Relu", first.nan)
-        if kind == "Clip":
-            return _clip(node, known)
         if kind in _PAIRED:
             return _paired(node, known)
-        if kind in ("Neg", "Abs"):
-            low, high = (-first.high, -first.low) if kind == "Neg" else _magnitudes(first)
-            return Range(low, high, first.integer, first.nan)
         if kind in ("QuantizeLinear", "DequantizeLinear"):
             return self._quantized(node, known)
         if kind in _KEEPING:
@@ -284,7 +280,7 @@ class _Ranges(Forward[Range]):
         """Return the range of the zero point's type (QuantizeLinear), or of the scaled distance from it."""
         if node.op_type == "QuantizeLinear":
             zero = node.input[2] if len(node.input) > 2 else ""
-            code = next((a.i for a in node.attribute if a.name == "output_dtype"), 0) or _UINT8
+            code = int_of(node, "output_dtype") or _UINT8
             if zero:
                 code = self.constants[zero].data_type if zero in self.constants else 0
             return _of_type(code) or ANY
@@ -325,8 +321,8 @@ def _of_constant(tensor: TensorProto) -> Range:
     return Range(float(array.min()), float(array.max()), bool((array == np.round(array)).all()), nan=False)
 
 
-def _cast(node: NodeProto, first: Range) -> Range:
-    to = next((a.i for a in node.attribute if a.name == "to"), 1)
+def _cast(node: NodeProto, known: Sequence[Range]) -> Range:
+    first, to = known[0], int_of(node, "to", 1)
     limits = _of_type(to)
     if limits is None:
         return first
@@ -346,9 +342,16 @@ def _clip(node: NodeProto, known: Sequence[Range]) -> Range:
     return Range(min(max(first.low, least), most), min(max(first.high, least), most), is_whole, first.nan)
 
 
-def _magnitudes(first: Range) -> tuple[float, float]:
-    ends = abs(first.low), abs(first.high)
-    return (0.0 if first.low <= 0 <= first.high else min(ends)), max(ends)
+def _negated(node: NodeProto, known: Sequence[Range]) -> Range:
+    return known[0]._replace(low=-known[0].high, high=-known[0].low)
+
+
+def _absolute(node: NodeProto, known: Sequence[Range]) -> Range:
+    ends = abs(known[0].low), abs(known[0].high)
+    return known[0]._replace(low=0.0 if known[0].low <= 0 <= known[0].high else min(ends), high=max(ends))
+
+
+_UNARY: Final = {"Abs": _absolute, "Cast": _cast, "Clip": _clip, "Neg": _negated}
 
 
 def _paired(node: NodeProto, known: Sequence[Range]) -> Range:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -47,9 +47,9 @@ def as_products(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         if kernel is None or not _Products(graph, node, kernel).write():
             graph.node.append(node)
     read = {name for node in graph.node for name in reads_of(node)}
-    for i, tensor in reversed([*enumerate(graph.initializer)]):
-        if tensor.name in known and tensor.name not in read:
-            del graph.initializer[i]
+    kept = [t for t in graph.initializer if t.name not in known or t.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
     return {name: array for name, array in weights.items() if name in read}
 
 
@@ -62,23 +62,25 @@ class _Products:
         self.sizes = kernel.shape[2:]
         self.group = self.attributes.get("group", 1)
 
+    def _is_explicit(self, pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
+        """Return whether the attributes hold all numbers, and the kernel has few positions."""
+        axes, padding = len(self.sizes), self.attributes.get("auto_pad", "NOTSET")
+        if not axes or (len(pads), len(strides), len(dilations)) != (2 * axes, axes, axes) or min(pads) < 0:
+            return False
+        is_padded = padding == "NOTSET" or (padding == "VALID" and not any(pads))
+        return is_padded and math.prod(self.sizes) <= _PLACES
+
     def write(self) -> bool:
         """Add the nodes to the graph. Returns False, unchanged, if unsupported."""
         axes = len(self.sizes)
-        pads, strides, dilations = (
-            list(self.attributes.get(name, default))
-            for name, default in (("pads", [0] * 2 * axes), ("strides", [1] * axes), ("dilations", [1] * axes))
-        )
-        if not axes or (len(pads), len(strides), len(dilations)) != (2 * axes, axes, axes) or min(pads) < 0:
-            return False
-        padding = self.attributes.get("auto_pad", "NOTSET")
-        if padding != "NOTSET" and (padding != "VALID" or any(pads)):
+        defaults = {"pads": [0] * 2 * axes, "strides": [1] * axes, "dilations": [1] * axes}
+        pads, strides, dilations = (list(self.attributes.get(name, default)) for name, default in defaults.items())
+        if not self._is_explicit(pads, strides, dilations):
             return False
         is_channelwise = self.kernel.shape[:2] == (self.group, 1)
         matrices = self.kernel if self.group == 1 or is_channelwise else self._in_one()
-        if matrices is None or math.prod(self.sizes) > _PLACES or matrices.nbytes > _BYTES:
+        if matrices is None or matrices.nbytes > _BYTES:
             return False
-
         x = self.conv.input[0]
         if any(pads):
             x = self._node("Pad", x, self._ints([0, 0, *pads[:axes], 0, 0, *pads[axes:]]))

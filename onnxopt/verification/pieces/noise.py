@@ -216,8 +216,8 @@ class _Sampling:
     ) -> None:
         self._runner, self._original, self._here = runner, original, here
         self._wanted, self._nodes = wanted, runner.program.cone(wanted, here)
-        reads = (r for i in self._nodes for r in runner.program.reads[i] if r in here)
-        self._fed = {r: original.types[r] for r in reads}
+        reads = runner.program.reads
+        self._fed = {r: original.types[r] for i in self._nodes for r in reads[i] if r in here}
         self._largest = {v: [Difference() for _ in original.values] for v in wanted}
         self.open = {v: _Open(*found) for v, found in held.items() if v in wanted}
         self._uneven = {v: seen for v, seen in channels.items() if v in wanted}
@@ -236,9 +236,8 @@ class _Sampling:
         if not self._wanted:
             return True
         if k >= _SEEDS:
-            return (
-                not self._left[-1] or self._stalls(k, _MORE, 0) or self._stalls(k - _SEEDS, _IN_VAIN, _CONCLUSIVE_COUNT)
-            )
+            is_hopeless = self._stalls(k - _SEEDS, _IN_VAIN, _CONCLUSIVE_COUNT)
+            return is_hopeless or not self._left[-1] or self._stalls(k, _MORE, 0)
         if not k or is_enough is None or self.open or self._uneven:
             return False
         return all(is_enough(v, self._largest[v]) for v in self._wanted)
@@ -260,13 +259,16 @@ class _Sampling:
             feeds = {r: last_bit(known[r], rng, dtype, self._times) if moves else known[r] for r in self._fed}
             results = self._opened.run(feeds)
             for v in self._wanted:
-                if not is_search:
-                    found = difference(known[v], results[v], coarse=is_coarse(self._original.types[v]))
-                    self._largest[v][i] = noisier(self._largest[v][i], found)
-                if v in self.open:
-                    self.open[v].see(results[v], i)
-                elif v in self._uneven:
-                    self._uneven[v][i].see(known[v], results[v])
+                self._see(v, i, known[v], results[v], is_search=is_search)
+
+    def _see(self, value: str, case: int, before: Any, after: Any, *, is_search: bool) -> None:
+        if not is_search:
+            found = difference(before, after, coarse=is_coarse(self._original.types[value]))
+            self._largest[value][case] = noisier(self._largest[value][case], found)
+        if value in self.open:
+            self.open[value].see(after, case)
+        elif value in self._uneven:
+            self._uneven[value][case].see(before, after)
 
     def noise(self) -> dict[str, list[Difference]]:
         """Return the largest change by value and case, and whether jumps and channels remain unexplained."""
@@ -313,13 +315,10 @@ class _Open:
     def see(self, sample: Any, case: int) -> None:
         """Remove the elements explained by a possible value of A."""
         theirs, left = self._theirs[case], self.left[case]
-        if left is None or not isinstance(sample, np.ndarray) or not isinstance(theirs, np.ndarray):
+        if left is None or not _can_be_viewed(sample, theirs):
             return
-        if self._view is not None:
-            if sample.size != theirs.size:
-                return
-            sample = self._view(sample, case)
-        if sample.shape != theirs.shape or sample.dtype != theirs.dtype:
+        sample = sample if self._view is None else self._view(sample, case)
+        if sample.shape != theirs.shape:
             return
         left = left & ~are_equal(sample, theirs, self._share)
         if element_kind(theirs) == "i" and theirs.dtype.itemsize > 2:

@@ -62,6 +62,12 @@ class Outcome:
     faults: list[Fault] = field(default_factory=list)
     unsettled: list[str] = field(default_factory=list)  # outputs that are no cutpoints
 
+    @property
+    def note(self) -> str:
+        """An output that differs without a fault, in words; "" if there is none."""
+        is_open = bool(self.unsettled) and not self.faults
+        return f"output `{self.unsettled[0]}` is made otherwise" if is_open else ""
+
 
 # -- candidates that are no cutpoints ---------------------------------------------------------------------
 
@@ -97,27 +103,24 @@ def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str]
 
 def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
     """Return the outputs that differ, or are computed differently, including constant outputs."""
-    original, pairs, b = replay.original, replay.pairs, replay.program
-    a = original.runner.program
-    left = []
-    for x, y in pairs.outputs:
-        mine = pairs.of.get(y, y)
-        if (y in cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
-            continue  # or no runnable node makes the output
-        if y in cuts and all(x in known and mine in known for known in original.values):
-            found = worst([difference(known[x], known[mine]) for known in original.values])
-        elif y not in b.maker and y in b.constants and all(x in known for known in original.values):
-            constant = b.constant(y)
-            found = worst(
-                [difference(as_held(known[x], constant, replay.dtype), constant) for known in original.values]
-            )
-        elif x not in a.maker and x in a.constants and y in b.constants:
-            found = difference(a.constant(x), b.constant(y))
-        else:
-            found = Difference(note="it is made otherwise")
-        if not found.within(allowed(EPSILON["float32"], 1)):
-            left.append(x)
-    return left
+    a, of, most = replay.original.runner.program, replay.pairs.of, allowed(EPSILON["float32"], 1)
+    left = [(x, y) for x, y in replay.pairs.outputs if y not in cuts or of.get(y, y) != x]
+    left = [(x, y) for x, y in left if x in a.maker or x in a.constants or x in a.given]  # runnable nodes make them
+    return [x for x, y in left if not _of_output(replay, x, y, y in cuts).within(most)]
+
+
+def _of_output(replay: Replay, x: str, y: str, is_cut: bool) -> Difference:
+    """Return the difference of an output `x` of A and its counterpart `y`, from known and constant values."""
+    a, b, values = replay.original.runner.program, replay.program, replay.original.values
+    mine, is_known = replay.pairs.of.get(y, y), all(x in known for known in values)
+    if is_cut and is_known and all(mine in known for known in values):
+        return worst([difference(known[x], known[mine]) for known in values])
+    if y not in b.maker and y in b.constants and is_known:
+        constant = b.constant(y)
+        return worst([difference(as_held(known[x], constant, replay.dtype), constant) for known in values])
+    if x not in a.maker and x in a.constants and y in b.constants:
+        return difference(a.constant(x), b.constant(y))
+    return Difference(note="it is made otherwise")
 
 
 # -- faults -----------------------------------------------------------------------------------------------

@@ -106,11 +106,10 @@ def paths(
     names = list(wanted)
     for i in program.cone(names, cuts):
         node = program.nodes[i]
-        depth = coarsest = 0.0
-        for before in (found[r] for r in program.reads[i] if r in found and r not in cuts):
-            depth, coarsest = max(depth, before[0]), max(coarsest, before[1])
+        before = [found[r] for r in program.reads[i] if r in found and r not in cuts]
         if node.op_type in MEASURING:  # sizes are exact
-            depth = coarsest = 0.0
+            before = []
+        depth, coarsest = max((d for d, _ in before), default=0.0), max((c for _, c in before), default=0.0)
         own = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
@@ -130,10 +129,8 @@ def _is_exact(program: Program, node: NodeProto, types: Mapping[str, str]) -> bo
     """Return whether a node computes with integers and booleans only. A quantized product has float scales."""
     if domain_of(node.domain) or any(a.HasField("g") for a in node.attribute[:]):
         return False
-    reads = [r for r in node.input[:] if r]
-    known = [r for r in reads if types.get(r, "").startswith(_EXACT_TYPES)]
-    known += [r for r in reads if r in program.constants and program.constants[r].data_type in _EXACT_CODES]
-    return set(known) == set(reads)
+    others = [r for r in node.input[:] if r and not types.get(r, "").startswith(_EXACT_TYPES)]
+    return all(r in program.constants and program.constants[r].data_type in _EXACT_CODES for r in others)
 
 
 # -- later reads ------------------------------------------------------------------------------------------

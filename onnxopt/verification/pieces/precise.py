@@ -28,7 +28,7 @@ from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, wide
 from onnxopt.verification.pieces.noise import Channels, are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.programs.program import Program, type_of
+from onnxopt.verification.programs.program import Program, types_of
 from onnxopt.verification.programs.runner import Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
 from onnxopt.verification.rounding import (
@@ -107,7 +107,7 @@ def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], mos
     if 2 * runner.program.weight(nodes) > most or not runner.program.random.isdisjoint(nodes):
         return {}
     wide = _widened(feeds, "float32")
-    types = {name: type_of(value) for name, value in wide.items()}
+    types = types_of(wide)
     for reference in (False, *([True] if _is_light(runner.program, nodes, feeds) else [])):
         try:
             engine = _neutral(runner, reference=reference)
@@ -187,7 +187,7 @@ class _Part:
         return any(narrows(self.runner.program.nodes[i], self.dtype) for i in self.nodes)
 
     def _types(self, case: Mapping[str, Any]) -> dict[str, str]:
-        return {name: type_of(value) for name, value in case.items()}
+        return types_of(case)
 
     def _learn(self, array: Any) -> Any:
         self.constants[_digest(array)] = is_exact(array)

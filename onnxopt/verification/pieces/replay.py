@@ -228,13 +228,7 @@ class Replay:
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
         mine, found = self._as_narrow(value, found)
-        differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
-        if self.held:  # A may become infinite from rounded numbers, unlike from its own
-            gone = [lost(x, y) for x, y in zip(self.mine(value), found, strict=True)]
-            differences = [d if d.note or not g else Difference(note=g) for d, g in zip(differences, gone)]
-        if self.digits and self.is_narrow(value):
-            small = (is_too_small(x, self.dtype) for x in self.mine(value))
-            differences = [Difference(note=TOO_SMALL) if s and not d.note else d for d, s in zip(differences, small)]
+        differences = self._differences(value, mine, found, share)
         if all(d.within(share) for d in differences):
             return True, differences, None
         if self.is_narrow(value):
@@ -251,6 +245,16 @@ class Replay:
         if best is not None and any(d.note for d in differences):  # different shapes: the closest view
             return False, *best
         return False, differences, None
+
+    def _differences(self, value: str, mine: list[Any], found: list[Any], share: float) -> list[Difference]:
+        """Return the differences by case, in A's layout, and losses of the narrower type."""
+        differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
+        if self.held:  # A may become infinite from rounded numbers, unlike from its own
+            differences = _noted(differences, map(lost, self.mine(value), found))
+        if self.digits and self.is_narrow(value):
+            small = (is_too_small(x, self.dtype) for x in self.mine(value))
+            differences = _noted(differences, (TOO_SMALL if s else "" for s in small))
+        return differences
 
     def _as_narrow(self, value: str, found: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return (A's values, B's values) as comparable in the narrower type."""
@@ -293,3 +297,8 @@ class Replay:
 
 def _sum(found: list[Difference]) -> float:
     return sum(float("inf") if d.note else d.relative for d in found)
+
+
+def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:
+    """Return the differences, replaced by notes where there is a note."""
+    return [d if d.note or not note else Difference(note=note) for d, note in zip(differences, notes, strict=True)]

@@ -128,20 +128,14 @@ class ValueNumbering:
         reads = [known[name] if name else -1 for name in node.input]
         while reads and reads[-1] == -1:
             reads.pop()
+        told = [(a.name, scope.given.get(a.ref_attr_name, a)) for a in node.attribute if scope.tells(a)]
         is_standard = not domain_of(node.domain)
-        if is_standard and (node.op_type == "Identity" or _is_inactive_dropout(node, scope.versions)):
-            return reads[:1] + [number_of(self._table, ("mask", reads[0]))] * (len(node.output) - 1)
-        if is_standard and self._only_changes_width(node):
-            return reads[:1]
+        if is_standard and (simple := self._simple(node, reads, told, scope)) is not None:
+            return simple
         function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
             return self._called(function, node, reads, scope)
-        told = [(a.name, scope.given.get(a.ref_attr_name, a)) for a in node.attribute if scope.tells(a)]
-        if is_standard and node.op_type == "Constant" and len(told) == 1:
-            return [number_of(self._table, self._held(*told[0]))]
-        if is_standard and node.op_type == "ConstantOfShape" and (fill := self._filled(node, reads[0])) is not None:
-            return [number_of(self._table, fill)]
         branches: dict[str, list[int]] = {}
         if is_standard and node.op_type == "If":
             if (taken := self._taken(node, reads[0])) is not None:
@@ -156,6 +150,19 @@ class ValueNumbering:
         ]
         key = self._call(node, reads, tuple(sorted(attributes)), scope)
         return [number_of(self._table, (key, k)) if name else -1 for k, name in enumerate(node.output)]
+
+    def _simple(
+        self, node: NodeProto, reads: Sequence[int], told: Sequence[tuple[str, Any]], scope: _Scope
+    ) -> list[int] | None:
+        """Return the numbers of a node that hands on its operand, or whose results are constants; else None."""
+        if node.op_type == "Identity" or _is_inactive_dropout(node, scope.versions):
+            return [*reads[:1], *[number_of(self._table, ("mask", reads[0]))] * (len(node.output) - 1)]
+        if self._only_changes_width(node):
+            return [*reads[:1]]
+        if node.op_type == "Constant" and len(told) == 1:
+            return [number_of(self._table, self._held(*told[0]))]
+        fill = self._filled(node, reads[0]) if node.op_type == "ConstantOfShape" else None
+        return [number_of(self._table, fill)] if fill is not None else None
 
     def _filled(self, node: NodeProto, shape: int) -> Hashable | None:
         """Return the constant made by a ConstantOfShape, as by `elements`; None for a computed shape."""

@@ -184,7 +184,7 @@ class Walk:
         weights changes several candidates before it is compensated.
         """
         new = [v for v in self.pending if v not in self.first]
-        fed = self.fed | {v for v in self.pending if self._is_entry(v)}
+        fed = self.fed.union(filter(self._is_entry, self.pending))
         self.first |= self._assume(new, fed)
         self._resolve()
         for _ in range(_DOUBTS):
@@ -256,10 +256,9 @@ class Walk:
 
         Also true if the piece draws from an undecided value.
         """
-        if self.pairs.drawing:  # a few equal draws prove little about their operands
-            nodes = self.pairs.drawing.intersection(self.b.cone([value], self.fed))
-            if any(r in self.pending for i in nodes for r in self.b.reads[i]):
-                return True
+        drawing = self.pairs.drawing and self.pairs.drawing.intersection(self.b.cone([value], self.fed))
+        if any(r in self.pending for i in drawing for r in self.b.reads[i]):  # equal draws prove little about operands
+            return True
         if "float" not in self.replay.kind(value) or not self.pairs.hands_on(value):
             return False
         return any(r in self.pending and not worst(self.latest[r]).note for r in self.b.reads[self.b.maker[value]])
@@ -272,31 +271,32 @@ class Walk:
         A piece that only moves numbers agrees for any entries, and is judged by its readers. Before the last segment
         the result is empty, unless many nodes have accumulated.
         """
-        pending = set(self.pending)
         outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
-        found = {v for v in outputs if v in pending} if last else set()
-        for value in reversed(self.pending):
-            seen = self.first.get(value)
-            if seen is not None and seen.ok and (not seen.moves or value in found):
-                found.update(v for v in seen.entries if v in pending)
+        found = self._read_by_agreeing(outputs if last else [])
         over = [v for v in self.pending if self._overflows(v)]
         if over or not found:
             return over
         known = self.original.values[0]
         open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
-        nodes = self.b.cone((v for v in open_ if v not in self.cuts), self.fed)
+        nodes = set(self.b.cone((v for v in open_ if v not in self.cuts), self.fed))
         if not last and sum(i <= self.b.maker[self.pending[-1]] for i in nodes) < _OPEN:
             return []
-        open_nodes = set(nodes)
-        return [v for v in self.pending if v in found and self.b.maker[v] in open_nodes]
+        return [v for v in self.pending if v in found and self.b.maker[v] in nodes]
+
+    def _read_by_agreeing(self, outputs: Sequence[str]) -> set[str]:
+        """Return the pending outputs, and pending values read by values that agree otherwise."""
+        pending = set(self.pending)
+        found = pending.intersection(outputs)
+        for value in reversed(self.pending):
+            seen = self.first.get(value)
+            if seen is not None and seen.ok and (not seen.moves or value in found):
+                found.update(pending.intersection(seen.entries))
+        return found
 
     def _overflows(self, value: str) -> bool:
-        """Return whether a value is infinite or NaN only in the narrower type.
-
-        Nothing compensates an overflow, even if this runtime continues in wider numbers.
-        """
-        is_narrow = bool(self.held) and self.replay.is_narrow(value)
-        return is_narrow and any(d.note.endswith("the narrower type") for d in self.latest.get(value, ()))
+        """Return whether a value is infinite or NaN only in the narrower type: nothing compensates an overflow."""
+        found = self.latest.get(value, ()) if self.held and self.replay.is_narrow(value) else ()
+        return any(d.note.endswith("the narrower type") for d in found)
 
     def _accept_as_noise(self, blocked: Sequence[str]) -> bool:
         """Accept values explained by rounding as cutpoints. Returns whether any were accepted.
@@ -309,22 +309,17 @@ class Walk:
         differs = worst(self.latest[first])
         little = -1.0 if differs.note else _MOVED * differs.relative  # beside the compensated difference
         # Measuring noise takes runs, so only values it could explain are measured.
-        rounded = [
-            v
-            for v in blocked
-            if found_paths[v].depth > 0
-            and not any(d.note for d in self.latest[v])
-            and (v == first or (worst(self.latest[v]).relative <= little and not self._hides(v)))
-        ]
+        rounded = [v for v in blocked if found_paths[v].depth > 0 and not any(d.note for d in self.latest[v])]
+        rest = [v for v in rounded if v != first and worst(self.latest[v]).relative <= little and not self._hides(v)]
         noise = self.noise([first]) if first in rounded else {}  # the smallest piece, most often explained
         heard = [first] if self._is_explained(first, noise, NOISE) else []
         if not heard:
-            rest = [v for v in rounded if v != first]
             noise |= self.noise(rest, _MERE)
             heard = [v for v in rest if self._is_explained(v, noise, _MERE)]
         self.outcome.noisy += len(heard)
         if not heard:
-            precise = (v for v in rounded[:_PRECISE] if self._is_rounding(v, noise, found_paths[v].share))
+            some = [v for v in rounded if v == first or v in rest][:_PRECISE]
+            precise = (v for v in some if self._is_rounding(v, noise, found_paths[v].share))
             heard = [v for v in (next(precise, None),) if v is not None]
         self._cut_all(heard)
         return bool(heard)
@@ -366,14 +361,13 @@ class Walk:
         held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, shares[v])) is not None}
         far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]
         channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, shares[v]))}
-        names = [of[v] for v in wanted]
         differ = {of[v]: self.latest[v] for v in wanted if v in self.latest}
 
         def explains(name: str, noise: list[Difference]) -> bool:
             return name in differ and all(d.explained(n, times) for d, n in zip(differ[name], noise))
 
-        ask = self.runner, self.original, names, self.fed_of_a, self.seed, self.dtype, held, channels
-        found = noise_of(*ask, is_enough=explains)
+        ask = self.fed_of_a, self.seed, self.dtype, held, channels
+        found = noise_of(self.runner, self.original, [of[v] for v in wanted], *ask, is_enough=explains)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:

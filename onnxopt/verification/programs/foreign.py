@@ -129,16 +129,23 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
             found.append(copy)
     kept = _renamed(found, kept, called, unseen)
     kept = _as_in(foreign.nodes, found, kept, declared) + kept
-    for node in sorted(found, key=_made):
+    _expose(graph, found, declared, unseen)
+    del graph.node[:]
+    graph.node.extend(kept)
+    return found
+
+
+def _expose(
+    graph: GraphProto, nodes: Iterable[NodeProto], declared: Mapping[str, TypeProto], unseen: Collection[str]
+) -> None:
+    """Make results of cut nodes inputs of the graph, and operands outputs."""
+    for node in sorted(nodes, key=_made):
         for output in (o for o in node.output if o and o not in unseen):
             given = graph.input.add(name=output)
             if output in declared:
                 given.type.CopyFrom(declared[output])
         for name in reads_of(node):
             graph.output.add(name=name)
-    del graph.node[:]
-    graph.node.extend(kept)
-    return found
 
 
 def _called(graph: GraphProto) -> dict[str, str]:
@@ -273,17 +280,7 @@ class Around:
 
         Adds random results of unknown nodes to `feeds`. Raises ValueError for a result of unknown shape, and Failed.
         """
-        declared = {i.name: i for i in self._program.graph.input}
-        sizes: dict[str, int] = {}
-        for name in [name for name in declared if name in feeds]:
-            _learn(sizes, declared[name], feeds[name])
-        known = feeds.keys() | self.unseen
-        waiting = [n for n in self.nodes if not known >= {*filter(None, n.output)}]
-        while waiting:
-            ready = [n for n in waiting if self._stand_in(n, declared, sizes, feeds)]
-            if not ready:
-                raise ValueError(f"the shape of `{waiting[0].output[0]}`, which {waiting[0].op_type} makes, is unknown")
-            waiting = [n for n in waiting if not feeds.keys() >= {*filter(None, n.output)}]
+        self._stand_in_all(feeds)
         if not self.unseen:
             try:
                 return self._streamed.run(feeds)
@@ -295,6 +292,20 @@ class Around:
         found = [self._streamed.value(o, feeds) for o in self.outputs]
         self.unseen |= self._guesses
         return found
+
+    def _stand_in_all(self, feeds: dict[str, Any]) -> None:
+        """Add random results of unknown nodes to `feeds`. Raises ValueError for a result of unknown shape."""
+        declared = {i.name: i for i in self._program.graph.input}
+        sizes: dict[str, int] = {}
+        for name in [name for name in declared if name in feeds]:
+            _learn(sizes, declared[name], feeds[name])
+        known = feeds.keys() | self.unseen
+        waiting = [n for n in self.nodes if not known >= {*filter(None, n.output)}]
+        while waiting:
+            ready = [n for n in waiting if self._stand_in(n, declared, sizes, feeds)]
+            if not ready:
+                raise ValueError(f"the shape of `{waiting[0].output[0]}`, which {waiting[0].op_type} makes, is unknown")
+            waiting = [n for n in waiting if not feeds.keys() >= {*filter(None, n.output)}]
 
     def _stand_in(
         self, node: NodeProto, declared: Mapping[str, ValueInfoProto], sizes: dict[str, int], feeds: dict[str, Any]

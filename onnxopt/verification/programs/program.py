@@ -214,7 +214,7 @@ class Program:
         fed: {input: type as written by onnxruntime, `tensor(float)`}; observed: {output: type, "" for a numpy type}. If
         a name is in both, readers get the fed value, and the computed value is an output named `seen(name)`.
         """
-        from onnx import ModelProto, TensorProto
+        from onnx import ModelProto
 
         source = self.skeleton.proto
         model = ModelProto(ir_version=source.ir_version, producer_name=source.producer_name)
@@ -224,21 +224,10 @@ class Program:
         graph.name = "piece"
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
         made = set(self.made(nodes))
-        for name in reads:
-            if name in fed:
-                continue
+        for name in (r for r in reads if r not in fed):
             if name in self.sparse:
                 graph.sparse_initializer.add().CopyFrom(self.sparse[name])
-            elif name in self.constants and name not in made:
-                tensor = self.constants[name]
-                array = self.skeleton.array(tensor)
-                if array is None:
-                    graph.initializer.append(self.skeleton.whole(tensor))
-                    continue
-                outside = graph.initializer.add(
-                    name=name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
-                )
-                outside.external_data.add(key="location", value="piece")
+            elif name in self.constants and name not in made and (array := self._initialize(graph, name)) is not None:
                 weights[name] = array
         for name, kind in fed.items():
             if name not in reads:
@@ -260,6 +249,19 @@ class Program:
                 add_cast(graph, made_as, carried(name), _code(carrier(kind)))
             graph.output.add(name=carried(name) if carrier(kind) else made_as)
         return model, weights
+
+    def _initialize(self, graph: GraphProto, name: str) -> Any:
+        """Add a constant to a graph. Returns the array of a large constant, which is external in the graph."""
+        from onnx import TensorProto
+
+        tensor = self.constants[name]
+        array = self.skeleton.array(tensor)
+        if array is None:
+            graph.initializer.append(self.skeleton.whole(tensor))
+            return None
+        how = {"data_type": tensor.data_type, "dims": tensor.dims, "data_location": TensorProto.EXTERNAL}
+        graph.initializer.add(name=name, **how).external_data.add(key="location", value="piece")
+        return array
 
 
 def seen(name: str) -> str:
@@ -285,6 +287,11 @@ def type_of(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return ""
     return _tensor_of(value.dtype)
+
+
+def types_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the types of values, by name."""
+    return {name: type_of(value) for name, value in values.items()}
 
 
 @cache

@@ -12,7 +12,7 @@ import numpy as np
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.verification.model.nodes import first_of, holds, operator_of
 from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, WEIGHTS, having
-from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
+from onnxopt.verification.programs.program import Program, carried, carrier, seen, types_of, widened
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused
@@ -183,14 +183,7 @@ class Runner:
     ) -> Opened:
         model, weights = self.program.model(nodes, fed, observed)
         if change is not None:
-            nodes_of = model.graph.node
-            scales = {n.input[1] for n in nodes_of if n.op_type == "DequantizeLinear"}
-            # Both quantize with the same scale.
-            scales -= {n.input[1] for n in nodes_of if n.op_type == "QuantizeLinear"}
-            kept = self.program.sources - scales
-            _change_constants(model, change, kept, scales)
-            weights = {n: array if n in kept else change(array) for n, array in weights.items()}
-            shake_dequantized(model, change)
+            weights = self._changed(model, weights, change)
         if prepare is not None:
             weights = prepare(model, weights)
         names = {
@@ -204,18 +197,32 @@ class Runner:
             self._give_shapes(model, inputs)
         in_reference = self.reference or not self.computed.isdisjoint(nodes)
         try:
-            try:
-                engine = self._load(model, weights, in_reference)
-            except Exception as e:
-                if not any(sign in str(e) for sign in _GUESSED) or not self._give_shapes(model, inputs):
-                    raise
-                engine = self._load(model, weights, in_reference)
+            engine = self._loaded(model, weights, inputs, in_reference)
         except Exception as e:  # any exception of a runtime
             if in_reference and not self.reference:
                 what = f"onnx's reference evaluator, for references in Python, cannot load a piece of {self.label}"
                 raise Refused(f"{what}: {reason(e)}") from e
             raise Failed(reason(e)) from e
         return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
+
+    def _changed(self, model: Any, weights: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return the changed weights, and apply `change` to the constants in the model."""
+        scales = {n.input[1] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+        # Both quantize with the same scale.
+        scales -= {n.input[1] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+        kept = self.program.sources - scales
+        _change_constants(model, change, kept, scales)
+        shake_dequantized(model, change)
+        return {n: array if n in kept else change(array) for n, array in weights.items()}
+
+    def _loaded(self, model: Any, weights: dict[str, Any], inputs: dict[str, str], in_reference: bool) -> Any:
+        """Return the engine of a piece; declare the shapes of inputs if the runtime guesses wrong ones."""
+        try:
+            return self._load(model, weights, in_reference)
+        except Exception as e:
+            if not any(sign in str(e) for sign in _GUESSED) or not self._give_shapes(model, inputs):
+                raise
+        return self._load(model, weights, in_reference)
 
     def _load(self, model: Any, weights: Mapping[str, Any], in_reference: bool) -> Any:
         """Return the engine of a model. Raises the runtime's errors."""
@@ -276,7 +283,7 @@ class Opened:
             raise Failed(reason(e)) from e
         results = {name: found[given] for name, given in self._names.items()}
         if self._in_reference:
-            self.types = {name: type_of(value) for name, value in results.items()}
+            self.types = types_of(results)
         return results
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.programs.program import Program, narrowed, type_of
+from onnxopt.verification.programs.program import Program, narrowed, type_of, types_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Streamed:
     def run(self, feeds: Values) -> list[Any]:
         """Return the outputs. Raises Failed."""
         program = self._runner.program
-        stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
+        stream = Stream(self._runner, [feeds], types_of(feeds))
         last = program.last_readers
         for nodes in segments(program, self._memory // 2):
             end = nodes[-1]

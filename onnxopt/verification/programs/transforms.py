@@ -56,10 +56,8 @@ def _add(
         for body in bodies_of(node):
             _add(body, known, schemas, versions, kinds)
         domain = domain_of(node.domain)
-        if all(name in known for name in node.output if name):
-            continue
         fitting = [s for s in schemas.get((domain, node.op_type), ()) if s.since_version <= versions.get(domain, 0)]
-        if not fitting:
+        if not fitting or known.keys() >= {*filter(None, node.output)}:
             continue
         schema = max(fitting, key=lambda s: s.since_version)
         bound: dict[str, str] = {}
