@@ -96,7 +96,11 @@ def _fill(value: Value) -> float | None:
     node = producer(value, "ConstantOfShape")
     if found is None and node is not None and not node.has_references:
         found = node.attr("value", np.zeros(1))
-    return float(found.flat[0]) if found is not None and found.size and (found == found.flat[0]).all() else None
+    return _repeated(found) if found is not None else None
+
+
+def _repeated(array: Array) -> float | None:
+    return float(array.flat[0]) if array.size and (array == array.flat[0]).all() else None
 
 
 def _is_zero(value: Value | None) -> bool:
@@ -117,7 +121,7 @@ def _of_order(node: Node, reach: int) -> Kept:
 def _counts(value: Value, axis: int) -> bool:
     """Whether a value is 0, 1, 2, … along `axis` (-1 or -2) and constant along all others."""
     dims = types.shape(value) or ()
-    if len(dims) < -axis or any(d != 1 for i, d in enumerate(dims) if i != len(dims) + axis):
+    if len(dims) < -axis or {*dims[:axis], *dims[len(dims) + axis + 1 :]} - {1}:
         return False
     node = producer(value)
     while node is not None and node.op in ("Unsqueeze", "Cast", "Reshape"):
@@ -163,15 +167,17 @@ def _of_slice(node: Node, rank: int, kept: Kept) -> Kept:
     """Return the keys kept by a Slice: all facts if queries and keys are cropped at the end, else whether the first key
     stays."""
     starts, _, axes, steps = [*node.inputs[1:], None, None][:4]
-    if starts is None or axes is None or not axes.constant:
-        return Kept.UNKNOWN
-    if steps is not None and not (steps.constant and (steps.array == 1).all()):
+    if starts is None or axes is None or not axes.constant or not _is_one_each(steps):
         return Kept.UNKNOWN
     cut = [int(a) % rank for a in axes.array]
     begin = dict(zip(cut, starts.array)) if starts.constant else dict.fromkeys(cut, -1)
     if begin.get(rank - 1, 0) != 0:
         return Kept.UNKNOWN
     return kept if begin.get(rank - 2, 0) == 0 else min(kept, Kept.FIRST)
+
+
+def _is_one_each(steps: Value | None) -> bool:
+    return steps is None or (steps.constant and bool((steps.array == 1).all()))
 
 
 # -- scores -------------------------------------------------------------------------------------------------------
@@ -211,9 +217,8 @@ def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
         return Scores(q, turned, 1.0, 0.0, (), (value,))
     if node.op == "Where":
         return _filled(node, reach - 1)
-    for i in range(2 if node.op in ("Add", "Mul") else 1):
-        inner = node.inputs[i]
-        found = scores_of(inner, reach - 1) if inner is not None else None
+    for i, inner in enumerate(node.present_inputs[: 2 if node.op in ("Add", "Mul") else 1]):
+        found = scores_of(inner, reach - 1)
         result = _further(found, node, node.input(1 - i)) if found is not None else None
         if result is not None:
             return result

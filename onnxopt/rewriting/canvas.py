@@ -220,8 +220,7 @@ class Canvas:
 
 def padding_of(scatter: Node, spans: Sequence[Span]) -> tuple[Array, Array] | None:
     """Return (pads, number) of a scatter into a tensor of a single number; None for other tensors."""
-    data, dims = scatter.inputs[0], types.shape(scatter.output)
-    fill = _number(data) if data is not None else None
+    fill, dims = _number(scatter.present_inputs[0]), types.shape(scatter.output)
     if fill is None or dims is None or len(dims) != len(spans) or types.dtype(scatter.output) not in _PADDED:
         return None
     behind = [0 if s.end is None else d - s.end if isinstance(d, int) else None for s, d in zip(spans, dims)]

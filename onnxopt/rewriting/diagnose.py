@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -193,26 +194,21 @@ class _Walk:
             return False
         line = Line(depth, True, text(p), _operand(value))
         self.lines.append(line)
-        if isinstance(p, (Var, Const)):
-            first = self.bound.values.get(p.name, value)
-            if value is None and not p.optional:
-                line.note = "absent"
-            elif first is not value:
-                line.note = f"`{p.name}` is {first} already"
-            elif isinstance(p, Const) and value is not None and not value.constant:
-                line.note = f"not constant: {_kind(value)}"
-            self.bound.values[p.name] = value
-        elif p is None:
-            line.note = "" if value is None else "present"
-        elif value is None or not value.constant:
-            line.note = "absent" if value is None else f"not constant: {_kind(value)}"
-        elif isinstance(p, Literal):
-            same_type = value.constant_type() == (element_type(p.array), p.array.shape)
-            line.note = "" if same_type and holds(value, p) else "another constant"
-        else:
-            line.note = "" if equals(value, p) else _other(value)
+        line.note = self._bind(p, value) if isinstance(p, (Var, Const)) else _mismatch(p, value)
         line.ok = not line.note
         return line.ok
+
+    def _bind(self, p: Var | Const, value: Value | None) -> str:
+        """Bind a value to a name. Returns the mismatch, or an empty string."""
+        first = self.bound.values.get(p.name, value)
+        self.bound.values[p.name] = value
+        if value is None and not p.optional:
+            return "absent"
+        if first is not value:
+            return f"`{p.name}` is {first} already"
+        if isinstance(p, Const) and value is not None and not value.constant:
+            return f"not constant: {_kind(value)}"
+        return ""
 
     def skip(self, p: Call, depth: int) -> None:
         self.lines += [Line(depth, None, text(q)) for q in p.inputs]
@@ -222,9 +218,7 @@ class _Walk:
         for line, node, p in self.inner:
             if p.shared:
                 continue
-            for v in node.outputs:
-                if v is None:
-                    continue
+            for v in node.present_outputs:
                 outside = [u for u in v.users if u not in self.covered]
                 if outside or v.is_output:
                     said = ["also read by " + ", ".join(map(repr, outside[:3]))] if outside else []
@@ -232,9 +226,18 @@ class _Walk:
                     line.ok, line.note = False, ", ".join(said)
 
 
-def _other(value: Value) -> str:
-    """Return the note for a constant that differs from the pattern's number."""
-    _, dims = value.constant_type()
+def _mismatch(p: Pattern, value: Value | None) -> str:
+    """Return the mismatch of a value and a number, Literal or absent input; empty if there is none."""
+    if p is None:
+        return "" if value is None else "present"
+    if value is None or not value.constant:
+        return "absent" if value is None else f"not constant: {_kind(value)}"
+    dtype, dims = value.constant_type()
+    if isinstance(p, Literal):
+        same_type = (dtype, dims) == (element_type(p.array), p.array.shape)
+        return "" if same_type and holds(value, p) else "another constant"
+    if equals(value, p):
+        return ""
     return "another number" if all(d == 1 for d in dims) else f"not one number, but a tensor of shape {list(dims)}"
 
 
@@ -344,11 +347,7 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
     """Yield (message, hint) for each name missing from both the standard and the model."""
     scopes = list(model.scopes()) if model is not None else []
     nodes = {op: [n for g in scopes for n in g.by_op.get(op, ())] for op in call.ops}
-    for op in call.ops:
-        if op not in standard and not nodes[op] and (known := operators_of(op.rpartition("::")[0])):
-            who = "neither the standard nor the model has" if model is not None else "the standard does not have"
-            every = {*known, *(n.op for n in model.nodes())} if model is not None else known
-            yield f"{who} an operator {op!r}", nearest(op, every, _DOMAIN_HINT)
+    yield from _unknown_operators([op for op in call.ops if op not in standard and not nodes[op]], model)
     if not all(op in standard for op in call.ops):  # an operator without schema
         return
     versions = [s for op in call.ops for s in standard[op]]
@@ -358,9 +357,17 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
             f"{any_of(call.ops)} does not have {counted(len(call.inputs), 'input')}",
             f"it is {operands}; `...` allows more than are written, `.opt()` fewer",
         )
-    has = {name for op in call.ops for s in standard[op] for name in s.attributes}
-    has |= {name for op in call.ops for n in nodes[op] for name in n.attributes}
+    has = sorted({name for holder in (*versions, *chain(*nodes.values())) for name in holder.attributes})
     for name, _ in call.attributes:
         if name not in has:
-            hint = nearest(name, sorted(has), f"it has {few(sorted(has), 9)}" if has else "it has none")
+            hint = nearest(name, has, f"it has {few(has, 9)}" if has else "it has none")
             yield f"{any_of(call.ops)} has no attribute {name!r}", hint
+
+
+def _unknown_operators(ops: Iterable[str], model: Model | None) -> Iterator[tuple[str, str]]:
+    """Yield (message, hint) for operators missing from the standard, of domains with schemas."""
+    who = "neither the standard nor the model has" if model is not None else "the standard does not have"
+    for op in ops:
+        if known := operators_of(op.rpartition("::")[0]):
+            every = {*known, *(n.op for n in model.nodes())} if model is not None else known
+            yield f"{who} an operator {op!r}", nearest(op, every, _DOMAIN_HINT)

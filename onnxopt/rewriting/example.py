@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -74,27 +74,28 @@ def _expression(tree: ast.expr, parameters: dict[str, None]) -> Pattern:
         either = ast.BinOp(tree.left, tree.op, tree.right.func)
         tree = ast.copy_location(ast.Call(either, tree.right.args, tree.right.keywords), tree)
     if isinstance(tree, ast.Call):
-        ops = _operators(tree.func)
-        if ops == ("const",):
-            (name,) = tree.args
-            assert isinstance(name, ast.Name)
-            parameters[name.id] = None
-            return const(name.id)
-        if ops == ("about",):
-            return _about(tree)
-        inputs: list[Any] = [
-            ... if isinstance(a, ast.Constant) and a.value is ... else _expression(a, parameters) for a in tree.args
-        ]
-        variadic = bool(inputs) and inputs[-1] is ...
-        if variadic:
-            inputs.pop()
-        options = {k.arg: _attribute(k.value) for k in tree.keywords if k.arg}
-        name, shared = options.pop("name", None), options.pop("shared", False)
-        return Call(ops, tuple(inputs), name, as_held(options), bool(shared), variadic)
+        return _called(tree, parameters)
     number = _literal(tree)
     if not isinstance(number, (int, float)):
         raise _unreadable(tree)
     return number
+
+
+def _called(tree: ast.Call, parameters: dict[str, None]) -> Pattern:
+    """Return the pattern of a call: of an operator, of `const` or `about`."""
+    ops = _operators(tree.func)
+    if ops == ("const",):
+        (name,) = tree.args
+        assert isinstance(name, ast.Name)
+        parameters[name.id] = None
+        return const(name.id)
+    if ops == ("about",):
+        return _about(tree)
+    variadic = bool(tree.args) and isinstance(last := tree.args[-1], ast.Constant) and last.value is ...
+    inputs = tuple(_expression(a, parameters) for a in (tree.args[:-1] if variadic else tree.args))
+    options = {k.arg: _attribute(k.value) for k in tree.keywords if k.arg}
+    name, shared = options.pop("name", None), options.pop("shared", False)
+    return Call(ops, inputs, name, as_held(options), bool(shared), variadic)
 
 
 def _attribute(tree: ast.expr) -> Any:
@@ -152,8 +153,8 @@ class Example:
         Raises UsageError for a bare variable, or too many variants.
         """
         roots = [r.choices if isinstance(r, Either) else (r,) for r in self.results]
-        if not all(isinstance(c, Call) for choices in roots for c in choices) or not roots:
-            bare = [f"{c.name}(...) is an operator; " for choices in roots for c in choices if isinstance(c, Var)]
+        bare = [f"{c.name}(...) is an operator; " for c in chain(*roots) if isinstance(c, Var)]
+        if not roots or not all(isinstance(c, Call) for c in chain(*roots)):
             raise UsageError("a pattern results in operators, not in its variables", "".join(bare[:1]) + HINT)
         try:
             return list(product(*([v for c in choices for v in variants(_comparing(c))] for choices in roots)))
@@ -253,25 +254,26 @@ def _from_nodes(
 ) -> Example:
     values: dict[str, Pattern] = {**{name: var(name) for name in inputs}, **constants}
     for node in nodes:
-        attributes = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-        free = [a.name for a in node.attribute if a.ref_attr_name]
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", HINT)
+        attributes = {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant" and not node.domain:
-            values[node.output[0]] = _constant(next(iter(attributes.values()), None))
+            values[node.output[0]] = _constant(next((v for v in attributes.values() if v is not _anything), None))
             continue
-        missing = [name for name in node.input if name and name not in values]
-        if missing:
-            raise UsageError(f"{node.op_type} reads `{missing[0]}`, which nothing defines", HINT)
+        _require_defined(filter(None, node.input), values, f"{node.op_type} reads")
         operands = tuple(values[name] if name else None for name in node.input)
-        written = (*attributes.items(), *((name, _anything) for name in free))
-        call = Call((qualified(node.op_type, node.domain),), operands, node.name or None, written)
-        for i, name in enumerate(node.output):
-            values[name] = call.at(i)
-    missing = [name for name in outputs if name not in values]
-    if missing:
-        raise UsageError(f"the example results in `{missing[0]}`, which nothing defines", HINT)
+        op = qualified(node.op_type, node.domain)
+        call = Call((op,), operands, node.name or None, tuple(attributes.items()))
+        values.update((name, call.at(i)) for i, name in enumerate(node.output))
+    _require_defined(outputs, values, "the example results in")
     return Example(tuple(values[name] for name in outputs), tuple(inputs))
+
+
+def _require_defined(names: Iterable[str], values: Collection[str], who: str) -> None:
+    """Raise UsageError for the first name without a value."""
+    missing = next((name for name in names if name not in values), None)
+    if missing is not None:
+        raise UsageError(f"{who} `{missing}`, which nothing defines", HINT)
 
 
 def _constant(value: Any) -> Pattern:

@@ -103,6 +103,10 @@ class Run:
         """Whether the elements are picked by constant indices."""
         return isinstance(self.pick, np.ndarray)
 
+    def index(self) -> Any:
+        """Return the indices as an operand: an array with the axes of the parts, or a value."""
+        return self.pick.reshape([p.size for p in self.parts]) if self.is_listed else self.pick
+
 
 def whole(size: Size) -> Run:
     """Return a run with all its elements in the result, in order."""
@@ -264,8 +268,8 @@ class IndexMap:
         sizes = self._wanted(target, parts, node)
         if None in sizes or 0 in sizes or any(p.size == 0 for p in parts):
             return None
-        made = [self._taken(parts, size) for size in sizes if size is not None]
-        return None if None in made or real(parts) else [axis for axis in made if axis is not None]
+        axes = [axis for size in sizes if (axis := self._taken(parts, size or 0)) is not None]
+        return axes if len(axes) == len(sizes) and not real(parts) else None
 
     def _wanted(self, target: list[int] | None, parts: Sequence[Part], node: Node) -> list[Size | None]:
         """Return the sizes that a Reshape to `target` gives; None for an unknown size or rank."""

@@ -124,17 +124,23 @@ def _widen(found: IndexMap) -> None:
     parts, last = flat(found.known()), -1
     for run in found.runs():
         if run.is_listed:
-            own = [i for i, p in enumerate(parts) if p.run is run]
-            first, end = (own[0], own[-1] + 1) if own else (last + 1, last + 1)
-            while first and parts[first - 1].run is None:
-                first -= 1
-            while end < len(parts) and parts[end].run is None:
-                end += 1
-            if all(p.run in (None, run) for p in parts[first:end]):
-                run.parts = parts[first:end]
-                for part in run.parts:
+            span = _span(parts, run, last)
+            if all(p.run in (None, run) for p in span):
+                run.parts = span
+                for part in span:
                     part.run = run
         last = parts.index(run.parts[-1]) if run.parts and run.parts[-1] in parts else last
+
+
+def _span(parts: list[Part], run: Run, last: int) -> list[Part]:
+    """Return the parts of a run, or the place behind `last`, with inserted axes on both sides."""
+    own = [i for i, p in enumerate(parts) if p.run is run]
+    first, end = (own[0], own[-1] + 1) if own else (last + 1, last + 1)
+    while first and parts[first - 1].run is None:
+        first -= 1
+    while end < len(parts) and parts[end].run is None:
+        end += 1
+    return parts[first:end]
 
 
 def _pick_at_once(found: IndexMap) -> bool:
@@ -185,14 +191,19 @@ def _by_run(found: IndexMap) -> list[_Item] | None:
             items[-1].size = items[-1].size * run.size
         else:
             items.append(_Item(run.parts[:], run.size, run if run.pick is not None else None))
+    _add_ones(items, found.known())
+    return items
+
+
+def _add_ones(items: list[_Item], axes: Sequence[list[Part]]) -> None:
+    """Insert the axes of size 1 that no indices give, each behind its predecessor in the result."""
     last: Part | None = None
-    for parts in found.known():
+    for parts in axes:
         own = real(parts)
         if not own and (parts[0].run is None or parts[0].run.pick is None):
             at = next((i for i, item in enumerate(items) if last in item.parts), -1)
             items.insert(at + 1, _Item([parts[0]], 1))
         last = own[-1] if own else parts[0]
-    return items
 
 
 def _continues(item: _Item, run: Run, place: dict[Part, tuple[int, int]]) -> bool:
@@ -238,8 +249,7 @@ def _picks(items: Sequence[_Item]) -> list[Step]:
         steps.append(Step("Slice", [starts, ends, axes, strides] if set(strides) != {1} else [starts, ends, axes]))
     for axis, run in reversed(picked):
         if not isinstance(run.pick, tuple):
-            index = run.pick.reshape([p.size for p in run.parts]) if run.is_listed else run.pick
-            steps.append(Step("Gather", [index], {"axis": axis}))
+            steps.append(Step("Gather", [run.index()], {"axis": axis}))
     return steps
 
 

@@ -42,22 +42,26 @@ class Conversion:
             if any(made.get(v, False) for v in node.present_outputs):
                 self._set_type(node)
             for i, v in enumerate(node.inputs):
-                if v is not None and v.constant and is_wide(v) and plan.free[node].takes(i):
+                if is_wide(v) and v.constant and plan.free[node].takes(i):
                     node.set_input(i, self._constant(v))
         for value in values:
-            # A Cast to float32 may read a converted value by now; a converted Cast widens nothing.
-            source = plan.narrow_source(value) if value.producer not in self.narrow else None
-            given = value in plan.interface
-            if source is not None:
-                self._bypass(value, source)
-            elif value.is_output and value.producer is not None and made[value] != given:
-                self._feed(value, self._give_out(value, made[value]), given)
-            else:
-                self._feed(value, None, made[value] or given)
+            self._cast_readers(value, made[value])
         self._declare()
         for node, callee in plan.called.items():
             if node in self.narrow:
                 self._call(node, callee)
+
+    def _cast_readers(self, value: Value, is_made_narrow: bool) -> None:
+        """Let the readers of a value read its wide or narrow form."""
+        # A Cast to float32 may read a converted value by now; a converted Cast widens nothing.
+        source = self.plan.narrow_source(value) if value.producer not in self.narrow else None
+        given = value in self.plan.interface
+        if source is not None:
+            self._bypass(value, source)
+        elif value.is_output and value.producer is not None and is_made_narrow != given:
+            self._feed(value, self._give_out(value, is_made_narrow), given)
+        else:
+            self._feed(value, None, is_made_narrow or given)
 
     def _call(self, node: Node, callee: Callee) -> None:
         """Replace a call by a call of the function's narrow copy."""

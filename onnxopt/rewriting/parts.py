@@ -149,12 +149,17 @@ def parts_beside(x: Value) -> Iterator[Value]:
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
     """Whether a Transpose keeps the element order and its neighbour `beside` is a Reshape."""
-    if beside is None or beside.op not in SAME_ORDER or not all(v.constant for v in beside.present_inputs[1:]):
+    if beside is None or not _has_constant_dims(beside):
         return False
     if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
         return False
     moving = [i for i in perm if dims[i] != 1]
     return moving == sorted(moving)
+
+
+def _has_constant_dims(node: Node) -> bool:
+    """Whether a node is a Reshape, or a similar operator, with constant operands."""
+    return node.op in SAME_ORDER and all(v.constant for v in node.present_inputs[1:])
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:

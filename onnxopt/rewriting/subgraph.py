@@ -160,16 +160,17 @@ def replace_pattern(
         raise UsageError(
             f"the replacement {what}, which the pattern does not", "both have the same variables and results"
         )
+    return [done for graph in scopes_of(where) for done in _replace_in(graph, matcher, new, filters)]
+
+
+def _replace_in(graph: Graph, matcher: SubgraphMatcher, new: Example, filters: Sequence[Filter]) -> list[Replaced]:
+    """Replace the first accepted match at each anchor of a scope."""
     done: list[Replaced] = []
-    for graph in scopes_of(where):
-        made: set[Node] = set()
-        order = _Order(graph) if len(new.results) > 1 else None
-        for anchor in matcher.anchors(graph):
-            if anchor.graph is None:
-                continue
-            for m in matcher.at(anchor):
-                if made.intersection(n for n, _ in m.bindings.covered) or not all(f(m) for f in filters):
-                    continue
+    made: set[Node] = set()
+    order = _Order(graph) if len(new.results) > 1 else None
+    for anchor in matcher.anchors(graph):
+        for m in matcher.at(anchor) if anchor.graph is not None else ():
+            if made.isdisjoint(n for n, _ in m.bindings.covered) and all(f(m) for f in filters):
                 nodes = _replace(m, new, order)
                 if nodes is not None:
                     made.update(nodes)
@@ -229,14 +230,19 @@ class _Instance:
         if not isinstance(p, Call):
             raise UsageError("a replacement has no alternatives", "write the one that is meant")
         if p.key not in self.made:
-            bound = [m.bindings.values[q.name] for q in p.inputs if isinstance(q, (Var, Const))]
-            kind = next((t for v in bound if v is not None and (t := m.dtype(v))), 0)
-            inputs = [self.build(q, kind) for q in p.inputs]
-            domain, _, op_type = p.ops[0].rpartition("::")
-            like, count = m.bindings.nodes.get(p.name or ""), self.outputs[p.key]
-            made = m.op[op_type](*inputs, domain=domain, like=like, outputs=count, **dict(p.attributes))
-            self.made[p.key] = made if isinstance(made, tuple) else (made,)
+            self.made[p.key] = self._call(p)
         return self.made[p.key][p.output]
+
+    def _call(self, p: Call) -> tuple[Value, ...]:
+        """Return the results of a new node. Plain numbers have the type of the first operand with a known type."""
+        m = self.m
+        bound = [m.bindings.values[q.name] for q in p.inputs if isinstance(q, (Var, Const))]
+        kind = next((t for v in bound if v is not None and (t := m.dtype(v))), 0)
+        inputs = [self.build(q, kind) for q in p.inputs]
+        domain, _, op_type = p.ops[0].rpartition("::")
+        like, count = m.bindings.nodes.get(p.name or ""), self.outputs[p.key]
+        made = m.op[op_type](*inputs, domain=domain, like=like, outputs=count, **dict(p.attributes))
+        return made if isinstance(made, tuple) else (made,)
 
 
 @dataclass(frozen=True)
@@ -254,12 +260,8 @@ class _Order:
     def place(self, m: SubgraphMatch) -> _Place | None:
         """Return a place behind all operands of the match and before all readers of its results, or None."""
         inside = {node for node, _ in m.bindings.covered}
-        sources = [
-            v.producer
-            for node in inside
-            for v in node.inputs
-            if v is not None and v.producer is not None and v.producer not in inside and v.graph is self.graph
-        ]
+        read = dict.fromkeys(v for node in inside for v in node.present_inputs if v.graph is self.graph)
+        sources = [v.producer for v in read if v.producer is not None and v.producer not in inside]
         users = [u for v in m.results for u in v.users if u not in inside]
         first = min((self._at(u) for u in users), default=float("inf"))
         last = max(sources, key=self._at, default=None)
