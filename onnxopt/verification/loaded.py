@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import ModelError, UsageError
 from onnxopt.verification import UNLOADED, VerifyOptions
 from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.job import own_cases
@@ -213,7 +213,10 @@ class Loaded(Original):
     # -- files ----------------------------------------------------------------------------------------------
 
     def own_cases(self, *, override: bool) -> tuple[Plan, list[tuple[Recipe, Read]]]:
-        """Return the plan of the original, derived from the file, and its cases. Raises the errors of `Skeleton`."""
+        """Return the plan of the original, derived from the file, and its cases.
+
+        Raises the errors of `Skeleton`, and ModelError for an input without a type.
+        """
         from onnxopt.verification.inputs.planning import Side
 
         skeleton = Skeleton(self.paths[0], views(self.options)[0])
@@ -221,7 +224,10 @@ class Loaded(Original):
         if not (self.runtime.references or skeleton.left_outside):
             self._read_files[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
-        return own_cases(*ask, override=override, stepwise=self.figures, uses=side.uses)
+        try:
+            return own_cases(*ask, override=override, stepwise=self.figures, uses=side.uses)
+        except ValueError as e:
+            raise ModelError(f"{self.paths[0]}: not a valid model: {e}", "export it anew, or repair it") from e
 
     @property
     def _is_changed(self) -> bool:
