@@ -251,9 +251,6 @@ def shape(value: Value | None) -> Shape | None:
     return value.shape
 
 
-shape_of = shape
-
-
 def dims_of(value: Value | None) -> Shape:
     """Return the dims of an operand; none for an absent one, or for unknown rank."""
     return shape(value) or ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -135,16 +135,6 @@ class Node:
         return value
 
     @property
-    def present_inputs(self) -> list[Value]:
-        """The inputs that are not absent."""
-        return [v for v in self.inputs if v is not None]
-
-    @property
-    def present_outputs(self) -> list[Value]:
-        """The outputs that are not absent."""
-        return [v for v in self.outputs if v is not None]
-
-    @property
     def attributes(self) -> dict[str, AttributeProto]:
         if self._attributes is None:
             self._attributes = {a.name: a for a in self.proto.attribute[:]}
@@ -187,12 +177,12 @@ class Node:
     @property
     def operands(self) -> list[Value]:
         """The inputs that are present."""
-        return [v for v in self.inputs if v is not None]
+        return present(self.inputs)
 
     @property
     def results(self) -> list[Value]:
         """The outputs that are present."""
-        return [v for v in self.outputs if v is not None]
+        return present(self.outputs)
 
     @property
     def is_used(self) -> bool:
@@ -355,9 +345,11 @@ def sole_reader(value: Value | None, *ops: str) -> Node | None:
     return node if node is not None and (not ops or node._op in ops) else None
 
 
-def present(values: Iterable[Value | None]) -> list[Value]:
+def present(values: Sequence[Value | None]) -> list[Value]:
     """Return the operands or results that are not absent."""
-    return [v for v in values if v is not None]
+    if None in values:
+        return [v for v in values if v is not None]
+    return [*values]  # type: ignore[list-item]  # twice as fast, and the usual case
 
 
 def array_of(value: Value | None) -> Array | None:

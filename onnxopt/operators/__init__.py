@@ -5,7 +5,6 @@ Rules query a set instead of listing operators, and so cover operators added to 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Final
 
 # The operators of the default domain. Tests check the table by execution.
@@ -239,15 +238,15 @@ SequenceMap         body results
 """
 
 FORMS: Final[dict[str, str]] = {}
-_SETS: Final[defaultdict[str, set[str]]] = defaultdict(set)  # the operators of each form and with each trait
+_SETS: Final[dict[str, set[str]]] = {}  # the operators of each form and with each trait
 _IMPLIED: Final = {"linear": "positive", "fraction": "nonnegative"}
 for _line in filter(None, _FORMS.splitlines()):
     _op, _form, *_traits = _line.split()
     FORMS[_op] = _form
     for _word in (_form, *_traits):
-        _SETS[_word].add(_op)
+        _SETS.setdefault(_word, set()).add(_op)
         if _word in _IMPLIED:
-            _SETS[_IMPLIED[_word]].add(_op)
+            _SETS.setdefault(_IMPLIED[_word], set()).add(_op)
 
 
 def of_form(*forms: str) -> frozenset[str]:

@@ -48,7 +48,7 @@ def kept_by(value: Value, truth: bool, reach: int = _MAX_MASK_DEPTH) -> Kept:
     if node.op in ("LessOrEqual", "GreaterOrEqual"):
         return _of_order(node, reach - 1) if truth else Kept.UNKNOWN
     if node.op == ("And" if truth else "Or"):
-        return min(Kept.FIRST, *(kept_by(v, truth, reach - 1) for v in node.present_inputs))
+        return min(Kept.FIRST, *(kept_by(v, truth, reach - 1) for v in node.operands))
     return _handed_on(node, source, kept_by(source, truth, reach - 1))
 
 
@@ -213,11 +213,11 @@ def scores_of(value: Value, reach: int = _MAX_SCORE_DEPTH) -> Scores | None:
     if node is None or not reach or value.index:
         return None
     if node.op == "MatMul":
-        q, turned = node.present_inputs
+        q, turned = node.operands
         return Scores(q, turned, 1.0, 0.0, (), (value,))
     if node.op == "Where":
         return _filled(node, reach - 1)
-    for i, inner in enumerate(node.present_inputs[: 2 if node.op in ("Add", "Mul") else 1]):
+    for i, inner in enumerate(node.operands[: 2 if node.op in ("Add", "Mul") else 1]):
         found = scores_of(inner, reach - 1)
         result = _further(found, node, node.input(1 - i)) if found is not None else None
         if result is not None:

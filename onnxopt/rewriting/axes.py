@@ -222,7 +222,7 @@ def axes_of(node: Node) -> Axes | None:
     rule, op = AXES[node.op], node.op
     if len(node.outputs) > 1 and op not in ("Split", "TopK"):
         return None
-    operands = node.present_inputs
+    operands = node.operands
     data, others = (operands, []) if rule.everything else (operands[:1], operands[1:])
     if not data or data[0] in others:
         return None

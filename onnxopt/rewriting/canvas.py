@@ -220,7 +220,7 @@ class Canvas:
 
 def padding_of(scatter: Node, spans: Sequence[Span]) -> tuple[Array, Array] | None:
     """Return (pads, number) of a scatter into a tensor of a single number; None for other tensors."""
-    fill, dims = _number(scatter.present_inputs[0]), types.shape(scatter.output)
+    fill, dims = _number(scatter.operands[0]), types.shape(scatter.output)
     if fill is None or dims is None or len(dims) != len(spans) or types.dtype(scatter.output) not in _PADDED:
         return None
     behind = [0 if s.end is None else d - s.end if isinstance(d, int) else None for s, d in zip(spans, dims)]
@@ -239,7 +239,7 @@ def _parts_of(base: Value, axis: int) -> Parts:
     node, size = producer(base, "Concat"), _size(base, axis)
     if node is None or node.graph is not base.graph or node.has_references:
         return ((base, 0, size),)
-    inputs = node.present_inputs
+    inputs = node.operands
     sizes = [_size(v, axis) for v in inputs]
     if int(node.attr("axis")) % (types.rank(base) or 1) != axis or None in sizes or len(sizes) >= _MAX_PARTS:
         return ((base, 0, size),)
@@ -379,10 +379,10 @@ def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:
 
     todo = list(gone)
     while todo and len(gone) < _MAX_PARTS + len(todo):
-        for v in todo.pop().present_inputs:
+        for v in todo.pop().operands:
             node = v.producer
             if node is None or node in gone or node.op == "Constant":
                 continue
-            if all(map(is_unread, node.present_outputs)):
+            if all(map(is_unread, node.results)):
                 gone[node] = None
                 todo.append(node)

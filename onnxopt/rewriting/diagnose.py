@@ -108,7 +108,7 @@ def near(rule: Rule, node: Node) -> list[Node]:
     found, level = {}, [node]
     for _ in range(rule.depth):
         found.update(dict.fromkeys(n for n in level if n.op in rule.anchors))
-        level = list(dict.fromkeys(u for n in level for v in n.present_outputs for u in v.users))
+        level = list(dict.fromkeys(u for n in level for v in n.results for u in v.users))
     return list(found)
 
 
@@ -218,7 +218,7 @@ class _Walk:
         for line, node, p in self.inner:
             if p.shared:
                 continue
-            for v in node.present_outputs:
+            for v in node.results:
                 outside = [u for u in v.users if u not in self.covered]
                 if outside or v.is_output:
                     said = ["also read by " + ", ".join(map(repr, outside[:3]))] if outside else []

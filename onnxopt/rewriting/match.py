@@ -225,7 +225,7 @@ class Match:
         for value in self.bindings.values.values():
             if value is not None and value.constant and like is not None and value._array is like:
                 return value.name
-        output = next(iter(self.anchor.present_outputs), None)
+        output = next(iter(self.anchor.results), None)
         return f"{output.name}_const" if output is not None else "const"
 
 

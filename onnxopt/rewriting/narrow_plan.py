@@ -119,7 +119,7 @@ class Plan:
             return callee.why
         if callee is None and not reads and not gives:
             return stays_wide(node) or not_narrow(node)
-        if any(not types.dtype(v) and v not in self.absent for v in (*node.present_inputs, *node.present_outputs)):
+        if any(not types.dtype(v) and v not in self.absent for v in (*node.operands, *node.results)):
             return "a type is unknown"
         if node.op == "DequantizeLinear" and (node.attr("output_dtype", 0) or _is_quantized(node.output)):
             return "it belongs to a quantizer"
@@ -138,10 +138,10 @@ class Plan:
         """Return why a node is excluded, or read by callers in float32; empty if neither."""
         if self.leaves_out is not None and (why := self._left_out(node, self.leaves_out)):
             return why
-        if self.masks.isdisjoint((*node.present_inputs, *node.present_outputs)):
+        if self.masks.isdisjoint((*node.operands, *node.results)):
             return ""
         if node.op in HANDS_ON:
-            self.masks.update(node.present_outputs)
+            self.masks.update(node.results)
         return "callers see a mask's number in float32"
 
     def _left_out(self, node: Node, leaves_out: Callable[[Node], str]) -> str:
@@ -149,7 +149,7 @@ class Plan:
         why = leaves_out(node)
         reads_large = any(v in self.large for v in node.inputs)
         if why or (reads_large and node.op in IN_RANGE):
-            self.large.update(node.present_outputs)
+            self.large.update(node.results)
         return why or ("it reads what is left out" if reads_large else "")
 
     def weight(self, value: Value) -> Narrowed:
@@ -159,9 +159,9 @@ class Plan:
 
     def _trace(self, node: Node) -> None:
         """Record floats computed from positions (rotation angles), as float16 has too few digits."""
-        floats = [v for v in node.present_inputs if is_wide(v) and not v.constant]
+        floats = [v for v in node.operands if is_wide(v) and not v.constant]
         if self.indices.issuperset(floats) and not node.bodies and (floats or node.op in ("Cast", "Range")):
-            self.indices.update(filter(is_wide, node.present_outputs))
+            self.indices.update(filter(is_wide, node.results))
 
     def _is_worth_it(self, node: Node, reads: list[Value]) -> bool:
         if scaled_from(node) is not None:
@@ -231,7 +231,7 @@ class Plan:
             yield from filter(is_wide, scope.inputs)
             yield from (v for v in scope.initializers.values() if not v.constant and not v.is_input and is_wide(v))
             for node in scope:
-                yield from (v for v in node.present_outputs if not v.constant and is_wide(v))
+                yield from (v for v in node.results if not v.constant and is_wide(v))
 
     def gives(self, value: Value) -> bool:
         """Whether the value becomes narrow with its producer."""

@@ -39,7 +39,7 @@ class Conversion:
         values = list(plan.values())
         made = {v: plan.gives(v) and v.producer in self.narrow for v in values}
         for node in self.narrow:
-            if any(made.get(v, False) for v in node.present_outputs):
+            if any(made.get(v, False) for v in node.results):
                 self._set_type(node)
             for i, v in enumerate(node.inputs):
                 if is_wide(v) and v.constant and plan.free[node].takes(i):
@@ -290,7 +290,7 @@ class Calls:
 
     def _forget(self, function: Graph) -> None:
         for scope in inner_scopes(function):
-            for v in (*scope.inputs, *(v for node in scope for v in node.present_outputs)):
+            for v in (*scope.inputs, *(v for node in scope for v in node.results)):
                 v.dtype, v.shape = 0, None
 
     def _type(self, scope: Graph) -> None:

@@ -68,7 +68,7 @@ def _handed_to(v: Value) -> Iterator[Value]:
         if node.bodies:
             yield from _around(node)
         elif _hands_on(node, v):
-            yield from node.present_outputs
+            yield from node.results
     owner = v.graph.owner if v.is_output else None
     if owner is not None and owner.op == "If":
         yield from (o for made, o in zip(v.graph.outputs, owner.outputs) if made is v and o is not None)
@@ -78,7 +78,7 @@ def _handed_to(v: Value) -> Iterator[Value]:
 
 def _around(loop: Node) -> Iterator[Value]:
     """Yield the outputs of a Loop or Scan, and the body inputs of the next iteration."""
-    yield from loop.present_outputs
+    yield from loop.results
     for body in loop.bodies.values():
         yield from body.inputs
 
@@ -109,7 +109,7 @@ def _least(node: Node, v: Value) -> float:
 
 def _most(node: Node) -> float:
     """Return the largest magnitude of a node's constant operands."""
-    constants = (u for u in node.present_inputs if u.constant)
+    constants = (u for u in node.operands if u.constant)
     return float(max((np.abs(_float(u)).max(initial=0) for u in constants), default=0))
 
 

@@ -137,11 +137,11 @@ def parts_beside(x: Value) -> Iterator[Value]:
     """Yield all parts of the Split, or products of the tensor (with bias), of which `x` is one."""
     split, product = producer(x, "Split"), producer(x, "Add", "MatMul")
     if split is not None:
-        yield from split.present_outputs[:_MAX_PARTS]
+        yield from split.results[:_MAX_PARTS]
     if product is not None and product.op == "Add":
-        product = producer(next((v for v in product.present_inputs if not v.constant), None), "MatMul")
+        product = producer(next((v for v in product.operands if not v.constant), None), "MatMul")
     if product is not None:
-        for other in islice(product.present_inputs[0].users, _MAX_PARTS):
+        for other in islice(product.operands[0].users, _MAX_PARTS):
             if other.op == "MatMul":
                 add = sole_reader(other.output, "Add")
                 yield add.output if add is not None else other.output
@@ -159,7 +159,7 @@ def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | N
 
 def _has_constant_dims(node: Node) -> bool:
     """Whether a node is a Reshape, or a similar operator, with constant operands."""
-    return node.op in SAME_ORDER and all(v.constant for v in node.present_inputs[1:])
+    return node.op in SAME_ORDER and all(v.constant for v in node.operands[1:])
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:

@@ -160,7 +160,7 @@ class Relayout:
     def made(self) -> list[Value]:
         """Return the results in the view."""
         nodes = [n for n in self.nodes if self.is_kept(n)] if self._is_turned else self.nodes
-        return [v for n in nodes for v in n.present_outputs]
+        return [v for n in nodes for v in n.results]
 
     def is_kept(self, node: Node) -> bool:
         """Return whether the node's results are in the view. For a permutation, results with fewer axes are not."""
@@ -238,9 +238,9 @@ class Relayout:
                     node.set_input(i, v)
             rename(node, node, axes, self.view)
             return
-        results = [self.new(v) for v in node.present_outputs]
+        results = [self.new(v) for v in node.results]
         rename(self.graph.insert(node.copy(inputs, [*results]), node), node, axes, self.view)
-        now.update(zip(node.present_outputs, results))
+        now.update(zip(node.results, results))
 
     def seen_dims(self, v: Value) -> Shape | None:
         dims = types.shape(v)

@@ -355,8 +355,8 @@ def _normalized(x: Value) -> bool:
 
 def scaled_from(node: Node) -> Value | None:
     """Return the normalized value if the node is scale or bias of a decomposed LayerNormalization, else None."""
-    x = next((v for v in node.present_inputs if not v.constant), None)
-    if node.op not in ("Add", "Mul") or x is None or len([v for v in node.present_inputs if v.constant]) != 1:
+    x = next((v for v in node.operands if not v.constant), None)
+    if node.op not in ("Add", "Mul") or x is None or len([v for v in node.operands if v.constant]) != 1:
         return None
     maker = _maker(x)
     if node.op == "Add" and maker is not None and maker.op == "Mul":

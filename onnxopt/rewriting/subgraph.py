@@ -260,7 +260,7 @@ class _Order:
     def place(self, m: SubgraphMatch) -> _Place | None:
         """Return a place behind all operands of the match and before all readers of its results, or None."""
         inside = {node for node, _ in m.bindings.covered}
-        read = dict.fromkeys(v for node in inside for v in node.present_inputs if v.graph is self.graph)
+        read = dict.fromkeys(v for node in inside for v in node.operands if v.graph is self.graph)
         sources = [v.producer for v in read if v.producer is not None and v.producer not in inside]
         users = [u for v in m.results for u in v.users if u not in inside]
         first = min((self._at(u) for u in users), default=float("inf"))

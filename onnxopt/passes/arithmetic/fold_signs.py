@@ -155,7 +155,7 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     negs = [own_producer(v, concat, "Neg") for v in concat.inputs]
     if not any(negs):
         return None
-    inputs = present(v if neg is None else neg.inputs[0] for neg, v in zip(negs, concat.inputs))
+    inputs = present([v if neg is None else neg.inputs[0] for neg, v in zip(negs, concat.inputs)])
     axis = int(concat.attr("axis"))
     lengths = [n for v in inputs if (n := types.length_of(v, axis)) is not None]
     if len(lengths) < len(inputs) or sum(lengths) > _MAX_SIGNS:

@@ -26,7 +26,7 @@ _OPPOSITE: Final = {
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMERIC: Final = FLOATS | INTEGERS
-_MAX_DEPTH: Final = 4
+_MAX_PRODUCERS: Final = 4
 _MAX_EXACT_FLOAT32: Final = 1 << 24  # below this bound float32 represents all integers
 
 
@@ -223,7 +223,7 @@ def never_chosen(m: Match, x: Value, c: Array, a: Value, b: Value, q: Value | No
 def _least(x: Value) -> int | None:
     """Return the first of integers that count or are indices, also rearranged or picked, or None."""
     value: Value | None = x
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_PRODUCERS):
         node = producer(value, "Range", "TopK", *PLACES, *PICKS)
         if node is None or node.has_references:
             return None

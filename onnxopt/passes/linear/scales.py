@@ -143,7 +143,7 @@ def _constant_operand(node: Node) -> tuple[Value | None, Array | None]:
     x, c = node.inputs
     if node.op in ("Add", "Mul") and array_of(x) is not None:
         x, c = c, x
-    data, dims = array_of(c), types.shape_of(x)
+    data, dims = array_of(c), types.shape(x)
     if x is None or x.constant or data is None or dims is None or not is_float(data) or data.ndim > len(dims):
         return None, None
     return x, data

@@ -75,7 +75,7 @@ def _axes(node: Node, op: str) -> list[int]:
     """Return the sorted axes added by an Unsqueeze (dropped by a Squeeze), or by an equivalent Reshape; empty if
     unknown."""
     x, made = node.input(0), node.outputs[0]
-    few, many = map(types.shape_of, (x, made) if op == "Unsqueeze" else (made, x))
+    few, many = map(types.shape, (x, made) if op == "Unsqueeze" else (made, x))
     if node.op == op:
         axes, known = listed_axes(node) or [], few if op == "Unsqueeze" else many
         rank = 0 if known is None else len(known) + len(axes) * (op == "Unsqueeze")

@@ -132,7 +132,7 @@ def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
 
 def _fitting(m: Match, found: Iterable[_Narrow]) -> Iterator[tuple[int, Array | Value, list[Node]]]:
     """Yield (place, operand, steps) for each operand with which the result keeps its shape."""
-    shapes, made = [types.shape_of(v) for v in m.node.inputs], m.shape(m.node.output)
+    shapes, made = [types.shape(v) for v in m.node.inputs], m.shape(m.node.output)
     for i, dims, x, steps in found:
         if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None:
             yield i, x, steps

@@ -209,7 +209,7 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     """Reshape(Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k), axes k and k + 1 as one) = Concat(a, b, …; k)."""
     rank = len(m.dims(first))
     axis = int(m.concat.attr("axis")) % rank if rank else 0
-    parts = present(_unsqueezed(v, rank, axis) for v in m.concat.inputs) if rank else []
+    parts = present([_unsqueezed(v, rank, axis) for v in m.concat.inputs]) if rank else []
     if len(parts) < len(m.concat.inputs):
         m.skip()
     dims, wanted = m.dims(parts[0]), m.dims(m.reshape.output)

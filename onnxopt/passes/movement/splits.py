@@ -229,7 +229,7 @@ class StacksToSplit(GraphPass):
                 continue
             source, p = reshape.inputs[0], stack.perm[stack.axis]
             n, m = [*stack.dims, None][p : p + 2]
-            given = types.shape_of(source)
+            given = types.shape(source)
             if not isinstance(n, int) or not isinstance(m, int) or given is None:
                 ctx.decline("taken_apart", "no axis of known length follows in the Reshape", repr(reshape))
                 continue

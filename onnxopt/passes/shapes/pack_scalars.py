@@ -88,7 +88,7 @@ class _Packing:
 
     def _longest_run(self, numbers: Sequence[Value | None]) -> _Vector | None:
         """Return the longest vector of the first numbers, at least two, that takes the place of nodes."""
-        row = present(takewhile(lambda v: v is not None, numbers))
+        row = present([*takewhile(lambda v: v is not None, numbers)])
         runs = (self._vector(row[:n], _DEEP) for n in range(len(row), 1, -1))
         return next((run for run in runs if run is not None and run.nodes), None)
 

@@ -287,7 +287,7 @@ def _part(dims: Dims, node: Node, index: int, numbers: list[list[int]]) -> Dims 
     if node.op == "Gather":
         return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
     if node.op == "Split":
-        parts = [types.shape_of(v) for v in node.outputs[: index + 1]]
+        parts = [types.shape(v) for v in node.outputs[: index + 1]]
         sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
         return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
     is_slice = node.op == "Slice" and numbers[3:] in ([], [[1]]) and [len(n) for n in numbers[:2]] == [1, 1]

@@ -27,7 +27,7 @@ from onnxopt.verification.programs.runner import Runner
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-_MAX_DEPTH: Final = 8  # nested Ifs
+_MAX_NESTED_IFS: Final = 8
 _MAX_PARTS: Final = 16  # nodes with parts, in models given to inference
 _MAX_ASKED: Final = 48  # models given to inference
 Feeds = Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ def traces(a: Runner, b: Runner, feeds: Feeds, types: Mapping[str, str]) -> list
     """
     found: list[Trace] = []
     left = [Trace(a, b, list(range(len(feeds))))]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_NESTED_IFS):
         following: list[Trace] = []
         for trace in left:
             parts = _parts(trace, feeds, types)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 3  # an iteration
-_MAX_DEPTH: Final = 4  # nested parts for which several counterparts are tried
+_MAX_NESTED_PARTS: Final = 4  # nested parts for which several counterparts are tried
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
 
 
@@ -214,7 +214,7 @@ class _Node:
         """
         inner = self._inner.get(name, [])
         yield inner[0] if inner else None
-        if not inner or self.counterpart is None or depth(self._walk) >= _MAX_DEPTH:
+        if not inner or self.counterpart is None or depth(self._walk) >= _MAX_NESTED_PARTS:
             return
         yield from filter(_is_settled, inner[1:])
         if not is_run:
@@ -233,7 +233,7 @@ class _Node:
         Not for impossible numbers, uncertain counterparts, or at a depth where only one counterpart was tried.
         """
         around = walk.enclosing if walk is not None else None
-        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _MAX_DEPTH)
+        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _MAX_NESTED_PARTS)
 
     def _of_other_turns(self, walk: Walk | None) -> Iterator[Unseen]:
         """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
