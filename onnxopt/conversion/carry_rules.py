@@ -26,6 +26,7 @@ from onnxopt.conversion.carry_views import (
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.operators import BROADCASTING, GLOBAL_POOLS, POOLS, RECURRENT, REDUCTIONS
+from onnxopt.proto.element_types import element_kind
 from onnxopt.rewriting.axes import axes_of
 from onnxopt.rewriting.rule import listed_axes
 
@@ -182,7 +183,7 @@ def _takes_all(c: Carrier, indices: Value | None, dims: Sequence[Size], listed: 
     """
     found = c.numbers(indices)
     sizes = [d for d in dims if isinstance(d, int)]
-    if found is None or found.dtype.kind not in "iu" or len(sizes) < len(dims) or not listed:
+    if found is None or element_kind(found) not in "iu" or len(sizes) < len(dims) or not listed:
         return False
     flat = [0] * (found.size // listed)
     for d, column in zip(sizes, found.reshape(-1, listed).T.tolist()):

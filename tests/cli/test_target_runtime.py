@@ -239,10 +239,10 @@ def test_what_cannot_be_converted_stays(tmp_path: Path, run: Run) -> None:
 
 def test_a_fault_of_the_converter_is_no_rewrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result is made of the model in its own opset."""
-    from onnxopt.conversion import opset
+    from onnxopt.conversion import opset as conversion
 
-    monkeypatch.setattr(opset, "HIDDEN", {})
-    monkeypatch.setattr(opset, "_ADAPTERS", {})
+    monkeypatch.setattr(conversion, "HIDDEN", {})
+    monkeypatch.setattr(conversion, "_ADAPTERS", {})
     text = '<ir_version: 7, opset_import: ["" : 11]> g (float[2, 3, 4] x) => (float[2, 3, 4] y) '
     onnx.save(parser.parse_model(text + "{ h = Neg (x) i = Identity (h) y = Hardmax (i) }"), tmp_path / "m.onnx")
     report = onnxopt.optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", target="onnxruntime==1.32").report
