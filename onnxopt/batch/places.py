@@ -73,7 +73,7 @@ def _open(place: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-# Destinations of a batch.
+# -- destinations ---------------------------------------------------------------------------------------------------
 
 
 def destinations(sources: Sequence[str], folder: str) -> list[str]:
@@ -141,7 +141,7 @@ def _data_of(model: Path) -> Iterator[Path]:
         yield from (model.absolute().parent / name for name in names if "\0" not in name)
 
 
-# Folders for unfinished files, removed by the next process if their process was killed.
+# -- folders for unfinished files, removed by the next process if their process was killed --------------------------
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def _place(job: Job) -> Path:
     return Path(os.path.realpath(job.destination)).parent
 
 
-# Moving a finished result into place: all of its files, the model last, never partially visible.
+# -- finished results, moved into place: all files, the model last, never partially visible -------------------------
 
 
 def files_of(model: Path) -> Iterator[Path]:

@@ -48,7 +48,7 @@ class Failures(dict[str, str]):
         return [f"section {section} could not be made: {reason}" for section, reason in self.items()]
 
 
-# Constants of a model, or the differing constants of two models.
+# -- constants ------------------------------------------------------------------------------------------------------
 
 _LISTED: Final = 300
 
@@ -83,7 +83,7 @@ def _bytes(value: Value) -> int:
     return tensor_bytes(*value.constant_type())
 
 
-# Comparison of two models as a plain record for the report.
+# -- two models -----------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -197,7 +197,7 @@ def _doubts(
     return doubts
 
 
-# A single model as shown by the page.
+# -- a single model -------------------------------------------------------------------------------------------------
 
 _PROPERTIES: Final = 40
 _LENGTH: Final = 300  # characters of a property
