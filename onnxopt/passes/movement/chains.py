@@ -52,6 +52,13 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
     m.require(known, "no axes, or a target of unknown length")
     gone = sorted({int(i) % rank for i in axes.reshape(-1)})
     m.require(max(copied or (), default=0) <= gone[0], "a dim that is copied stands behind")
+    parts = _without_ones(m, gone)
+    last = parts[0] if parts else m.ints([])
+    return m.op.Reshape(x, m.op.Concat(*parts, axis=0) if len(parts) > 1 else last, like=m.reshape)
+
+
+def _without_ones(m: Match, gone: list[int]) -> list[Value]:
+    """Return the parts of a target without the elements at `gone`; declines unless all are constant ones."""
     parts, place = list[Value](), 0
     for part in present(m.target.inputs):
         size = types.length_of(part, 0) or 0
@@ -61,8 +68,7 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
         if len(here) < size:
             parts.append(m.const(np.delete(part.array, here), like=part) if here else part)
         place += size
-    last = parts[0] if parts else m.ints([])
-    return m.op.Reshape(x, m.op.Concat(*parts, axis=0) if len(parts) > 1 else last, like=m.reshape)
+    return parts
 
 
 @register

@@ -96,12 +96,17 @@ def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]
     m.require(alone and len(parts) == len(split.outputs), "a part is read elsewhere")
     block = prod(d for d in dims[axis + 1 :] if isinstance(d, int))
     m.require(block >= _BLOCK, "a Gather would copy a few elements at a time")
+    return x, _index_ranges(m, parts, axis)
+
+
+def _index_ranges(m: Match, parts: list[Value], axis: int) -> dict[Value, range]:
+    """Return the index range of each part of a Split; declines if the Concat has many indices."""
     sizes = [n for v in parts if (n := types.length_of(v, axis)) is not None]
     m.require(len(sizes) == len(parts) and sum(sizes) <= _PICKS, "parts of unknown length, or long ones")
     ends = [*accumulate(sizes)]
     places = {v: range(end - size, end) for v, size, end in zip(parts, sizes, ends)}
     m.require(sum(len(places[v]) for v in present(m.concat.inputs)) <= _PICKS, "an index for each would be large")
-    return x, places
+    return places
 
 
 def _picked(m: Match, v: Value | None, axis: int, shared: bool) -> tuple[Value, list[int]] | None:
@@ -125,6 +130,17 @@ def _picked(m: Match, v: Value | None, axis: int, shared: bool) -> tuple[Value, 
 @rewrite(op.Concat(var("first"), ..., name="concat", reads={"Shape"}))
 def concat_of_dims(m: Match, first: Value) -> Value:
     """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
+    parts = _runs_of_dims(m)
+    if len(parts) == len(m.concat.inputs):
+        m.skip()
+    # Shapes left alone are read as before.
+    alone = {_listed(m, v): v for v in m.concat.inputs}
+    inputs = [alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) if isinstance(p, tuple) else p for p in parts]
+    return inputs[0] if len(inputs) == 1 and inputs[0] is not None else m.op.Concat(*inputs, like=m.concat)
+
+
+def _runs_of_dims(m: Match) -> list[tuple[Value, int, int] | Value | None]:
+    """Return the joined values, with runs of consecutive dims of a tensor merged to (tensor, first dim, end dim)."""
     parts: list[tuple[Value, int, int] | Value | None] = []
     for v in m.concat.inputs:
         listed = _listed(m, v)
@@ -133,12 +149,7 @@ def concat_of_dims(m: Match, first: Value) -> Value:
             parts[-1] = (*last[:2], listed[2])
         else:
             parts.append(v if listed is None else listed)
-    if len(parts) == len(m.concat.inputs):
-        m.skip()
-    # Shapes left alone are read as before.
-    alone = {_listed(m, v): v for v in m.concat.inputs}
-    inputs = [alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) if isinstance(p, tuple) else p for p in parts]
-    return inputs[0] if len(inputs) == 1 and inputs[0] is not None else m.op.Concat(*inputs, like=m.concat)
+    return parts
 
 
 def _listed(m: Match, v: Value | None) -> tuple[Value, int, int] | None:
@@ -188,12 +199,8 @@ def _in_order(m: Match, elements: list[tuple[Value, int]]) -> list[Value]:
 def concat_of_strided(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
     rank = len(m.dims(first))
-    found = [part for v in m.concat.inputs if (part := _strided(v, m.concat, rank)) is not None]
-    if len(found) < max(2, len(m.concat.inputs)):
-        m.skip()
+    found = _columns(m, rank)
     x, axis, n, _, _ = found[0]
-    if len({p[:3] for p in found}) > 1 or len({p[3] for p in found}) < len(found):
-        m.skip()
     m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
     dims, length = m.dims(x), types.length_of(x, axis)
     whole = length is not None and length % n == 0 and n <= _MAX_PART
@@ -204,6 +211,16 @@ def concat_of_strided(m: Match, first: Value) -> Value:
     columns = m.op.Split(groups, m.ints([1] * n), axis=axis + 1, outputs=n)
     made = [m.op.Neg(columns[i]) if turned else columns[i] for _, _, _, i, turned in found]
     return m.op.Concat(*made, like=m.concat)
+
+
+def _columns(m: Match, rank: int) -> list[tuple[Value, int, int, int, bool]]:
+    """Return the joined values, if all are different strided parts of a single tensor."""
+    found = [part for v in m.concat.inputs if (part := _strided(v, m.concat, rank)) is not None]
+    if len(found) < max(2, len(m.concat.inputs)):
+        m.skip()
+    if len({p[:3] for p in found}) > 1 or len({p[3] for p in found}) < len(found):
+        m.skip()
+    return found
 
 
 def _strided(

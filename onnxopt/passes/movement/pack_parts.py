@@ -181,9 +181,7 @@ class _Packing:
             if operand is None and given:
                 return None
             operands.append(operand)
-        # bounds are scalars, and a power is fastest with a scalar exponent
-        scalars = operands[1:] if nodes and nodes[0].op in ("Clip", "Pow") else []
-        if not all(o is None or isinstance(o, Value) for o in scalars):
+        if not _has_scalars(nodes, operands):
             return None
         return _Alike(tuple(nodes), operands) if any(isinstance(o, tuple) for o in operands) else None
 
@@ -251,28 +249,38 @@ class _Packing:
         for split in dict.fromkeys(self.parts.values()):
             x = split.inputs[0]
             assert x is not None
-            parts: list[Value] = []
-            sizes: list[int] = []
-            packs: dict[Pack, int] = {}
-            for v in split.outputs:
-                assert v is not None
-                size = (types.shape(v) or ())[self.axis]
-                assert isinstance(size, int)
-                pack = self.owner.get(v)
-                if pack is None:
-                    parts.append(v)
-                elif pack in packs:
-                    sizes[packs[pack]] += size
-                    continue
-                else:
-                    packs[pack] = len(parts)
-                    parts.append(Value(graph.model.names.fresh(v.name, "_parts"), graph))
-                    parts[-1].dtype = types.dtype(v)
-                sizes.append(size)
+            parts, sizes, packs = self._larger_parts(split)
             if len(parts) > 1:
                 insert_split(graph, x, parts, self.axis, sizes, split)
             made.update({pack: parts[i] if len(parts) > 1 else x for pack, i in packs.items()})
         return made
+
+    def _larger_parts(self, split: Node) -> tuple[list[Value], list[int], dict[Pack, int]]:
+        """Return (parts of a new Split, a single one for each pack; lengths; index of the part of each pack)."""
+        names = self.graph.model.names
+        parts: list[Value] = []
+        sizes: list[int] = []
+        packs: dict[Pack, int] = {}
+        for v in present(split.outputs):
+            size = (types.shape(v) or ())[self.axis]
+            assert isinstance(size, int)
+            pack = self.owner.get(v)
+            if pack in packs:
+                sizes[packs[pack]] += size
+                continue
+            if pack is not None:
+                packs[pack] = len(parts)
+                like, v = v, Value(names.fresh(v.name, "_parts"), self.graph)
+                v.dtype = types.dtype(like)
+            parts.append(v)
+            sizes.append(size)
+        return parts, sizes, packs
+
+
+def _has_scalars(nodes: list[Node], operands: list[Pack | Value | Array | None]) -> bool:
+    """Whether bounds and exponents stay single values: bounds are scalars, a power is fastest with a scalar."""
+    scalars = operands[1:] if nodes and nodes[0].op in ("Clip", "Pow") else []
+    return all(o is None or isinstance(o, Value) for o in scalars)
 
 
 def _op(value: Value | None) -> str:

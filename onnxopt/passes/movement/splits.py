@@ -297,10 +297,9 @@ def _drops(user: Node, axis: int, rank: int) -> bool:
 
 def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
     """Return (axis, {index: Gather}) of Gathers of single indices along an axis; else None."""
-    axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
-    if len(axes) != 1 or value.is_output or len(value.users) > _MAX_STACKED:
+    axis = _gathered_axis(value, rank)
+    if axis is None or value.is_output or len(value.users) > _MAX_STACKED:
         return None
-    axis = axes.pop()
     size, taken = types.length_of(value, axis) or 0, dict[int, Node]()
     for user in value.users:
         place = _picked_index(user, value)
@@ -309,6 +308,12 @@ def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
         if taken.setdefault(place % size, user) is not user:
             return None  # an equal Gather kept apart as output
     return axis, taken
+
+
+def _gathered_axis(value: Value, rank: int) -> int | None:
+    """Return the axis of all Gathers that read the value; None without Gathers, or for several axes."""
+    axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _picked_index(user: Node, value: Value) -> int | None:
@@ -331,15 +336,21 @@ def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) ->
         x = insert_new(graph, Node(proto, [x], []), like, place)
     readers = [*stack.taken.values()]
     old = [producer(n.inputs[0]) for n in readers]
-    parts = [Value(graph.model.names.fresh(like.name, "_other"), graph) for _ in sizes]
+    insert_split(graph, x, _taken_parts(graph, stack, len(sizes)), order.index(p), sizes, place)
+    gone = [n for n in readers if n.op != "Reshape"]
+    for node in dict.fromkeys([*gone, *old, stack.transpose, stack.reshape]):
+        if node is not None:
+            graph.remove(node)
+
+
+def _taken_parts(graph: Graph, stack: _Stack, count: int) -> list[Value]:
+    """Return the parts of the new Split, in place of the readers' results; a Reshape stays, and reads the part."""
+    like = next(iter(stack.taken.values())).output
+    parts = [Value(graph.model.names.fresh(like.name, "_other"), graph) for _ in range(count)]
     for i, reader in stack.taken.items():
         if reader.op == "Reshape":
             parts[i].dtype = types.dtype(like)
             reader.set_input(0, parts[i])
         else:
             parts[i] = reader.output
-    insert_split(graph, x, parts, order.index(p), sizes, place)
-    gone = [n for n in readers if n.op != "Reshape"]
-    for node in dict.fromkeys([*gone, *old, stack.transpose, stack.reshape]):
-        if node is not None:
-            graph.remove(node)
+    return parts

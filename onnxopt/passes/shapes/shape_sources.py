@@ -109,14 +109,11 @@ def _climb_part(node: Node, x: Value, found: list[int | None], ctx: PassContext)
 def _climb_picks(node: Node, x: Value, axes: list[int | None], ctx: PassContext) -> Node | None:
     """Return the Shape of `x`, if every reader of `node` is a Gather of dims that `x` has."""
     graph, picks = node.graph, list(node.output.users)
-    if graph is None or node.output.is_output or any(n.op != "Gather" or n.graph is not graph for n in picks):
+    given = arrays_of(pick.inputs[1] for pick in picks) if _is_only_picked(node) else None
+    if graph is None or given is None:
         return None
-    given = arrays_of(pick.inputs[1] for pick in picks)
-    places = range(-len(axes), len(axes))
-    if given is None or not all(j in places for i in given for j in i.reshape(-1).tolist()):
-        return None
-    before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
-    if any(None in at for at in before) or not _may_change(node, ctx, "climbed"):
+    before = [at for i in given if (at := _picked_axes(i, axes)) is not None]
+    if len(before) < len(given) or not _may_change(node, ctx, "climbed"):
         return None
     listed = insert_new(graph, node.copy([x], []), node.output, node)  # a new value, since the length differs
     for pick, i, at in zip(picks, given, before):
@@ -124,6 +121,18 @@ def _climb_picks(node: Node, x: Value, axes: list[int | None], ctx: PassContext)
         pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
     graph.remove(node)
     return listed.producer
+
+
+def _is_only_picked(node: Node) -> bool:
+    """Whether only Gathers of the scope read the node's result."""
+    return not node.output.is_output and all(n.op == "Gather" and n.graph is node.graph for n in node.output.users)
+
+
+def _picked_axes(indices: Array, axes: list[int | None]) -> list[int] | None:
+    """Return the operand axes at the indices; None for an added axis, or an index out of range."""
+    places = range(-len(axes), len(axes))
+    found = [a for j in indices.reshape(-1).tolist() if j in places and (a := axes[j]) is not None]
+    return found if len(found) == indices.size else None
 
 
 def _may_change(shape: Node, ctx: PassContext, what: str) -> bool:

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.node import Node, producer
+from onnxopt.graph.node import Node, present, producer
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import remove_dead
 
@@ -62,12 +62,9 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
     """
     found: dict[Node, None] = {}
     first: set[Node] = set()
-    last: set[Node] = set()
-    stack = [cast.inputs[0]]
+    stack = _computed(cast.inputs[:1])
     while stack:
         value = stack.pop()
-        if value is None or value.constant:
-            continue
         node = value.producer
         if node is None or not _is_known(value, data):
             return []
@@ -77,14 +74,17 @@ def _between(cast: Node, data: ShapeData) -> list[Node]:
             if len(found) == _MAX_STEPS or not _may_widen(node, value, cast.graph):
                 return []
             found[node] = None
-            last.update(user for user in value.users if user.op == "Cast")
-            stack += [*_operands(node), *(v for user in value.users if user not in last for v in user.outputs)]
-    return _in_order(found) if _removes(found, first, last) else []
+            stack += _computed([*_operands(node), *(v for u in value.users if u.op != "Cast" for v in u.outputs)])
+    return _in_order(found) if _removes(found, first) else []
 
 
-def _removes(found: dict[Node, None], first: set[Node], last: set[Node]) -> bool:
+def _computed(values: Sequence[Value | None]) -> list[Value]:
+    return [v for v in present(values) if not v.constant]
+
+
+def _removes(found: dict[Node, None], first: set[Node]) -> bool:
     """Whether a Cast in front of the nodes, or behind them, is removed."""
-    if any(n.attr("to") == TensorProto.INT64 for n in last):
+    if any(u.op == "Cast" and u.attr("to") == TensorProto.INT64 for n in found for u in n.output.users):
         return True
     return any(not n.output.is_output and found.keys() >= n.output.users.keys() for n in first)
 
@@ -129,6 +129,18 @@ def _source(graph: Graph, v: Value, before: Node) -> Value:
 
 
 def _widen(graph: Graph, between: list[Node]) -> None:
+    for narrow, made in _compute_wide(graph, between).items():
+        for cast in [u for u in narrow.users if u.op == "Cast" and narrow.producer in between]:
+            cast.set_input(0, made)
+            if cast.attr("to") == TensorProto.INT64:
+                made = cast.output.replace_all_uses_with(made)
+                graph.remove(cast)
+    for node in reversed(between):
+        remove_dead(node)
+
+
+def _compute_wide(graph: Graph, between: list[Node]) -> dict[Value, Value]:
+    """Insert the nodes in 64 bits. Returns the wide value of each operand and result."""
     wide: dict[Value, Value] = {}
     for node in between:
         inputs = list(node.inputs)
@@ -140,11 +152,4 @@ def _widen(graph: Graph, between: list[Node]) -> None:
         made.dtype, made.shape = TensorProto.INT64, node.output.shape
         graph.insert(node.copy(inputs, [made]), node)
         wide[node.output] = made
-    for narrow, made in wide.items():
-        for cast in [u for u in narrow.users if u.op == "Cast" and narrow.producer in between]:
-            cast.set_input(0, made)
-            if cast.attr("to") == TensorProto.INT64:
-                made = cast.output.replace_all_uses_with(made)
-                graph.remove(cast)
-    for node in reversed(between):
-        remove_dead(node)
+    return wide
