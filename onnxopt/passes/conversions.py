@@ -11,7 +11,7 @@ from onnxopt.analysis.int64 import INT32, INT64, Group, Groups, int64_values, is
 from onnxopt.analysis.narrowing import ALWAYS, NARROW, RESULT_TYPE, Network
 from onnxopt.analysis.shapes.sweep import learn_shapes
 from onnxopt.errors import ModelError, UsageError, any_of
-from onnxopt.graph import Model, Value
+from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node, present
 from onnxopt.graph.structure import interface_of
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
@@ -45,7 +45,7 @@ class ConvertDtype(ModelPass):
         forget_unstored(model.open_scopes())
         types.update(model)
         for scope in reversed([*model.open_scopes()]):  # outer ones first: behind onnxruntime's own operators
-            if not scope.root.is_function and any(not v.dtype for n in scope for v in present(n.outputs)):
+            if not scope.root.is_function and _lacks_types(scope):
                 learn_shapes(scope)
         decline = partial(ctx.decline, "narrow")
         plan = Plan(
@@ -70,6 +70,11 @@ class ConvertDtype(ModelPass):
                 f"--target-opset {least} converts it first",
             )
         return opset > 0
+
+
+def _lacks_types(scope: Graph) -> bool:
+    """Whether the element type of a result is unknown."""
+    return any(not v.dtype for node in scope for v in present(node.outputs))
 
 
 _VALUE: Final = 1 << 20  # cost, in Casts, of an int64 value, or of a constant of _LARGE bytes or more

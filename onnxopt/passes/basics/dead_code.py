@@ -87,17 +87,18 @@ def _drop_outputs(function: Graph, calls: list[Node], ctx: PassContext) -> bool:
 def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
     """Return functions with all their calls, if all may be changed. Overloaded functions are left out."""
     names = Counter(map(_called, model.functions.values()))
-    found: dict[str, tuple[Graph, list[Node]]] = {}
-    for function in model.functions.values():
-        op = _called(function)
-        if names[op] == 1 and not function.skipped and not _has_kernels(function.proto.domain):
-            found[op] = function, []
+    found = {_called(f): (f, list[Node]()) for f in model.functions.values() if _may_change(f, names)}
     for scope in model.scopes() if found else ():
         for op in [op for op in scope.by_op if op in found]:
             found[op][1].extend(scope.by_op[op])
             if scope.skipped and scope.by_op[op]:
                 del found[op]
     return list(found.values())
+
+
+def _may_change(function: Graph, names: Counter[str]) -> bool:
+    """Whether the inputs and outputs of a function may change: no overload and no kernel has the name."""
+    return names[_called(function)] == 1 and not function.skipped and not _has_kernels(function.proto.domain)
 
 
 def _has_kernels(domain: str) -> bool:

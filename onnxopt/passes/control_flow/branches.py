@@ -97,11 +97,16 @@ def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
     for _ in range(_NOTS + 1):
         behind = []
         for value, is_so in stack:
-            readers = [n for n in value.users if n.graph is not None and not n.graph.skipped]
+            readers = _changeable_readers(value)
             found += [(n, is_so) for n in readers if n.op == "If" and _has_both(n)]
             behind += [(n.output, not is_so) for n in readers if n.op == "Not" and n.outputs[0] is not None]
         stack = behind
     return found
+
+
+def _changeable_readers(value: Value) -> list[Node]:
+    """Return the readers in scopes that passes may change."""
+    return [n for n in value.users if n.graph is not None and not n.graph.skipped]
 
 
 @register

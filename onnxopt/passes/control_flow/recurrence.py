@@ -77,16 +77,25 @@ def _trips(node: Node) -> int | None:
     number = array_of(count)
     if len(node.inputs) > 2 or len(body.inputs) != 2 or body.skipped or number is None or number.size != 1:
         return None
+    trips = int(number.reshape(-1)[0])
+    return trips if _goes_on(body) and (condition is None or _is_true(condition)) and 1 < trips <= _TRIPS else None
+
+
+def _goes_on(body: Graph) -> bool:
+    """Whether the body returns its condition, or true."""
     maker = producer(body.outputs[0], "Identity")
     handed = maker.inputs[0] if maker is not None else body.outputs[0]
-    always = handed is body.inputs[1] or _is_true(handed)
-    trips = int(number.reshape(-1)[0])
-    return trips if always and (condition is None or _is_true(condition)) and 1 < trips <= _TRIPS else None
+    return handed is body.inputs[1] or _is_true(handed)
 
 
 def _is_true(condition: Value | None) -> bool:
     array = array_of(condition)
     return array is not None and bool(array.all())
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a node has a single result, the same in each run, and no body."""
+    return len(node.outputs) == 1 and not node.has_references and not node.bodies and node.op not in RANDOM
 
 
 class _Batch:
@@ -117,8 +126,7 @@ class _Batch:
         self.found[counter] = np.arange(self.trips, dtype=np.int64).reshape(-1, *[1] * (rank or 0))
         for node in self.body:
             if node.output is not goes_on:
-                plain = len(node.outputs) == 1 and not node.has_references and not node.bodies
-                require(plain and node.op not in RANDOM, f"{node.op} in its body")
+                require(_is_plain(node), f"{node.op} in its body")
                 self._step(node)
         made = (self.found.get(v) for v in self.body.outputs[1:])
         require(all(isinstance(v, _Step) and v.varies for v in made), "a result is the same in each trip")
@@ -175,11 +183,8 @@ class _Batch:
         wide = rank + len(axes) if node.op == "Unsqueeze" else rank
         require(axes and all(-wide <= a < wide for a in axes), _AXES)
         moved = sorted({a % wide + 1 for a in axes})
-        if isinstance(data, np.ndarray) and node.op == "Squeeze":
-            require(all(data.shape[a] == 1 for a in moved), _AXES)
-            self.found[node.output] = np.squeeze(data, tuple(moved))
-        elif isinstance(data, np.ndarray) and node.op == "Unsqueeze":
-            self.found[node.output] = np.expand_dims(data, tuple(moved))
+        if isinstance(data, np.ndarray) and node.op not in REDUCTIONS:
+            self.found[node.output] = _of_known(node.op, data, tuple(moved))
         else:
             goes = node.op == "Squeeze" or (node.op in REDUCTIONS and not node.keeps_dims)
             self._add(node, [data], rank - len(moved) if goes else wide, moved)
@@ -194,28 +199,25 @@ class _Batch:
         alone = first is not None and step is not None and starts.shape == ends.shape == (self.trips, 1)
         require(alone, "slices along several axes")
         require(first in (0, -rank) and step == 1, "slices along another axis, or by steps")
-        bounds = [slice(int(a), int(b)).indices(size)[:2] for a, b in zip(starts[:, 0], ends[:, 0])]
-        length = bounds[0][1] - bounds[0][0]
-        equal = length > 0 and all(b - a == length for a, b in bounds) and length * self.trips <= _PICKED
-        require(equal, "slices of different lengths, or empty ones")
-        places = np.array([range(a, b) for a, b in bounds], np.int64)
-        self._add(node, [data, places], rank)
+        self._add(node, [data, _places_between(starts[:, 0], ends[:, 0], size)], rank)
 
     def carry_out(self) -> None:
         graph, loop, made = self.graph, self.loop, list[Value]()
         for node, given, axes in self.steps:
-            inputs = [self._read(v, made) for v in given]
-            if axes is not None and node.op in REDUCTIONS:
-                new = self._reduce(node, inputs[0], axes)
-            elif axes is not None:
-                new = of_axes(graph, node.op, inputs[0], axes, loop)
-            elif node.op == "Slice" and isinstance(given[1], np.ndarray):
-                new = Node(make_node("Gather", "", "", {"axis": 0}), inputs, [])
-            else:
-                new = node.copy(inputs, [])
+            new = self._batched(node, given, [self._read(v, made) for v in given], axes)
             made.append(insert_new(graph, new, node.output, loop))
         results = [self.found[v] for v in self.body.outputs[1:]]
         forward_results(graph, loop, [made[r.place] for r in results if isinstance(r, _Step)])
+
+    def _batched(self, node: Node, given: list[Operand], inputs: list[Value | None], axes: list[int] | None) -> Node:
+        """Return the operator that runs a step for all iterations."""
+        if axes is not None and node.op in REDUCTIONS:
+            return self._reduce(node, inputs[0], axes)
+        if axes is not None:
+            return of_axes(self.graph, node.op, inputs[0], axes, self.loop)
+        if node.op == "Slice" and isinstance(given[1], np.ndarray):
+            return Node(make_node("Gather", "", "", {"axis": 0}), inputs, [])
+        return node.copy(inputs, [])
 
     def _read(self, v: Operand, made: list[Value]) -> Value | None:
         if isinstance(v, _Step):
@@ -241,6 +243,14 @@ def _axes_along(node: Node, rank: int) -> list[int]:
     return listed_axes(node) or []
 
 
+def _of_known(op: str, data: Array, axes: tuple[int, ...]) -> Array:
+    """Return the result of a Squeeze or Unsqueeze of known numbers."""
+    if op == "Unsqueeze":
+        return np.expand_dims(data, axes)
+    require(all(data.shape[a] == 1 for a in axes), _AXES)
+    return np.squeeze(data, axes)
+
+
 def _varies(v: Operand) -> bool:
     """Whether each iteration reads an operand of its own."""
     return isinstance(v, np.ndarray) or (isinstance(v, _Step) and v.varies)
@@ -251,6 +261,15 @@ def _number(v: Operand, default: int) -> int | None:
     if v is None:
         return default
     return int(v.array.item()) if isinstance(v, Value) and v.constant and v.array.size == 1 else None
+
+
+def _places_between(starts: Array, ends: Array, size: int) -> Array:
+    """Return the places taken by each iteration; declines unless all take equally many."""
+    bounds = [slice(int(a), int(b)).indices(size)[:2] for a, b in zip(starts, ends)]
+    length = bounds[0][1] - bounds[0][0]
+    equal = length > 0 and all(b - a == length for a, b in bounds) and length * len(bounds) <= _PICKED
+    require(equal, "slices of different lengths, or empty ones")
+    return np.array([range(a, b) for a, b in bounds], np.int64)
 
 
 def _lists(data: Value, places: Array) -> bool:
@@ -366,12 +385,10 @@ def _is_zero(value: Value) -> bool:
         node = producer(value, "Cast", "Concat", "ConstantOfShape", *PICKS)
         if node is None or node.has_references or len(asked) > _MAX_EXAMINED:
             return False
-        if node.op == "ConstantOfShape":
-            fill = node.attr("value")
-            if fill is not None and fill.tobytes().strip(b"\0"):
-                return False
-            continue
-        handed_on = node.inputs if node.op == "Concat" else node.inputs[:1]
+        fill = node.attr("value") if node.op == "ConstantOfShape" else None
+        if fill is not None and fill.tobytes().strip(b"\0"):
+            return False
+        handed_on = {"Concat": node.inputs, "ConstantOfShape": []}.get(node.op, node.inputs[:1])
         asked += [v for v in present(handed_on) if v not in asked]
     return True
 

@@ -116,10 +116,7 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     m.require(dims[:n] == result[:n] and not {None, 0} & {*dims[:n]}, "not provably the leading dims")
     _require_plain(m, b, columns[1])
     m.require(not quantized(m, x), "the product is quantized")
-    weight = m.value("w")
-    if m.product.attr("transB"):
-        m.require(weight.only_user is m.product, "the weights would be stored twice")
-        weight = m.const(w.T, like=weight)
+    weight = _columns_last(m, w)
     if is_wide:
         x = m.op.Reshape(x, m.ints([0] * n + [last]))
     product: Value = m.op.MatMul(x, weight)
@@ -127,6 +124,15 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
         return product
     total: Value = m.op.Add(product, b)
     return total
+
+
+def _columns_last(m: Match, w: Array) -> Value:
+    """Return the weights of the product, transposed as the product does."""
+    weight = m.value("w")
+    if not m.product.attr("transB"):
+        return weight
+    m.require(weight.only_user is m.product, "the weights would be stored twice")
+    return m.const(w.T, like=weight)
 
 
 def _require_plain(m: Match, b: Value | None, columns: int) -> None:

@@ -89,11 +89,8 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
     folded."""
     changed: set[Node] = set()
     for w, together in _by_weights(graph).items():
-        each = [{s.node, s.x.producer, *(e.node for e in s.edits)} for s in together]
-        nodes = {n for ns in each for n in ns if n is not None}
-        # All edits were computed for the same graph, so no node may be edited or removed twice.
-        alone = sum(map(len, each)) == len(nodes) and changed.isdisjoint(nodes)
-        if len(together) != len(w.users) or not alone or not _agree(together):
+        nodes = _changed_once(together)
+        if len(together) != len(w.users) or not nodes or not changed.isdisjoint(nodes) or not _agree(together):
             continue
         if ctx.spend("propagated", at=together[0].node):
             scaled = graph.constant(together[0].edits[0].array, w.name, together[0].edits[0].node)
@@ -102,6 +99,13 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
                 _carry_out(graph, s._replace(edits=s.edits[1:]))
             changed |= nodes
     return bool(changed)
+
+
+def _changed_once(together: Sequence[_Scaled]) -> set[Node]:
+    """Return the nodes to be edited or removed; none if a node is in two edits, all computed for the same graph."""
+    each = [{s.node, s.x.producer, *(e.node for e in s.edits)} for s in together]
+    nodes = {n for ns in each for n in ns if n is not None}
+    return nodes if sum(map(len, each)) == len(nodes) else set()
 
 
 def _by_weights(graph: Graph) -> dict[Value, list[_Scaled]]:
