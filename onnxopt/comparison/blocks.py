@@ -87,18 +87,24 @@ def _readers(graph: GraphRecord) -> dict[int, int]:
 def _followed(graph: GraphRecord) -> dict[int, int]:
     """Return {node that reads only constants: first reader of its result in the same scope, through similar nodes}."""
     makers = {v: i for i, n in enumerate(graph.nodes) for v in n.outputs if v != ABSENT}
-    owners = {scope.owner for scope in graph.scopes}
-    still: set[int] = set()  # nodes without a changing input
-    for i, node in enumerate(graph.nodes):
-        read = [v for v in node.inputs if v != ABSENT]
-        if i not in owners and all(makers.get(v) in still or graph.values[v].constant for v in read):
-            still.add(i)
+    still = _still(graph, makers)
     found: dict[int, int] = {}
     for i in reversed(range(len(graph.nodes))):
         for v in graph.nodes[i].inputs:
             if (maker := makers.get(v)) in still and graph.nodes[maker].scope == graph.nodes[i].scope:
                 found[maker] = found.get(i, i)
     return found
+
+
+def _still(graph: GraphRecord, makers: dict[int, int]) -> set[int]:
+    """Return the nodes without a changing input: all operands are constants, or made by such nodes."""
+    owners = {scope.owner for scope in graph.scopes}
+    still: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        read = [v for v in node.inputs if v != ABSENT]
+        if i not in owners and all(makers.get(v) in still or graph.values[v].constant for v in read):
+            still.add(i)
+    return still
 
 
 def _all(root: Block) -> Iterator[Block]:
@@ -150,21 +156,20 @@ def _relative(names: list[str]) -> Iterator[str]:
 
 def _simplified(block: Block) -> Block:
     """Return a block without tiny modules, and with a sole inner module merged into its parent."""
-    items: list[Item] = []
-    for item in block.items:
-        if not isinstance(item, Block) or item.kind != "module":
-            items.append(item)
-            continue
-        small = _simplified(item)
-        if sum(1 for _ in small.nodes()) < _MIN_BLOCK_NODES:
-            items.extend(small.items)
-        else:
-            items.append(small)
+    items = [inner for item in block.items for inner in _without_tiny(item)]
     inner = items[0] if len(items) == 1 else None
     if isinstance(inner, Block) and inner.kind == "module" and block.kind in ("module", "root"):
         label = f"{block.label}/{inner.label}" if block.label else inner.label
         return Block(label if block.kind == "module" else block.label, block.kind, inner.items)
     return Block(block.label, block.kind, items)
+
+
+def _without_tiny(item: Item) -> list[Item]:
+    """Return a simplified module, or the items of a tiny module."""
+    if not isinstance(item, Block) or item.kind != "module":
+        return [item]
+    small = _simplified(item)
+    return [small] if sum(1 for _ in small.nodes()) >= _MIN_BLOCK_NODES else small.items
 
 
 # -- by repetition and position --------------------------------------------------------------------------

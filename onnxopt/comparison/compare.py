@@ -65,11 +65,12 @@ def weights(graphs: Sequence[GraphRecord]) -> dict[str, Any]:
     found: list[tuple[int, tuple[str, str], list[Value | None]]] = []
     for key in names:
         values = [side.get(key) for side in held]
-        if len(values) == 2 and values[0] is not None and values[1] is not None and same_constant(values[0], values[1]):
+        present = [v for v in values if v is not None]
+        if len(present) == 2 and same_constant(*present):
             same += 1
-            unread += is_elsewhere(values[0]) or is_elsewhere(values[1])
+            unread += any(map(is_elsewhere, present))
         else:
-            found.append((max(_bytes(v) for v in values if v is not None), key, values))
+            found.append((max(map(_bytes, present)), key, values))
     found.sort(key=lambda row: -row[0])
     rows = [[*key, [_told(v) for v in values]] for _, key, values in found[:_LISTED]]
     return {"rows": rows, "left": len(found) - len(rows), "same": same, "unread": unread}

@@ -76,6 +76,19 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | No
     for key in _keys(before):
         _pair(before, after, found.pair, back, *key)
     origins = _Origins(before, journal)
+    _by_origin(before, after, origins, found, back)
+    _by_values(before, after, found)
+    found.merged = {i: targets for i, targets in sorted(found.merged.items()) if i not in found.pair}
+    found.rewrites_before = {i: r for i, r in origins.taken.items() if i not in found.pair}
+    found.before = [*_fates(before, after, found, is_run)]
+    found.after = [found.before[back[j]] if j in back else Fate.NEW for j in range(len(after.nodes))]
+    return found
+
+
+def _by_origin(
+    before: GraphRecord, after: GraphRecord, origins: _Origins, found: Counterparts, back: dict[int, int]
+) -> None:
+    """Pair each node with its only source of the same operator, and merge all further sources into the node."""
     for j, node in enumerate(after.nodes):
         sources, rewrite = origins.of(after, node)
         if rewrite is not None:
@@ -86,12 +99,6 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] | No
         for i in sources:
             if back.get(j) != i:
                 found.merged.setdefault(i, []).append(j)
-    _by_values(before, after, found)
-    found.merged = {i: targets for i, targets in sorted(found.merged.items()) if i not in found.pair}
-    found.rewrites_before = {i: r for i, r in origins.taken.items() if i not in found.pair}
-    found.before = [*_fates(before, after, found, is_run)]
-    found.after = [found.before[back[j]] if j in back else Fate.NEW for j in range(len(after.nodes))]
-    return found
 
 
 def _fates(before: GraphRecord, after: GraphRecord, found: Counterparts, is_run: bool) -> Iterator[Fate]:
@@ -253,7 +260,9 @@ class Marks:
         here = made.get((scope, name), [])
         there = here or [n for key, nodes in made.items() if key[1] == name for n in nodes]
         same = [n for n in there if _names(graph, graph.nodes[n].inputs) == side["inputs"]]
-        return same[0] if here and same else here[0] if here else same[0] if len(same) == 1 else None
+        if here:
+            return (same or here)[0]
+        return same[0] if len(same) == 1 else None
 
     def _rewrite(self, line: str) -> Spot | None:
         """Return a node of a journal line, if the line belongs to this run's journal."""

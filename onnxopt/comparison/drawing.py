@@ -48,6 +48,12 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
     def spot(found: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if found is None else (found[0], of[found[0]][found[1]])
 
+    def spots(place: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "nodes": [[None if i is None else of[k][i] for i in side] for k, side in enumerate(place["nodes"])],
+            "rewrites": [spot(found) for found in place["rewrites"]],
+        }
+
     pairs, merged = _between(boxes, of, found) if found is not None else ([], [])
     return data | {
         "notes": [*data["notes"], NOTE],
@@ -62,13 +68,7 @@ def coarse(data: dict[str, Any], sides: Sequence[Side], found: Counterparts | No
         "merged": merged,
         "examples": {text: spot(found) for text, found in data["examples"].items()},
         "left_out": [spot(found) for found in data["left_out"]],
-        "places": [
-            {
-                "nodes": [[None if i is None else of[k][i] for i in side] for k, side in enumerate(place["nodes"])],
-                "rewrites": [spot(found) for found in place["rewrites"]],
-            }
-            for place in data["places"]
-        ],
+        "places": [spots(place) for place in data["places"]],
     }
 
 
@@ -86,14 +86,21 @@ def _between(
 
 
 def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
-    """Return, by block, the outermost closed block that contains it; None if all are open.
-
-    Blocks open from the outside in, as long as the number of boxes is bounded. Parents precede children.
-    """
+    """Return, by block, the outermost closed block that contains it; None if all are open. Parents precede children."""
     inner: list[list[int]] = [[] for _ in around]
     for at, parent in enumerate(around):
         if parent >= 0:
             inner[parent].append(at)
+    opened = _opened(inner, sides)
+    found: list[int | None] = []
+    for at, parent in enumerate(around):
+        outer = found[parent] if parent >= 0 else None
+        found.append(outer if outer is not None else None if at in opened else at)
+    return found
+
+
+def _opened(inner: list[list[int]], sides: Sequence[Side]) -> set[int]:
+    """Return the open blocks. Blocks open from the outside in, as long as the number of boxes is bounded."""
     held = [Counter(side.inside) for side in sides]
     total, opened, waiting = 0, set(), [0]
     for at in waiting:
@@ -102,11 +109,7 @@ def _closed(around: list[int], sides: Sequence[Side]) -> list[int | None]:
             total += items
             opened.add(at)
             waiting += inner[at]
-    found: list[int | None] = []
-    for at, parent in enumerate(around):
-        outer = found[parent] if parent >= 0 else None
-        found.append(outer if outer is not None else None if at in opened else at)
-    return found
+    return opened
 
 
 def _boxes(side: Side, closed: list[int | None]) -> dict[Box, list[int]]:
@@ -178,18 +181,8 @@ def _values(
     """
     main = graph.scopes[0]
     ends = {v: "input" for v in main.inputs if not graph.values[v].constant} | dict.fromkeys(main.outputs, "output")
-    makers: list[int | None] = [None] * len(graph.values)
-    for i, node in enumerate(graph.nodes):
-        for v in node.outputs:
-            if v != ABSENT:
-                makers[v] = inside[i]
-    readers: dict[int, dict[int, None]] = {}
-    given = ((node.inputs, inside[i]) for i, node in enumerate(graph.nodes))
-    bodies = ((scope.outputs, inside[scope.owner]) for scope in graph.scopes if scope.owner is not None)
-    for read, box in chain(given, bodies):
-        for v in read:
-            if v != ABSENT and makers[v] != box and (makers[v] is not None or v in ends):
-                readers.setdefault(v, {})[box] = None
+    makers = _makers(graph, inside)
+    readers = _readers(graph, inside, makers, ends)
     values: dict[int, int] = {}
     inputs: list[list[int]] = [[] for _ in range(count)]
     outputs: list[list[int]] = [[] for _ in range(count)]
@@ -206,6 +199,30 @@ def _values(
         for k in reading:
             inputs[k].append(values[v])
     return values, inputs, outputs
+
+
+def _makers(graph: GraphRecord, inside: list[int]) -> list[int | None]:
+    """Return the box that makes each value; None for a value without a producer."""
+    makers: list[int | None] = [None] * len(graph.values)
+    for i, node in enumerate(graph.nodes):
+        for v in node.outputs:
+            if v != ABSENT:
+                makers[v] = inside[i]
+    return makers
+
+
+def _readers(
+    graph: GraphRecord, inside: list[int], makers: list[int | None], ends: dict[int, str]
+) -> dict[int, dict[int, None]]:
+    """Return {value: boxes that read the value, without the box that makes the value}, in order."""
+    readers: dict[int, dict[int, None]] = {}
+    given = ((node.inputs, inside[i]) for i, node in enumerate(graph.nodes))
+    bodies = ((scope.outputs, inside[scope.owner]) for scope in graph.scopes if scope.owner is not None)
+    for read, box in chain(given, bodies):
+        for v in read:
+            if v != ABSENT and makers[v] != box and (makers[v] is not None or v in ends):
+                readers.setdefault(v, {})[box] = None
+    return readers
 
 
 _NAMES: Final = 2_000_000  # characters of all names, up to which every node is drawn

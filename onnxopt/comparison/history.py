@@ -41,6 +41,11 @@ def read_history(path: str | Path) -> History:
         raise UsageError(f"{path} is not the report of an optimization", _HINT) from None
 
 
+def _rolled_back(data: Mapping[str, Any]) -> dict[str, str]:
+    texts = {key: str(data.get(key, "")) for key in ("pass_text", "rule", "message", "value", "scope")}
+    return texts | {"fault": str(data.get("fault", WRONG))}
+
+
 def _history(data: Mapping[str, Any]) -> History:
     """Return the history with all fields shown, type-checked; further fields are ignored."""
     pipeline = data["pipeline"]
@@ -54,11 +59,7 @@ def _history(data: Mapping[str, Any]) -> History:
         "fixed_dims": {str(k): int(v) for k, v in data.get("fixed_dims", {}).items()},
         "target": str(data.get("target", "any")),
         "choices": [{key: str(c[key]) for key in ("what", "why")} for c in data.get("choices", [])],
-        "rolled_back": [
-            {key: str(r.get(key, "")) for key in ("pass_text", "rule", "message", "value", "scope")}
-            | {"fault": str(r.get("fault", WRONG))}
-            for r in data.get("rolled_back", [])
-        ],
+        "rolled_back": [_rolled_back(r) for r in data.get("rolled_back", [])],
         "verification": _verification(data["verification"]),
         "pipeline": {
             "rounds": int(pipeline["rounds"]),
