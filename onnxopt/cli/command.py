@@ -143,7 +143,7 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str)
         value = [value]
     kinds, expected = _kinds(param)
     for item in value if param.multiple else [value]:
-        if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
+        if not _is_of(item, kinds):
             many = f", or a list of such, not {item!r}" if param.multiple else f", not {item!r}"
             raise UsageError(f"{where}: {expected} is expected{many}", f"`onnxopt {ctx.info_name} --help` describes it")
     try:
@@ -151,6 +151,11 @@ def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str)
     except click.BadParameter as e:
         raise UsageError(f"{where}: {e.message}", f"`onnxopt {ctx.info_name} --help` describes it") from None
     return value
+
+
+def _is_of(item: Any, kinds: tuple[type, ...]) -> bool:
+    """Returns whether a value has one of the TOML types; a bool is no integer."""
+    return isinstance(item, kinds) and (bool in kinds or not isinstance(item, bool))
 
 
 def _kinds(param: click.Option) -> tuple[tuple[type, ...], str]:

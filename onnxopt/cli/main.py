@@ -159,11 +159,7 @@ def main() -> NoReturn:
 def _run() -> None:
     let_threads_sleep()
     import_onnx_in_parts()
-    interruption = _Interruption()
-    for name in _ENDING:  # a build that is stopped cleans up as well
-        number = getattr(signal, name, None)
-        if number is not None and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):  # as nohup has it
-            signal.signal(number, interruption)
+    _handle_signals()
     open_closed()
     if is_short():
         _fail("the system refuses: it has no more memory", MAKE_ROOM, 2)
@@ -196,6 +192,15 @@ def _run() -> None:
         if os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
         _fail(*_unexpected(e))
+
+
+def _handle_signals() -> None:
+    """Let a stopped build clean up as well."""
+    interruption = _Interruption()
+    for name in _ENDING:
+        number = getattr(signal, name, None)
+        if number is not None and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):  # as nohup has it
+            signal.signal(number, interruption)
 
 
 def _unexpected(e: Exception) -> tuple[str, str, int]:
@@ -336,21 +341,25 @@ def _misused(e: click.ClickException) -> None:
         hint = f"{' '.join(context.get_usage().split())[len('Usage: ') :]}; {hint}"
     if isinstance(e, click.NoSuchOption) and context is not None:
         message = f"{context.command_path} has no option {e.option_name}"
-        known = [name for p in context.command.params for name in (*p.opts, *p.secondary_opts) if name[:1] == "-"]
-        takes_place = "OUT" in " ".join(context.command.collect_usage_pieces(context)).split()
-        if file := next((a for a in sys.argv[1:] if a.startswith(e.option_name) and os.path.lexists(a)), ""):
-            hint = f"a file that is called as an option is: ./{file}"
-        elif e.option_name in _PLACE and takes_place:
-            hint = f"OUT follows IN, without an option: {hint}"
-        else:
-            from onnxopt.cli import meant
-
-            other = hint if context.parent else "a command's options follow it"
-            theirs = meant.option(e.option_name) if context.parent else ""
-            if theirs.startswith("-") and theirs.split()[0] not in known:
-                theirs = f"onnxopt optimize has {theirs}"
-            hint = theirs or nearest(e.option_name, known, other)
+        hint = _no_option(e.option_name, context, hint)
     _fail(message[:1].lower() + message[1:], hint, e.exit_code)
+
+
+def _no_option(name: str, context: click.Context, usage: str) -> str:
+    """Returns the hint for an unknown option of a command."""
+    if file := next((a for a in sys.argv[1:] if a.startswith(name) and os.path.lexists(a)), ""):
+        return f"a file that is called as an option is: ./{file}"
+    if name in _PLACE and "OUT" in " ".join(context.command.collect_usage_pieces(context)).split():
+        return f"OUT follows IN, without an option: {usage}"
+    known = [name for p in context.command.params for name in (*p.opts, *p.secondary_opts) if name[:1] == "-"]
+    if context.parent is None:
+        return nearest(name, known, "a command's options follow it")
+    from onnxopt.cli import meant
+
+    theirs = meant.option(name)
+    if theirs.startswith("-") and theirs.split()[0] not in known:
+        return f"onnxopt optimize has {theirs}"
+    return theirs or nearest(name, known, usage)
 
 
 def _say_trace() -> None:

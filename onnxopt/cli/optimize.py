@@ -267,14 +267,19 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
         _refuse_unclear(models, asked)
     kept = asked["cache_dir"] or asked["executor"] != "local"
     plain = to_one_place and len(models) == 2 and ("-" in models or not kept)
-    cut = asked["begin"] or asked["end"]
-    if cut and not plain:
-        raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
-    if cut and asked["external"] == "reuse":
-        raise UsageError("--external reuse contradicts --inputs and --outputs", "weights are copied, or inline")
+    if asked["begin"] or asked["end"]:
+        _refuse_cut(plain, asked)
     if plain and models[1] == "-" and asked["form"] == "json":
         raise UsageError("the model and --format json both go to stdout", "--report FILE writes the report to a file")
     return plain
+
+
+def _refuse_cut(plain: bool, asked: dict[str, Any]) -> None:
+    """Raises UsageError if a part is wanted of several models, or with references to the original's data files."""
+    if not plain:
+        raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
+    if asked["external"] == "reuse":
+        raise UsageError("--external reuse contradicts --inputs and --outputs", "weights are copied, or inline")
 
 
 def _refuse_unclear(models: tuple[str, ...], asked: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -198,17 +198,35 @@ def _few(names: Sequence[str]) -> list[str]:
     return [*names[:_MAX_NAMES], *([f"  and {more} more"] if more > 0 else [])]
 
 
-def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
-    """Write and check the parts beside `folder`, and move them into the folder after success."""
+def _refuse_places(source: Path, parts: Sequence[Part], folder: Path) -> None:
+    """Raise WriteError for a folder that is a file, and for files that the parts must not replace."""
     from onnxopt.io import refuse_overwriting_input
     from onnxopt.io.staging import refuse_special
-    from onnxopt.verification.comparison import Step
 
     if folder.exists() and not folder.is_dir():
         raise WriteError(f"{folder} is a file", "name a folder")
     for name in (*(f"{p.name}.onnx" for p in parts), _INDEX):
         refuse_special(folder / name)
         refuse_overwriting_input(source, folder / name)
+
+
+def _entry(part: Part, file: Path) -> dict[str, Any]:
+    """Return the record of a part in the index."""
+    return {
+        "name": part.name,
+        "file": file.name,
+        "supported": part.supported,
+        "operators": sorted({node.op for node in part.nodes}),
+        "inputs": list(part.inputs),
+        "outputs": list(part.outputs),
+    }
+
+
+def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
+    """Write and check the parts beside `folder`, and move them into the folder after success."""
+    from onnxopt.verification.comparison import Step
+
+    _refuse_places(source, parts, folder)
     with _explained(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
         steps, entries = [], []
         for part in parts:
@@ -216,16 +234,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
             file.write_bytes(_encoded(part.proto, part.name))
             optional = tuple(i.name for i in part.proto.graph.input if i.name not in part.inputs)
             steps.append(Step(file, part.inputs, part.outputs, optional))
-            entries.append(
-                {
-                    "name": part.name,
-                    "file": file.name,
-                    "supported": part.supported,
-                    "operators": sorted({node.op for node in part.nodes}),
-                    "inputs": list(part.inputs),
-                    "outputs": list(part.outputs),
-                }
-            )
+            entries.append(_entry(part, file))
         index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
         _check(source, plan, steps, "the parts, run in order,", options)

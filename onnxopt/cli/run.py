@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnxopt.conversion.extraction import Extraction
     from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
+    from onnxopt.pipeline.instruments import Counts
     from onnxopt.verification import Verifier, VerifyOptions
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -177,11 +178,8 @@ class Single:
         recorder = Recorder() if self.report_file is not None else None
         if recorder is not None:
             again += recorder.instruments
-        counts = None
-        if telling.stats or telling.has_summary:
-            from onnxopt.pipeline.instruments import Counts
-
-            counts = Counts()
+        counts = self._counts()
+        if counts is not None:
             again.append(counts)
         report, failure = self._optimize(
             source, destination, called, options, verifier, [*watch.instruments, *again], again
@@ -192,13 +190,7 @@ class Single:
             from onnxopt.api import stats
 
             report.stats["before"] = stats(source).to_dict()
-        if self.report_file is not None and recorder is not None:
-            write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
-        if not telling.quiet and telling.format == "text":
-            _print(report.to_dict(), telling)
-        watch.report()
-        for line in report.remarks(options, given["plugins"]):
-            say(line, err=True)
+        self._tell(report, recorder, watch, options)
         code = 3 if report.rolled_back else 0
         if telling.wanted:
             from onnxopt.cli.batch import finish_single
@@ -207,6 +199,23 @@ class Single:
         if failure is not None:
             raise failure
         return code
+
+    def _counts(self) -> Counts | None:
+        if not (self.telling.stats or self.telling.has_summary):
+            return None
+        from onnxopt.pipeline.instruments import Counts
+
+        return Counts()
+
+    def _tell(self, report: Report, recorder: Recorder | None, watch: Watch, options: OptimizeOptions) -> None:
+        """Writes the report file, and prints the report, the results of the instruments, and the remarks."""
+        if self.report_file is not None and recorder is not None:
+            write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
+        if not self.telling.quiet and self.telling.format == "text":
+            _print(report.to_dict(), self.telling)
+        watch.report()
+        for line in report.remarks(options, self.given["plugins"]):
+            say(line, err=True)
 
     def _started(self, source: Path) -> Verifier | None:
         """Returns a verifier that imports in parallel, if the whole model is verified."""

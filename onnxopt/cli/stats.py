@@ -77,8 +77,8 @@ def tell_counts(
 
     before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)
     after = count(b, work=not no_work, top=top, dims=dims, shapes=shapes) if b is not None else None
-    for model in (before, after):
-        if model is not None and model.missing_files:
+    for model in [before] if after is None else [before, after]:
+        if model.missing_files:
             lost = few(model.missing_files)
             say(f"warning: {model.path}: its data file {lost} is missing: bytes on disk are without it", err=True)
     if form == "json":

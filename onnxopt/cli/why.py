@@ -100,16 +100,21 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
     ran = any(p.name == owner.name for p in report.passes)
     for rule in rules:
         did = f"fired {counted(fired[rule.name], 'time')}" if ran else _idle(owner, report, level)
-        ops = sorted(rule.anchors)
-        nodes = [n for g in model.scopes() for op in ops for n in g.by_op.get(op, ())]
-        some = f"{len(nodes):,} {any_of(ops)}"
-        many = f"{counted(len(nodes), 'node')} of its {len(ops)} operators"
-        yield f"{rule.name}: {did}; {some if len(ops) <= _MAX_SHOWN else many} left"
+        nodes = [n for g in model.scopes() for op in sorted(rule.anchors) for n in g.by_op.get(op, ())]
+        yield f"{rule.name}: {did}; {_number(nodes, rule)} left"
         counts, examples = _reasons(rule, nodes, owner)
         for d in sorted(examples, key=lambda d: -counts[d.reason]):
             yield f"  {counted(counts[d.reason], 'time')}: {d.reason or 'would fire'}"
         if len(rules) == 1:
             yield from _examples(examples)
+
+
+def _number(nodes: Sequence[Node], rule: Rule) -> str:
+    """Returns the number of a rule's anchors, with the operators if few."""
+    ops = sorted(rule.anchors)
+    if len(ops) <= _MAX_SHOWN:
+        return f"{len(nodes):,} {any_of(ops)}"
+    return f"{counted(len(nodes), 'node')} of its {len(ops)} operators"
 
 
 def _reasons(rule: Rule, nodes: Iterable[Node], owner: Pass) -> tuple[Counter[str], list[Diagnosis]]:
@@ -142,11 +147,7 @@ def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: st
 
     node = _node(model, name)
     if node is None:
-        gone = [e for e in journal.entries if any(_names(text, name) for text in e.removed)]
-        if not gone:
-            raise UsageError(f"{model.name} has no node or value called {name!r}", "`--node` takes either name")
-        yield f"{name} is gone:"
-        yield from (f"  {e}" for e in gone)
+        yield from _gone(model, journal, name)
         return
     for e in journal.entries:
         if any(v is not None and v.name in e.outputs for v in node.outputs):
@@ -157,6 +158,15 @@ def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: st
     if not any(near(rule, node) for rule in rules):
         wanted = sorted({op for rule in rules for op in rule.anchors})
         yield f"{node!r}: nothing here is, or leads to, {any_of(wanted)}"
+
+
+def _gone(model: Model, journal: Journal, name: str) -> Iterator[str]:
+    """Yields the rewrites that removed a node or value. Raises UsageError for an unknown name."""
+    gone = [e for e in journal.entries if any(_names(text, name) for text in e.removed)]
+    if not gone:
+        raise UsageError(f"{model.name} has no node or value called {name!r}", "`--node` takes either name")
+    yield f"{name} is gone:"
+    yield from (f"  {e}" for e in gone)
 
 
 def _names(text: str, name: str) -> bool:
