@@ -234,10 +234,7 @@ def stack(m: Match, first: Value) -> Value:
     axis = int(m.concat.attr("axis")) % rank if rank else 0
     if not rank or axis == rank - 1:  # elements of a and b would interleave
         m.skip()
-    given = present(m.concat.inputs)
-    parts = [_unsqueezed(v, rank, axis) or _squeezed(m, v, axis) for v in given]
-    gone = sum(own_producer(v, m.concat, "Unsqueeze") is not None and v.users[m.concat] == 1 for v in given)
-    m.require(gone > 1, "others read what is unsqueezed")
+    parts = _stacked(m, rank, axis)
     taken = any(user.op in ("Reshape", *CUTTING) for user in m.concat.output.users)
     m.require(not taken, "it is cut or reshaped, and who does that may read what was joined")
     dims = m.dims(parts[0])
@@ -247,6 +244,15 @@ def stack(m: Match, first: Value) -> Value:
     target = constant_target(joined, (*dims[:axis], len(parts), *dims[axis:]))
     m.require(target is not None and m.opset >= 5, "more than one unknown dim")
     return m.op.Reshape(m.op.Concat(*parts, like=m.concat, axis=axis), m.ints(target))
+
+
+def _stacked(m: Match, rank: int, axis: int) -> list[Value]:
+    """Return the joined values without the axis; declines unless several Unsqueezes become unused."""
+    given = present(m.concat.inputs)
+    parts = [_unsqueezed(v, rank, axis) or _squeezed(m, v, axis) for v in given]
+    gone = sum(own_producer(v, m.concat, "Unsqueeze") is not None and v.users[m.concat] == 1 for v in given)
+    m.require(gone > 1, "others read what is unsqueezed")
+    return parts
 
 
 def _unsqueezed(v: Value | None, rank: int, axis: int) -> Value | None:

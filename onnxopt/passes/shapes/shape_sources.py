@@ -148,6 +148,11 @@ def _axes_before(maker: Node) -> list[int | None] | None:
     if maker.op == "Transpose":
         perm = known_order(maker, rank)
         return None if perm is None else [*perm]
+    return _axes_before_added(x, maker, rank)
+
+
+def _axes_before_added(x: Value, maker: Node, rank: int) -> list[int | None] | None:
+    """Return the operand axis of each result axis of an Unsqueeze."""
     listed = array_of([*operands(maker)[1:], None][0])
     if listed is None:
         return None
