@@ -75,13 +75,8 @@ def reshape(c: Carrier, node: Node) -> Results:
     found = places(c, c.dims(node, x), after, c.at[x])
     c.require(node, bool(found), f"the places along {c.name!r} are no places of one axis of its result")
     place = next((p for p in found if said[p.axis] == c.extent(p)), found[0])
-    changed: dict[int, int | Carried] = {}
-    for i, size in enumerate(target):
-        if i != place.axis and c.is_symbolic(said[i]):  # a copy of the axis before, that the dim was on
-            was = after[i]
-            if size != 0 or not isinstance(was, int):
-                c.refuse(node, f"two of its sizes follow {c.name!r}")
-            changed[i] = was
+    copied = [i for i, size in enumerate(said) if i != place.axis and c.is_symbolic(size)]
+    changed = _restored(c, node, target, copied)
     if target[place.axis] != -1 and said[place.axis] != c.extent(place):
         kept = copies and c.at[x] == place
         left = target.index(-1) if -1 in target else None
@@ -89,6 +84,17 @@ def reshape(c: Carrier, node: Node) -> Results:
     if changed:
         c.rewrite(node, 1, c.sizes(node, 1), changed)
     return [place]
+
+
+def _restored(c: Carrier, node: Node, target: list[int], copied: Sequence[int]) -> dict[int, int | Carried]:
+    """Return {axis: size so far} for each 0 that copies the axis that the dim was on; refuse all further sizes."""
+    changed: dict[int, int | Carried] = {}
+    for i in copied:
+        was = c.dims(node, node.output)[i]
+        if target[i] != 0 or not isinstance(was, int):
+            c.refuse(node, f"two of its sizes follow {c.name!r}")
+        changed[i] = was
+    return changed
 
 
 def _said(size: Size | None, axis: int, copied: Sequence[Size]) -> Size | None:
@@ -169,9 +175,14 @@ def slice(c: Carrier, node: Node) -> Results:
             symbolic = c.is_symbolic(start) or c.is_symbolic(end)
             c.require(node, not symbolic, f"it takes as much of another axis as {c.name!r} says")
             continue
-        open_ended = end == c.extent(carried) or (isinstance(end, int) and end >= LARGEST[0])
+        open_ended = _is_open(c, carried, end)
         whole = start == 0 and step == 1 and (open_ended or end == dims[axis])
         c.require(node, whole, f"it takes some of the places along {c.name!r}")
         if not open_ended:
             c.rewrite(node, 2, c.sizes(node, 2), {i: LARGEST[1]})
     return [carried]
+
+
+def _is_open(c: Carrier, carried: Carried, end: Size | None) -> bool:
+    """Return whether the end of a Slice follows the dim: the size of the axis, or the largest number."""
+    return end == c.extent(carried) or (isinstance(end, int) and end >= LARGEST[0])

@@ -49,8 +49,7 @@ def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
     found: dict[Value, int] = {}
     for place in places:
         if place == ALL_INPUTS:
-            fixed = ((v, types.shape(v)) for v in inputs.values())
-            found |= {v: 0 for v, dims in fixed if dims and isinstance(dims[0], int)}
+            found |= dict.fromkeys(filter(_has_batch, inputs.values()), 0)
             continue
         value, axis = _place(model, inputs, place)
         if found.setdefault(value, axis) != axis:
@@ -59,6 +58,12 @@ def _axes(model: Model, name: str, places: list[str]) -> dict[Value, int]:
         raise UsageError(f"{model.name}: no input has a fixed first axis", "its inputs are dynamic, or have no axes")
     _refuse_sizes(model, name, {v.name: (types.shape(v) or ())[axis] for v, axis in found.items()})
     return found
+
+
+def _has_batch(value: Value) -> bool:
+    """Return whether the first dim is a number."""
+    dims = types.shape(value)
+    return isinstance(next(iter(dims or ()), None), int)
 
 
 def _place(model: Model, inputs: Mapping[str, Value], place: str) -> tuple[Value, int]:
@@ -95,15 +100,22 @@ def _convert(model: Model, name: str, axes: Mapping[Value, int]) -> int:
     types.refresh_allowed(model)
     c = Carrier(model, as_symbol(name), size, axes)
     _carry_all(c, graph)
-    if sizes := [v.name for v in graph.outputs if c.has_symbol(v)]:
-        others = [v.name for v in graph.outputs if v.name not in sizes]
-        hint = f"--outputs {','.join(others)} leaves sizes out" if others else "the model has no other output"
-        message = f"output `{sizes[0]}` holds a size that follows {name!r}, which no sample has"
-        raise UsageError(f"{model.name}: {message}", hint)
+    _refuse_size_outputs(c, model, name)
     if not any(v in c.at for v in graph.outputs):
         raise UsageError(f"{model.name}: no output follows {name!r}", "none is made of these inputs, sample by sample")
     _declare(c, name)
     return size
+
+
+def _refuse_size_outputs(c: Carrier, model: Model, name: str) -> None:
+    """Raise UsageError for an output that holds the size, not an axis of the size."""
+    sizes = [v.name for v in model.graph.outputs if c.has_symbol(v)]
+    if not sizes:
+        return
+    others = [v.name for v in model.graph.outputs if v.name not in sizes]
+    hint = f"--outputs {','.join(others)} leaves sizes out" if others else "the model has no other output"
+    message = f"output `{sizes[0]}` holds a size that follows {name!r}, which no sample has"
+    raise UsageError(f"{model.name}: {message}", hint)
 
 
 def _carry_all(c: Carrier, graph: Graph) -> None:

@@ -34,10 +34,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
     if target == current:
         return False
     _refuse_opsets(current, target, newest, path)
-    if proto.functions:
-        raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
-    if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
-        raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
+    _refuse_further_graphs(proto, path)
     if target > current:
         raise_opset(proto, current, target, path, limits or Limits())
     else:
@@ -56,6 +53,14 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
         del proto.opset_import[:]
         proto.opset_import.extend(needed)
     return True
+
+
+def _refuse_further_graphs(proto: ModelProto, path: Path) -> None:
+    """Raises ModelError for a model with functions or training graphs."""
+    if proto.functions:
+        raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
+    if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
+        raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
 
 
 def _refuse_opsets(current: int, target: int, newest: int, path: Path) -> None:
@@ -252,14 +257,7 @@ def _resize(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[Node
     if new.op_type != "Resize":
         raise Unconvertible(f"{old.op_type}, which makes `{old.output[0]}`, became {new.op_type}")
     mode = _attribute(old, "mode") or "nearest"
-    nearest: dict[str, str] = {}
-    if mode == "nearest":
-        scales = _attribute(old, "scales")
-        scales = scales if scales is not None else conversion.known.constant(old.input[1])
-        if old.op_type == "Resize" and (scales is None or (min(scales) < 1 < max(scales))):
-            why = "not known" if scales is None else "above and below 1"
-            raise Unconvertible(f"Resize, which makes `{old.output[0]}`, has scales that are {why}")
-        nearest = {"nearest_mode": "ceil" if scales is not None and min(scales) < 1 else "floor"}
+    nearest = {"nearest_mode": _rounding(conversion, old)} if mode == "nearest" else {}
     made = NodeProto()
     made.CopyFrom(new)
     changed = {"coordinate_transformation_mode": "asymmetric", **nearest}
@@ -267,6 +265,16 @@ def _resize(conversion: Conversion, old: NodeProto, new: NodeProto) -> list[Node
     del made.attribute[:]
     made.attribute.extend([*kept, *make_node("Resize", "", "", changed).attribute])
     return [made]
+
+
+def _rounding(conversion: Conversion, old: NodeProto) -> str:
+    """Return the `nearest_mode` that rounds as an older Resize or Upsample did."""
+    scales = _attribute(old, "scales")
+    scales = scales if scales is not None else conversion.known.constant(old.input[1])
+    if old.op_type == "Resize" and (scales is None or (min(scales) < 1 < max(scales))):
+        why = "not known" if scales is None else "above and below 1"
+        raise Unconvertible(f"Resize, which makes `{old.output[0]}`, has scales that are {why}")
+    return "ceil" if scales is not None and min(scales) < 1 else "floor"
 
 
 _ADAPTERS: Final[Mapping[str, tuple[int, Adapter]]] = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 from onnx.defs import OpSchema
 
 from onnxopt.conversion import older_forms, written  # noqa: F401  both enter their forms into the table
@@ -185,23 +185,9 @@ _OPTIONAL: Final = OpSchema.FormalParameterOption.Optional
 
 
 def without_news(node: NodeProto, since: int) -> NodeProto:
-    """Return the node without new attributes of opset `since` that have their default, the older behaviour.
-
-    An attribute whose default `since` changed is written.
-    """
-    new, old = find_schema(node.op_type, since), find_schema(node.op_type, since - 1)
-    assert new is not None and old is not None
+    """Return the node without new attributes of opset `since` that have their default, the older behaviour."""
     given = {a.name: a for a in node.attribute}
-    defaults = {name: attribute_default(node.op_type, since, name) for name in new.attributes}
-    kept = {
-        name: a
-        for name, a in given.items()
-        if name in old.attributes or defaults.get(name) is None or attribute_value(a) != defaults[name]
-    }
-    for name in old.attributes:
-        default = defaults.get(name)
-        if default not in (None, attribute_default(node.op_type, since - 1, name)):
-            kept.setdefault(name, make_attribute(name, default))
+    kept = _older_attributes(node.op_type, since, given)
     if kept.keys() == given.keys() and (not node.input or node.input[-1]):
         return node
     copy = NodeProto()
@@ -211,6 +197,23 @@ def without_news(node: NodeProto, since: int) -> NodeProto:
     while copy.input and not copy.input[-1]:
         copy.input.pop()
     return copy
+
+
+def _older_attributes(op: str, since: int, given: Mapping[str, AttributeProto]) -> dict[str, AttributeProto]:
+    """Return the attributes without new defaults. An attribute whose default `since` changed is written."""
+    new, old = find_schema(op, since), find_schema(op, since - 1)
+    assert new is not None and old is not None
+    defaults = {name: attribute_default(op, since, name) for name in new.attributes}
+    kept = {
+        name: a
+        for name, a in given.items()
+        if name in old.attributes or defaults.get(name) is None or attribute_value(a) != defaults[name]
+    }
+    for name in old.attributes:
+        default = defaults.get(name)
+        if default not in (None, attribute_default(op, since - 1, name)):
+            kept.setdefault(name, make_attribute(name, default))
+    return kept
 
 
 def unfit(node: NodeProto, opset: int, known: Known) -> str:
@@ -250,9 +253,7 @@ def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: Known) ->
                 continue
             found, formal = known.element_type(name), kinds[min(i, last)]
             if not found:
-                form = (kind.WhichOneof("value") or "").removesuffix("_type")
-                taken = {text[:3] for text in parameters[min(i, last)].types}  # `seq(tensor(float))`
-                if form in ("sequence", "optional") and form[:3] not in taken:
+                if form := _unfit_form(kind, parameters[min(i, last)]):
                     return f"it does not take {form}s such as `{name}`"
                 continue
             if formal.allowed and found not in formal.allowed:
@@ -262,6 +263,13 @@ def _unfit_types(node: NodeProto, schema: OpSchema, opset: int, known: Known) ->
                 if other != found:
                     return f"`{first}` and `{name}` have to be of one type"
     return ""
+
+
+def _unfit_form(kind: TypeProto, parameter: OpSchema.FormalParameter) -> str:
+    """Return "sequence" or "optional" for a value that a parameter does not take; empty for all further types."""
+    form = (kind.WhichOneof("value") or "").removesuffix("_type")
+    taken = {text[:3] for text in parameter.types}  # `seq(tensor(float))`
+    return form if form in ("sequence", "optional") and form[:3] not in taken else ""
 
 
 # -- the definition of an operator by the standard --------------------------------------------------------------------

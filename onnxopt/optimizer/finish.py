@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from onnx import FunctionProto, TypeProto
+from onnx import FunctionProto, TensorShapeProto, TypeProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import learn_shapes
@@ -85,13 +85,18 @@ def _refine(kind: TypeProto, value: Value, dims: Sequence[int | str | None] | No
         return True
     if len(tensor.shape.dim) != len(dims):
         return False
-    changed = False
-    for declared, dim in zip(tensor.shape.dim, dims):
-        if isinstance(dim, int) and not declared.HasField("dim_value"):
-            declared.dim_value, changed = dim, True
-        elif isinstance(dim, str) and not declared.WhichOneof("value"):
-            declared.dim_param, changed = dim, True
-    return changed
+    return sum(map(_refine_dim, tensor.shape.dim, dims)) > 0
+
+
+def _refine_dim(declared: TensorShapeProto.Dimension, dim: int | str | None) -> bool:
+    """Write a number over a symbol, or a symbol over nothing. Returns whether the dim changed."""
+    if isinstance(dim, int) and not declared.HasField("dim_value"):
+        declared.dim_value = dim
+        return True
+    if isinstance(dim, str) and not declared.WhichOneof("value"):
+        declared.dim_param = dim
+        return True
+    return False
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

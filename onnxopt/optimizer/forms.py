@@ -156,8 +156,7 @@ class Raise:
         current, version = opset_of(proto), self.chosen.version
         if not self.chosen.operators or not current or current >= LOADS[version]:
             return current
-        if proto.functions or any(t.algorithm.node or t.initialization.node for t in proto.training_info):
-            what = "functions, whose opsets are their own" if proto.functions else "training graphs"
+        if what := _further_graphs(proto):
             self.told = Choice(f"opset {current} stays", f"the model has {what}")
             return current
         operators = _operators(proto.graph) | {*self.chosen.operators}
@@ -170,6 +169,14 @@ class Raise:
         elif current < LOADS[version]:
             self.told = Choice(f"opset {current} stays", why)
         return newest
+
+
+def _further_graphs(proto: ModelProto) -> str:
+    """Return the kind of graphs that no conversion of the opset reaches; empty for a model of one graph."""
+    if proto.functions:
+        return "functions, whose opsets are their own"
+    has_training = any(t.algorithm.node or t.initialization.node for t in proto.training_info)
+    return "training graphs" if has_training else ""
 
 
 def _operators(graph: GraphProto) -> set[str]:

@@ -148,6 +148,10 @@ def _measured(source: str | Path, options: OptimizeOptions) -> list[PassReport]:
 # -- faults of a conversion -------------------------------------------------------------------------------------------
 
 
+_RAISED: Final = "onnx's version converter makes that of it; try a lower opset, or export the model again"
+_LOWERED: Final = "an older form of an operator computes something else: report it, or try a higher opset"
+
+
 def judged(
     verdict: Verification, result: Path, source: Path, options: OptimizeOptions, verifier: Verifier
 ) -> Verification:
@@ -174,10 +178,7 @@ def judged(
             raise ModelError(f"{source}: {', '.join(options.freed)} cannot be dynamic: {alone.message}", alone.hint)
         lacks = missing(alone.message)
         if alone.cases or not lacks:
-            if opset > own:
-                hint = "onnx's version converter makes that of it; try a lower opset, or export the model again"
-            else:
-                hint = "an older form of an operator computes something else: report it, or try a higher opset"
+            hint = _RAISED if opset > own else _LOWERED
             raise ConversionFault(f"{source} cannot be converted to opset {opset}: {alone.message}", hint, own)
 
         def by_reference(path: Path, rename: Mapping[str, str]) -> Verification:
