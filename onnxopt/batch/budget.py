@@ -115,6 +115,11 @@ def _value(node: ast.expr, figures: Mapping[str, float]) -> Any:
             return float("inf") if left else 0.0
         return _ARITHMETIC[type(node.op)](left, right)
     assert isinstance(node, ast.Compare)
+    return _holds(node, figures)
+
+
+def _holds(node: ast.Compare, figures: Mapping[str, float]) -> bool:
+    """Return whether all comparisons of a chain, as in `1 < nodes < 9`, hold."""
     left = _value(node.left, figures)
     for op, comparator in zip(node.ops, node.comparators):
         right = _value(comparator, figures)

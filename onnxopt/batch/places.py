@@ -91,6 +91,12 @@ def destinations(sources: Sequence[str], folder: str) -> list[str]:
     if len(set(places)) < len(places):
         twice = next(p for p in places if places.count(p) > 1)
         raise UsageError(f"{twice} would be written twice", "name each model once")
+    _refuse_replacing(sources, places)
+    return places
+
+
+def _refuse_replacing(sources: Sequence[str], places: Sequence[str]) -> None:
+    """Raise UsageError if a result would replace a model of the batch."""
     read = {os.path.realpath(source): source for source in sources if not is_url(source)}
     for source, place in zip(sources, places):
         taken = None if is_url(place) else read.get(os.path.realpath(place))
@@ -100,7 +106,6 @@ def destinations(sources: Sequence[str], folder: str) -> list[str]:
             raise UsageError(
                 f"{place}, the result of {source}, is one of the models", "name another folder, or leave that model out"
             )
-    return places
 
 
 def refuse_shared(pairs: Sequence[tuple[str, str]]) -> None:

@@ -82,11 +82,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             source = fetch(job.source, stack.enter_context(fetching()))
         if source.is_dir():
             raise ModelError(f"{source} is a directory", inside(source))
-        if job.in_place:
-            _refuse_parted(source)
-        elif not (job.check or is_url(job.destination)):
-            refuse_special(Path(os.path.realpath(job.destination)))
-            refuse_overwriting_input(source, Path(job.destination))
+        _refuse_place(job, source)
         # Results that refer to further files are not cached.
         cached = bool(job.cache) and job.options.external != "reuse"
         cache = Cache(Path(job.cache)) if cached else None
@@ -111,6 +107,15 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         if job.in_place:
             watch.refuse()  # a newer model is not replaced by a result of the older
         _place(job, source, made, outcome, folder, cached=False)
+
+
+def _refuse_place(job: Job, source: Path) -> None:
+    """Raise an error for a destination that must not be replaced."""
+    if job.in_place:
+        _refuse_parted(source)
+    elif not (job.check or is_url(job.destination)):
+        refuse_special(Path(os.path.realpath(job.destination)))
+        refuse_overwriting_input(source, Path(job.destination))
 
 
 def _from_cache(cache: Cache, key: Key, job: Job, source: Path, outcome: Outcome, shelf: StagingFolder) -> bool:

@@ -38,7 +38,7 @@ def print_details(report: dict[str, Any], verbose: int, title: str) -> None:
 def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     pipeline = report["pipeline"]
     parts: list[RenderableType] = []
-    if any(p["nodes"] or pass_hits(p) or statistics(p) for p in pipeline["passes"]):
+    if any(map(_is_shown, pipeline["passes"])):
         parts.append(Fitting([_passes(pipeline, verbose), _passes(pipeline, verbose, close=True)]))
     parts += [Text(line, "dim") for line in without_work(pipeline, verbose)]
     parts += [Text(line, "dim") for line in on_request(report, verbose)]
@@ -87,15 +87,18 @@ def _grid(rows: Iterable[tuple[str, RenderableType]], gap: int = 2) -> Table:
     return grid
 
 
+def _is_shown(p: dict[str, Any]) -> bool:
+    """Returns whether a pass changed or counted something."""
+    return bool(p["nodes"] or pass_hits(p) or statistics(p))
+
+
 def _passes(pipeline: dict[str, Any], verbose: int, *, close: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if close else 1))
     table.add_column("pass", no_wrap=True)
     for heading in ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for p in pipeline["passes"]:
+    for p in filter(_is_shown, pipeline["passes"]):
         hits, counted = pass_hits(p), statistics(p)
-        if not hits and not p["nodes"] and not counted:
-            continue
         style = "" if hits or p["nodes"] else "dim"
         saved = [change(-p["bytes"])] if verbose else []
         row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")

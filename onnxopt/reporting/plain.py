@@ -91,13 +91,17 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         elif figures := statistics(p):
             yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in figures.items())}"
         if verbose:
-            for name, rule in p["rules"].items():
-                if rule["hits"]:
-                    removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
-                    yield f"    {name}: {rule['hits']:,}{removed}"
-                yield from (f"    {line}" for line in declined({"rules": {name: rule}}))
+            yield from (f"    {line}" for name, rule in p["rules"].items() for line in _rule(name, rule))
     yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
     yield from on_request(report, verbose)
+
+
+def _rule(name: str, rule: dict[str, Any]) -> Iterator[str]:
+    """Yield the number of rewrites of a rule, and the reasons for declining."""
+    if rule["hits"]:
+        removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
+        yield f"{name}: {rule['hits']:,}{removed}"
+    yield from declined({"rules": {name: rule}})
 
 
 def declined(p: dict[str, Any]) -> Iterator[str]:

@@ -37,6 +37,14 @@ def one(stats: ModelStats) -> RenderableType:
     """Returns the table of a model."""
     rows = [_row(name, figures_of(stats, name, n)) for name, n in stats.operators.items()]
     sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
+    figures = Fitting(_narrowing(headings_of(stats), rows, sums), _MIN_NAME_WIDTH)
+    parts: list[RenderableType] = [_heads(("", stats)), _interface(stats), figures]
+    parts += [Name(note, "dim") for note in notes(stats)]
+    return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
+
+
+def _interface(stats: ModelStats) -> Table:
+    """Returns the inputs, outputs and dynamic dims of a model."""
     interface = Table.grid(padding=(0, 2, 0, 0))
     for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
         for i, (name, kind_of_value) in enumerate(list(values.items())[:_LISTED]):
@@ -48,10 +56,7 @@ def one(stats: ModelStats) -> RenderableType:
         interface.add_row(Text("dynamic" if not i else "", "dim"), Name(symbol), Name(shown))
     for grid in interface.columns[:1]:
         grid.no_wrap = True
-    figures = Fitting(_narrowing(headings_of(stats), rows, sums), _MIN_NAME_WIDTH)
-    parts: list[RenderableType] = [_heads(("", stats)), interface, figures]
-    parts += [Name(note, "dim") for note in notes(stats)]
-    return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
+    return interface
 
 
 def _nodes(stats: ModelStats) -> Fitting:
