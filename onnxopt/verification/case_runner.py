@@ -223,6 +223,19 @@ class CaseRunner:
     def _alone(self, recipe: Recipe, read: Read, has_others: bool) -> tuple[Answer | None, JudgedCase]:
         if (known := self._known.get(recipe.name)) is not None:
             return known.answer, known.case
+        recipe, dead = self._after_deaths(recipe, has_others)
+        if dead is not None:
+            return None, dead
+        data = read()
+        answer = self._original(recipe, data)
+        if answer.case.status == "skipped":
+            return None, answer.case
+        if not has_others and self.plan.random:
+            self.is_steady = self.judge.deterministic()
+        return answer, self._compare(answer, data)
+
+    def _after_deaths(self, recipe: Recipe, has_others: bool) -> tuple[Recipe, JudgedCase | None]:
+        """Return the recipe to run after deaths of workers, tamed if bold, and the case if no run is left."""
         for death in self._submission.deaths:
             if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
                 continue
@@ -231,14 +244,8 @@ class CaseRunner:
             if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
                 recipe = replace(recipe, tame=True)
             elif status != UNVERIFIED or has_others or not self._lengthen(death):
-                return None, JudgedCase(recipe.name, {}, status=status, note=str(died))
-        data = read()
-        answer = self._original(recipe, data)
-        if answer.case.status == "skipped":
-            return None, answer.case
-        if not has_others and self.plan.random:
-            self.is_steady = self.judge.deterministic()
-        return answer, self._compare(answer, data)
+                return recipe, JudgedCase(recipe.name, {}, status=status, note=str(died))
+        return recipe, None
 
     # -- deaths ---------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from onnxopt.verification.job import (
     Concluded,
     Submission,
 )
-from onnxopt.verification.records import JudgedCase, Verification
+from onnxopt.verification.records import CaseRecord, JudgedCase, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
@@ -125,18 +125,23 @@ class JobRunner(CaseRunner):
             answers, cases = self._step_by_step()
             found = self._proof(answers)
         else:
-            if self._answers is None:
-                known = [k.answer for name, k in self._known.items() if name in self._names]
-                self._answers = known or self._originals()
-            cases = [self._compare(answer) for answer in self._answers]
-            answers, cases = telling(self._answers, cases)
-            found = self._proof(answers)
-            for recipe in self._others(found, cases):
-                if more := self._further([recipe]) if self.is_steady and not _differ(cases) else []:
-                    answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
-                    found = self._proof(answers)
+            answers, cases, found = self._together()
         verdict.engine = self.opened.engine
         return self._judge(verdict, answers, cases, found)
+
+    def _together(self) -> tuple[list[Answer], list[JudgedCase], Proof]:
+        """Return the answers, compared cases and proof of all recipes, with further recipes for a weak proof."""
+        if self._answers is None:
+            known = [k.answer for name, k in self._known.items() if name in self._names]
+            self._answers = known or self._originals()
+        cases = [self._compare(answer) for answer in self._answers]
+        answers, cases = telling(self._answers, cases)
+        found = self._proof(answers)
+        for recipe in self._others(found, cases):
+            if more := self._further([recipe]) if self.is_steady and not _differ(cases) else []:
+                answers, cases = [*answers, *more], [*cases, *map(self._compare, more)]
+                found = self._proof(answers)
+        return answers, cases, found
 
     def _judge(
         self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], found: Proof
@@ -213,9 +218,13 @@ class JobRunner(CaseRunner):
             return
         if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
+        verdict.message += self._size_beyond(compared)
+
+    def _size_beyond(self, compared: Sequence[CaseRecord]) -> str:
+        """Return a note of a size in one model that no case exceeds, or an empty string."""
         reached = max((n for c in compared for n in c.dims.values()), default=0)
-        if self.plan.symbols and (beyond := [n for n in self.plan.other_sizes if n > reached]):
-            verdict.message += f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds"
+        beyond = [n for n in self.plan.other_sizes if n > reached] if self.plan.symbols else []
+        return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds" if beyond else ""
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         files = Path(self.opening.original), Path(self._submission.path)

@@ -203,8 +203,7 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
     if isinstance(a, list) or isinstance(b, list):
         return _of_sequences(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
-        same = list(a) == list(b)
-        return difference(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
+        return _of_maps(a, b)
     if a is None or b is None:
         return Difference(note="" if a is b else "absent in one of the two")
     a, b = np.asarray(a), np.asarray(b)
@@ -217,6 +216,11 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
         share = float(np.count_nonzero(a != b) / a.size) if a.size else 0.0
         return Difference(share, 1.0, discrete=True)
     return _of_floats(a, b)
+
+
+def _of_maps(a: dict[Any, Any], b: dict[Any, Any]) -> Difference:
+    same = list(a) == list(b)
+    return difference(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
 
 
 def is_float(value: Any) -> bool:

@@ -38,21 +38,22 @@ def settle(
     """Set the verdict from the second look. `noise`: by case."""
     verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
     open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
-    # An expected output from a file differs, which pieces cannot excuse.
-    if any(getattr(o, "against", "") for o in open_):
-        return
-    if any(o.note.endswith(NOTHING) for o in open_):  # rounding upstream does not produce such a difference
+    if any(_is_inexcusable(o) for o in open_):
         return
     if pieces.complete and pieces.cuts > pieces.noisy:
-        verdict.status = IN_PIECES
-        for o in open_:
-            o.ok, o.note = True, f"{o.note}, and no piece does"
+        verdict.status, why = IN_PIECES, "no piece does"
     elif pieces.complete or (not any(p.is_gross for p in places) and _all_noise(verdict, noise) and (open_ or places)):
-        verdict.status = WITHIN_NOISE
-        for o in open_:
-            o.ok, o.note = True, f"{o.note}, and rounding alone does as much"
-    elif places:
-        verdict.status = DIFFERENT
+        verdict.status, why = WITHIN_NOISE, "rounding alone does as much"
+    else:
+        verdict.status = DIFFERENT if places else verdict.status
+        return
+    for o in open_:
+        o.ok, o.note = True, f"{o.note}, and {why}"
+
+
+def _is_inexcusable(output: OutputRecord) -> bool:
+    """Return whether pieces cannot excuse an output: rounding explains no expected file, and no missing elements."""
+    return bool(getattr(output, "against", "")) or output.note.endswith(NOTHING)
 
 
 def _all_noise(verdict: Verification, noise: Mapping[str, Mapping[str, float]]) -> bool:

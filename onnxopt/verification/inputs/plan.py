@@ -245,12 +245,8 @@ class Plan:
         return plan
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
-        """Yield sizes like those of given inputs at the same position, then further sizes, and sums of two."""
-        like: dict[str, int] = {}
-        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
-            near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
-            if isinstance(symbol, str):
-                like.setdefault(symbol, near[0])
+        """Yield sizes like those of given inputs, then further sizes, and sums of two."""
+        like = self._like(shapes)
         yield like
         sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
         sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
@@ -259,6 +255,15 @@ class Plan:
         for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
             for size in sizes:
                 yield like | dict.fromkeys(changed, size)
+
+    def _like(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """Return the sizes of given inputs at the same position."""
+        like: dict[str, int] = {}
+        for k, symbol, rank in ((k, d, len(i.shape)) for i in self.inputs for k, d in enumerate(i.shape)):
+            near = [s[k] for s in shapes if len(s) == rank] or [s[0] for s in shapes if not k] or [2]
+            if isinstance(symbol, str):
+                like.setdefault(symbol, near[0])
+        return like
 
     def fix(self, dims: dict[str, int]) -> None:
         """Fix sizes of dynamic dims."""
@@ -283,25 +288,28 @@ class Plan:
         if not symbols:
             yield {}
             return
-        named = self._composite(symbols)
-        composite = named or self._lone(symbols)
-        batch = self.batch
         yield from likely
         for i, window in enumerate(windows):
             yield dict.fromkeys(symbols, 2 + i) | window
-        # total = past + 1 for a single token, past + sequence for several
-        sums = (((1, 1), (2, 0), (1, 0)) if named else ((1, 0), (1, 1), (2, 0))) if composite else ((1, 0),)
-        for count in counts if batch else counts[:1]:
+        for count in counts if self.batch else counts[:1]:
             for i, window in enumerate(windows):  # dims beside the windows may be equally long
-                yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(batch, min(2 + i, count))
-            for size, (times, more) in itertools.product(sizes, sums):
-                totals = dict.fromkeys(composite, times * size + more)
-                yield dict.fromkeys(symbols, size) | totals | dict.fromkeys(batch, min(size, count))
+                yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(self.batch, min(2 + i, count))
+            yield from self._with_sums(symbols, sizes, count)
         for size in sizes:
             yield dict.fromkeys(symbols, size)
-        single = [s for s in symbols if s in self.batches and s not in batch]
+        single = [s for s in symbols if s in self.batches and s not in self.batch]
         for size in sizes if 0 < len(single) < len(symbols) else ():  # traced with a single image
             yield dict.fromkeys(symbols, size) | dict.fromkeys(single, 1)
+
+    def _with_sums(self, symbols: Sequence[str], sizes: Sequence[int], count: int) -> Iterator[dict[str, int]]:
+        """Yield equal sizes of all dims except sums and a batch, which is at most `count`."""
+        named = self._composite(symbols)
+        composite = named or self._lone(symbols)
+        # total = past + 1 for a single token, past + sequence for several
+        sums = (((1, 1), (2, 0), (1, 0)) if named else ((1, 0), (1, 1), (2, 0))) if composite else ((1, 0),)
+        for size, (times, more) in itertools.product(sizes, sums):
+            totals = dict.fromkeys(composite, times * size + more)
+            yield dict.fromkeys(symbols, size) | totals | dict.fromkeys(self.batch, min(size, count))
 
     def _composite(self, symbols: Sequence[str]) -> list[str]:
         """Return symbols that are sums by name.

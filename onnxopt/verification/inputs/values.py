@@ -73,8 +73,7 @@ def amplified(values: Any, rng: Draws, mode: str) -> Any:
 
 def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
     base = amplified(rng.normal(shape).astype(BY_NAME[i.kind].dtype), rng, mode)
-    every = (*i.use.edges, *(i.use.whole if mode == "wide" and not turn else ()))
-    met = [e for e in every if not math.isfinite(e) or abs(e) < _largest(i.kind)]
+    met = _breakpoints(i, i.use.whole if mode == "wide" and not turn else ())
     if not met:
         return base
     # Exact breakpoints get a separate case: noise of last bits explains any difference at a breakpoint.
@@ -91,6 +90,11 @@ def _wide_floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode
     return np.where((rank >= _NEAR_SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
 
 
+def _breakpoints(i: InputSpec, more: Sequence[float]) -> list[float]:
+    """Return the breakpoints of an input, and `more`, in the range of the type."""
+    return [e for e in (*i.use.edges, *more) if not math.isfinite(e) or abs(e) < _largest(i.kind)]
+
+
 def _largest(kind: str) -> float:
     return min(1e30 if BY_NAME[kind].high > 1e30 else 1e3, BY_NAME[kind].high)
 
@@ -104,8 +108,7 @@ def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mo
         return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
-    most = math.isqrt(int(limits.high))  # squares do not overflow
-    most = min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
+    most = _magnitude(i, mode, limits)
     sign = -1 if limits.low else 1
     origin = round(i.use.origin) if abs(i.use.origin) < _MAX_INTEGER else 0
     if single:
@@ -115,6 +118,12 @@ def _wide_integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mo
     sizes = np.trunc(np.exp(spread(shape, rng) * math.log(most + 1)))
     sizes[sizes == sizes.max(initial=0)] = most
     return _among(around, origin + np.where(spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
+
+
+def _magnitude(i: InputSpec, mode: str, limits: Any) -> int:
+    """Return the largest magnitude of integers: squares do not overflow, and are exact where floats are needed."""
+    most = math.isqrt(int(limits.high))
+    return min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
 
 
 def _among(around: Sequence[int], numbers: Any, rng: Draws) -> Any:

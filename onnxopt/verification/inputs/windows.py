@@ -111,14 +111,20 @@ def windowed(
         for i, left in enumerate(_SEQUENCE if axes == 1 else _PICTURE):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
             for k, symbol in enumerate(symbols):
-                size = need.stride * -(-max(need.sizes[left[k % axes]], reach) // need.stride)
-                while size in taken:
-                    size += need.stride
+                size = _next_multiple(need.stride, max(need.sizes[left[k % axes]], reach), taken)
                 taken = {size}
                 if size <= _MAX_WINDOW[axes]:
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
                     leads[symbol] = max(leads.get(symbol, _NO_NEED), need, key=lambda n: n.stride)
     return [*found, _ragged(groups, leads, found[1])] if all(found) else [{}]
+
+
+def _next_multiple(stride: int, least: int, taken: Collection[int]) -> int:
+    """Return the smallest multiple of a stride, from `least` on, that is not taken."""
+    size = stride * -(-least // stride)
+    while size in taken:
+        size += stride
+    return size
 
 
 def _ragged(groups: Iterable[Sequence[str]], leads: Mapping[str, _Need], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -251,8 +251,7 @@ class _Ranges(Forward[Range]):
         else:
             data = [self.of(n) for k, n in enumerate(node.input) if n and row.role(k) in (DATA, BOUND)]
             found = self._made(node, [r or ANY for r in data]) if data and node.domain in STANDARD else ANY
-            low, high = max(found.low, row.low), min(found.high, row.high)
-            fact = Range(low, high, found.integer or row.integer, found.nan or row.nan) if low <= high else ANY
+            fact = _common(found, Range(row.low, row.high, row.integer, row.nan))
         is_said = fact != ANY
         return [fact if is_said and (k == 0 or node.op_type == "Split") else None for k in range(len(node.output))]
 
@@ -352,6 +351,12 @@ def _absolute(node: NodeProto, known: Sequence[Range]) -> Range:
 
 
 _UNARY: Final = {"Abs": _absolute, "Cast": _cast, "Clip": _clip, "Neg": _negated}
+
+
+def _common(a: Range, b: Range) -> Range:
+    """Return the numbers in both ranges; any number if the ranges are disjoint."""
+    low, high = max(a.low, b.low), min(a.high, b.high)
+    return Range(low, high, a.integer or b.integer, a.nan or b.nan) if low <= high else ANY
 
 
 def _paired(node: NodeProto, known: Sequence[Range]) -> Range:

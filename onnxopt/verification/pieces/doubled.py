@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,6 +46,11 @@ def as_products(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         kernel = weights[name] if name in weights else tensor_to_array(known[name]) if name in known else None
         if kernel is None or not _Products(graph, node, kernel).write():
             graph.node.append(node)
+    return _without_unread(graph, known, weights)
+
+
+def _without_unread(graph: GraphProto, known: Collection[str], weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove the `known` initializers that no node reads. Returns the weights still read."""
     read = {name for node in graph.node for name in reads_of(node)}
     kept = [t for t in graph.initializer if t.name not in known or t.name in read]
     del graph.initializer[:]
@@ -84,12 +89,9 @@ class _Products:
         x = self.conv.input[0]
         if any(pads):
             x = self._node("Pad", x, self._ints([0, 0, *pads[:axes], 0, 0, *pads[axes:]]))
-        window = [(size - 1) * d for size, d in zip(self.sizes, dilations)]
         total = shape = ""
         for k in np.ndindex(*self.sizes):
-            starts = [i * d for i, d in zip(k, dilations)]
-            ends = [s - w or _LAST for s, w in zip(starts, window)]
-            under = self._node("Slice", x, *map(self._ints, (starts, ends, range(2, axes + 2), strides)))
+            under = self._under(x, k, strides, dilations)
             shape = shape or self._node("Shape", under)
             columns = self._node("Reshape", under, self._ints([0, 0, -1]))
             matrix = self._constant(np.ascontiguousarray(matrices[(slice(None), slice(None), *k)]))
@@ -101,6 +103,13 @@ class _Products:
         shape = self._node("Concat", self._ints([0, self.kernel.shape[0]]), sizes, axis=0)
         self._put("Reshape", [total, shape], self.conv.output[0], {})
         return True
+
+    def _under(self, x: str, k: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> str:
+        """Add the Slice of `x` under the kernel's position `k`. Returns the result's name."""
+        starts = [i * d for i, d in zip(k, dilations)]
+        window = [(size - 1) * d for size, d in zip(self.sizes, dilations)]
+        ends = [s - w or _LAST for s, w in zip(starts, window)]
+        return self._node("Slice", x, *map(self._ints, (starts, ends, range(2, len(k) + 2), strides)))
 
     def _in_one(self) -> Any:
         """Return a block-diagonal kernel of all groups; None if large."""

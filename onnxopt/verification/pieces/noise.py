@@ -49,11 +49,17 @@ def views(a: list[Any], b: list[Any]) -> Iterator[View]:
         yield View(None, shapes)
     if rank < 2 or any(x.ndim != rank for x in a) or math.factorial(rank) > _MOST_ORDERS * 30:
         return
+    for axes in _orders(a, shapes):
+        yield View(axes, shapes)
+
+
+def _orders(a: list[Any], shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Return the orders of axes that give all shapes; then the rest, if few axes have a different first shape."""
+    rank = a[0].ndim
     orders = [axes for axes in itertools.permutations(range(rank)) if axes != tuple(range(rank))]
     exact = [o for o in orders if all(tuple(x.shape[i] for i in o) == shape for x, shape in zip(a, shapes))]
     rest = [o for o in orders if o not in exact] if rank <= 4 and a[0].shape != shapes[0] else []
-    for axes in (*exact[:_MOST_ORDERS], *rest):
-        yield View(axes, shapes)
+    return [*exact[:_MOST_ORDERS], *rest]
 
 
 def _can_be_viewed(a: Any, b: Any) -> bool:

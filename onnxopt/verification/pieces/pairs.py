@@ -46,13 +46,15 @@ class Pairs:
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
-        # Values of B in int32 in place of A's int64; readers of these are not the same in both.
-        self.int32 = int32_values(a.graph, b.graph)
-        if kinds := b.skeleton.kinds:
-            types = ((y, a.skeleton.kinds.get(x), kinds.get(y)) for y, x in self.of.items())
-            self.int32 |= {y for y, *both in types if both == ["tensor(int64)", "tensor(int32)"]}
+        self.int32 = int32_values(a.graph, b.graph) | self._inner_int32()
         self._equal: dict[str, bool] = {}
         self._same: dict[tuple[int, int], bool] = {}  # by (node of A, node of B)
+
+    def _inner_int32(self) -> set[str]:
+        """Return the values of B in int32 in place of A's int64; readers of these are not the same in both."""
+        mine, theirs = self.a.skeleton.kinds, self.b.skeleton.kinds
+        pairs = self.of.items() if theirs else ()
+        return {y for y, x in pairs if (mine.get(x), theirs.get(y)) == ("tensor(int64)", "tensor(int32)")}
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:

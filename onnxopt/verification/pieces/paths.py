@@ -41,8 +41,7 @@ def is_single(program: Program) -> bool:
     """Return whether all floats computed in a main graph are float32, so types need not be observed."""
     if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # may be called like standard operators
         return False
-    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
-    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
+    if _takes_others(program):
         return False
     others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
     others |= {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
@@ -52,6 +51,12 @@ def is_single(program: Program) -> bool:
             if not program.fixed.issuperset(o for o in node.output if o):
                 return False
     return True
+
+
+def _takes_others(program: Program) -> bool:
+    """Return whether an input is no tensor, or has floats of a different type."""
+    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
+    return any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds)
 
 
 def _makes_others(node: NodeProto) -> bool:

@@ -236,8 +236,7 @@ class _Question:
         off = apart(x, exact_x)
         if off.note:
             return False
-        beside = max((float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v)), default=0.0)
-        if off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * beside):
+        if off.largest > max(_MAX_ROUNDING_SHARE * off.span, _FAR_BESIDE * self._largest_operand(case)):
             return False
         if not self._channels_agree(case, x, y, exact_x, exact_y):
             return False
@@ -250,6 +249,11 @@ class _Question:
             return False
         own = apart(exact_y, self.b.run(self.b.summed(), self.b.cases[case]))
         return own.within(self.share) or own.explained(near)
+
+    def _largest_operand(self, case: int) -> float:
+        """Return the largest magnitude of A's floats in a case."""
+        floats = (v for v in self.a.cases[case].values() if is_float(v))
+        return max((float(np.abs(v).max(initial=0)) for v in floats), default=0.0)
 
     def _channels_agree(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
         """Return whether small rows and channels agree.

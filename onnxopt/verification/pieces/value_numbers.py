@@ -125,9 +125,7 @@ class ValueNumbering:
 
     def _made(self, node: NodeProto, known: Numbers, scope: _Scope) -> list[int]:
         """Return the numbers of a node's results."""
-        reads = [known[name] if name else -1 for name in node.input]
-        while reads and reads[-1] == -1:
-            reads.pop()
+        reads = _operands(node, known)
         told = [(a.name, scope.given.get(a.ref_attr_name, a)) for a in node.attribute if scope.tells(a)]
         is_standard = not domain_of(node.domain)
         if is_standard and (simple := self._simple(node, reads, told, scope)) is not None:
@@ -316,3 +314,11 @@ def since(op: str, domain: str, version: int) -> int:
         return int(defs.get_schema(op, version, domain).since_version)
     except defs.SchemaError:
         return version
+
+
+def _operands(node: NodeProto, known: Numbers) -> list[int]:
+    """Return the numbers of the operands, -1 if absent, without absent ones at the end."""
+    reads = [known[name] if name else -1 for name in node.input]
+    while reads and reads[-1] == -1:
+        reads.pop()
+    return reads

@@ -40,14 +40,12 @@ class Program:
         self.is_body = outer is not None
         self._outer = outer
         self.graph = skeleton.proto.graph if graph is None else graph
+        # Initializers by name, including overridden defaults.
+        self.constants: dict[str, TensorProto] = {t.name: t for t in self.graph.initializer[:]}
         self.given = {i.name for i in self.graph.input}  # names fed: inputs of the graph, and values captured by a body
-        self.constants: dict[str, TensorProto] = {}  # initializers by name, including overridden defaults
         if outer is not None:
-            taken = set(captured(self.graph))
-            self.given |= {name for name in taken if not outer.is_constant(name)}
-            self.constants = {name: t for name, t in outer.constants.items() if name in taken}
-        self.constants |= {t.name: t for t in self.graph.initializer[:]}
-        if outer is None:  # a default not fed is a constant
+            self._capture(outer)
+        else:  # a default not fed is a constant
             self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
         nodes = self.graph.node[:]
@@ -65,6 +63,12 @@ class Program:
         self.sources = {
             r for n, reads in zip(self.nodes, self.reads) if not self.fixed.isdisjoint(n.output[:]) for r in reads
         }
+
+    def _capture(self, outer: Program) -> None:
+        """Add the values captured by a body: results are fed, constants are known."""
+        taken = set(captured(self.graph))
+        self.given |= {name for name in taken if not outer.is_constant(name)}
+        self.constants = {name: t for name, t in outer.constants.items() if name in taken} | self.constants
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
@@ -220,23 +224,13 @@ class Program:
         model = ModelProto(ir_version=source.ir_version, producer_name=source.producer_name)
         model.opset_import.extend(source.opset_import)
         model.functions.extend(self.skeleton.functions.needed(self.nodes[i] for i in nodes))
-        graph, weights = model.graph, dict[str, Any]()
+        graph = model.graph
         graph.name = "piece"
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
-        made = set(self.made(nodes))
-        for name in (r for r in reads if r not in fed):
-            if name in self.sparse:
-                graph.sparse_initializer.add().CopyFrom(self.sparse[name])
-            elif name in self.constants and name not in made and (array := self._initialize(graph, name)) is not None:
-                weights[name] = array
+        weights = self._initialize_all(graph, [r for r in reads if r not in fed], set(self.made(nodes)))
         for name, kind in fed.items():
-            if name not in reads:
-                continue
-            wide = carrier(kind)
-            given = graph.input.add(name=carried(name) if wide else name)
-            given.type.CopyFrom(_type_proto(f"tensor({wide})" if wide else kind))
-            if wide:
-                add_cast(graph, carried(name), name, _code(_element(kind)))
+            if name in reads:
+                _add_input(graph, name, kind)
         for i in nodes:
             node = graph.node.add()
             node.CopyFrom(self.nodes[i])
@@ -249,6 +243,16 @@ class Program:
                 add_cast(graph, made_as, carried(name), _code(carrier(kind)))
             graph.output.add(name=carried(name) if carrier(kind) else made_as)
         return model, weights
+
+    def _initialize_all(self, graph: GraphProto, names: Sequence[str], made: Collection[str]) -> dict[str, Any]:
+        """Add the constants among `names` to a graph, except results `made` in it. Returns the large arrays."""
+        weights = dict[str, Any]()
+        for name in names:
+            if name in self.sparse:
+                graph.sparse_initializer.add().CopyFrom(self.sparse[name])
+            elif name in self.constants and name not in made and (array := self._initialize(graph, name)) is not None:
+                weights[name] = array
+        return weights
 
     def _initialize(self, graph: GraphProto, name: str) -> Any:
         """Add a constant to a graph. Returns the array of a large constant, which is external in the graph."""
@@ -364,3 +368,12 @@ def add_cast(graph: GraphProto, source: str, target: str, code: int) -> None:
 def bodies(node: NodeProto) -> dict[str, GraphProto]:
     """Return a node's bodies by attribute name."""
     return {a.name: a.g for a in node.attribute if a.HasField("g")}
+
+
+def _add_input(graph: GraphProto, name: str, kind: str) -> None:
+    """Add an input of a type; of the carrier, followed by a Cast for types unknown to numpy."""
+    wide = carrier(kind)
+    given = graph.input.add(name=carried(name) if wide else name)
+    given.type.CopyFrom(_type_proto(f"tensor({wide})" if wide else kind))
+    if wide:
+        add_cast(graph, carried(name), name, _code(_element(kind)))

@@ -367,17 +367,26 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     A scalar is an exponent, bound or factor, and exact. Exceptions: `scales` (quantizer scales of a whole tensor), and
     the number of a ConstantOfShape used as weights.
     """
-    from onnx import TensorProto
-
     from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 
     exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
-    tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
-    constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
-    tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
-    weights = {name for n in model.graph.node if n.op_type in _WEIGHTED for name in n.input[1:]}
-    filled = [n for n in model.graph.node if n.op_type == "ConstantOfShape" and n.output[0] in weights - exact]
-    changed = [t for t in tensors if math.prod(t.dims) > 1 or t.name in scales]
-    for tensor in (*changed, *(a.t for n in filled for a in n.attribute)):
+    changed = [t for t in _stored(model.graph, exact) if math.prod(t.dims) > 1 or t.name in scales]
+    for tensor in (*changed, *_filled_weights(model.graph, exact)):
         if tensor.data_type in FLOATS:
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
+
+
+def _stored(graph: Any, exact: Collection[str]) -> list[Any]:
+    """Return the small initializers and the tensors of Constant nodes, except the values in `exact`."""
+    from onnx import TensorProto
+
+    tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
+    constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
+    return tensors + [a.t for n in constants for a in n.attribute if a.HasField("t")]
+
+
+def _filled_weights(graph: Any, exact: Collection[str]) -> list[Any]:
+    """Return the number of each ConstantOfShape used as weights, except the values in `exact`."""
+    weights = {name for n in graph.node if n.op_type in _WEIGHTED for name in n.input[1:]}.difference(exact)
+    filled = (n for n in graph.node if n.op_type == "ConstantOfShape" and n.output[0] in weights)
+    return [a.t for n in filled for a in n.attribute]
