@@ -247,12 +247,11 @@ def _peak(graph: Graph) -> Peak:
     live = sum(map(size.bytes, graph.inputs))
     best = Peak(live, None, size.exact)
     for i, node in enumerate(graph):
-        for v in node.outputs:
-            if v is not None and not v.constant:
-                made = size.bytes(v)
-                live += made
-                if not v.is_output:
-                    freed[max((_at(u, graph, place) for u in v.users), default=i)] += made
+        for v in (v for v in node.results if not v.constant):
+            made = size.bytes(v)
+            live += made
+            if not v.is_output:
+                freed[max((_at(u, graph, place) for u in v.users), default=i)] += made
         inner = [_peak(body) for body in node.bodies.values()]
         size.exact = size.exact and all(p.exact for p in inner)
         total = live + max((p.bytes for p in inner), default=0)

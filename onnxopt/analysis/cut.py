@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import GraphProto, TypeProto, ValueInfoProto
@@ -188,13 +188,11 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     named, ends = ([opened.inputs.get(v, v) for v in some] for some in (named, ends))
     begins = named or [v for v in model.graph.inputs if not v.constant]
     given = set(begins)
-    for v in ends:
-        if v in given or (v.is_input and not is_stored(v)):
-            raise UsageError(f"{model.name}: `{v.name}` is an input, which nothing computes", "name a value behind it")
-    known, own = _computed(model, given), [v for v in opened.ends if v not in given]
-    found = [v for v in ends or own if v in known or is_stored(v)]
-    missing = [v for v in ends or own if v not in found]
-    if not found or (ends and missing):
+    _refuse_inputs(model, ends, given)
+    known, wanted = _computed(model, given), ends or [v for v in opened.ends if v not in given]
+    found = [v for v in wanted if v in known or is_stored(v)]
+    if not found or (ends and len(found) < len(ends)):
+        missing = [v for v in wanted if v not in found]
         raise _lack(model, missing, given, "input" if opened.owners else "graph input")
     nodes, seen = _behind(found, given)
     opened.refuse_owners(model, nodes, found)
@@ -206,6 +204,13 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         left_out=[] if ends else [v.name for v in opened.ends if v not in found],
         scope=scope,
     )
+
+
+def _refuse_inputs(model: Model, ends: Iterable[Value], given: Collection[Value]) -> None:
+    """Raise UsageError for outputs that no node computes."""
+    for v in ends:
+        if v in given or (v.is_input and not is_stored(v)):
+            raise UsageError(f"{model.name}: `{v.name}` is an input, which nothing computes", "name a value behind it")
 
 
 def opened_as(model: Model, found: Cut) -> Model:

@@ -80,19 +80,21 @@ def run_cone(
         return {}
     data = _model(graph, nodes, known, wanted).SerializeToString()
     names = [v.name for v in wanted]
-    operations = sum(f.operations for n in nodes if (f := work(n)))
-    if all(map(is_harmless, nodes)) and operations <= _HERE:
-        threads = 1 if operations <= _ALONE else 0
-        try:
-            found = run_session(data, names, threads)
-            return {v: found[v.name] for v in wanted if v.name in found}
-        except Exception:  # find out which node has no kernel, or raises
-            pass
-        if operations <= _MAX_PYTHON_WORK:
-            found = Native(threads=1).evaluate_each(data, names, most, ())
-            return {v: found[v.name] for v in wanted if v.name in found}
-    found = _run_elsewhere(sandbox, data, nodes, names, most, give_up)
+    found = _run_here(data, nodes, names, most)
+    if found is None:
+        found = _run_elsewhere(sandbox, data, nodes, names, most, give_up)
     return {v: found[v.name] for v in wanted if v.name in found}
+
+
+def _run_here(data: bytes, nodes: Sequence[Node], names: Sequence[str], most: int) -> dict[str, Array] | None:
+    """Return the arrays computed in this process; None if a node is unsafe or unsupported, or the work too large."""
+    operations = sum(f.operations for n in nodes if (f := work(n)))
+    if operations > _HERE or not all(map(is_harmless, nodes)):
+        return None
+    try:
+        return run_session(data, names, 1 if operations <= _ALONE else 0)
+    except Exception:  # find out which node has no kernel, or raises
+        return Native(threads=1).evaluate_each(data, names, most, ()) if operations <= _MAX_PYTHON_WORK else None
 
 
 def is_harmless(node: Node) -> bool:

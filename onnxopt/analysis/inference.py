@@ -231,8 +231,14 @@ def _copy_nodes(
     if any(len(node.proto.metadata_props) for node in nodes):
         for copy in target.node[:]:  # torch's exporter stores source locations there, ten times the node's size
             copy.ClearField("metadata_props")
+    if model.graph.owners:
+        _forget_bodies(target, model, nodes, called)
+
+
+def _forget_bodies(target: GraphProto, model: Model, nodes: Collection[Node], called: set[str]) -> None:
+    """Remove declared shapes of bodies; sequences carried by Loops become inputs of new names."""
     unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
-    for node, copy in zip(nodes, target.node) if model.graph.owners else ():
+    for node, copy in zip(nodes, target.node):
         if node.bodies:
             forget_claims(copy, model.graph, called)
             for (loop, i), name in zip(carried_containers(copy), unused):
@@ -253,18 +259,22 @@ def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], calle
             target.value_info.extend(_declared(node, schema))
     unknown = {op for op, schema in schemas.items() if schema is None}
     opaque = {v.name: v for n in nodes if n.op in unknown for v in n.results}
-    if not opaque:
-        return opaque
+    if opaque:
+        _declare_opaque(target, proto, opaque)
+        inferred = {name for name, v in opaque.items() if v.producer is not None and v.producer.op in called}
+        for info in (*target.value_info, *target.output):
+            if info.name in inferred:  # through the function
+                forget_shape(info.type)
+    return opaque
+
+
+def _declare_opaque(target: GraphProto, proto: GraphProto, opaque: Mapping[str, Value]) -> None:
+    """Declare results without inference as in the model; where undeclared, by known facts."""
     claims = _said(i for i in proto.value_info if i.name in opaque)
     target.value_info.extend(claims)
     said = {i.name for i in claims}
     target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
     target.output.extend(_said(i for i in proto.output if i.name in opaque))
-    for info in (*target.value_info, *target.output):
-        maker = opaque[info.name].producer if info.name in opaque else None
-        if maker is not None and maker.op in called:  # inferred through the function
-            forget_shape(info.type)
-    return opaque
 
 
 def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:

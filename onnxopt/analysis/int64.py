@@ -6,7 +6,7 @@ Operands and results of a node with the same type variable of the schema form a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from onnxopt.analysis.intervals import Intervals, is_within
 from onnxopt.analysis.narrowing import RESULT_TYPE
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import formals
+from onnxopt.graph.schema import Formal, formals
 from onnxopt.startup.record import record
 
 INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)
@@ -127,8 +127,7 @@ class Groups:
         why = self._obstacle(node, known is not None)
         by_symbol: dict[str, Group] = {}
         for side, i in slots:
-            formal = known[side][min(i, len(known[side]) - 1)] if known is not None and not why else None
-            symbol = formal.symbol if formal is not None and INT32 in formal.allowed else ""
+            symbol = _symbol(known[side], i) if known is not None and not why else ""
             group = by_symbol.setdefault(symbol, Group(node, [], [], "" if symbol else why or ONLY))
             (group.outputs if side else group.inputs).append(i)
         for group in by_symbol.values():
@@ -159,3 +158,9 @@ class Groups:
         wide = [v for v in read if not self.fits(v)][-1:] or [v for v in made if not self.fits(v)]
         if wide:
             group.why, group.root = NUMBERS, self.root(wide[0])
+
+
+def _symbol(known: Sequence[Formal], place: int) -> str:
+    """Return the type symbol of an operand or result; an empty string if int32 is not allowed."""
+    formal = known[min(place, len(known) - 1)]
+    return formal.symbol if INT32 in formal.allowed else ""

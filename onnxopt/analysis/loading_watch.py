@@ -88,12 +88,14 @@ def watch(model: Model, loading: Loading) -> None:
 
     Values are watched instead of nodes: rewrites replace nodes, and keep values.
     """
-    misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if is_misled(n)]
-    if not misled and all(scope.owner is None for scope in model.scopes()):
+    scopes = list(model.scopes())
+    outermost = [scope for scope in scopes if scope.owner is None]
+    misled = [n for scope in scopes for n in scope.by_op.get("PRelu", ()) if is_misled(n)]
+    if not misled and len(outermost) == len(scopes):
         return
-    order = [n for scope in model.scopes() if scope.owner is None for n in _in_order(scope)]
+    order = [n for scope in outermost for n in _in_order(scope)]
     bodies = [n for n in order if is_in_body(n)]
-    read = {v for n in bodies for v in n.operands if v.graph.owner is None and not v.constant}
+    read = _outer_operands(bodies)
     loading.watched = {v for n in misled for v in n.results}
     _watch_before(misled, loading.watched)
     refused = _is_refused_now(bodies, read, loading.left)
@@ -111,6 +113,11 @@ def watch(model: Model, loading: Loading) -> None:
     # If a body would be rejected, facts unknown to runtimes matter for all of these; otherwise only what runtimes know.
     look_inside(_those(order, leading if all_matter else makers, bodies), inside, loading.annotated)
     look_further(_those(order, leading, bodies), loading.may, inside)
+
+
+def _outer_operands(bodies: Iterable[Node]) -> set[Value]:
+    """Return the values of the main graph or a function, except constants, read by nodes of bodies."""
+    return {v for n in bodies for v in n.operands if v.graph.owner is None and not v.constant}
 
 
 def _said(nodes: Iterable[Node], annotated: Mapping[Value, Shape]) -> dict[Value, Known]:

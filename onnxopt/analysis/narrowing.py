@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from onnx import TensorProto
@@ -117,14 +117,15 @@ def _slots_of(schema: OpSchema, dtype: str) -> Slots:
     bound = {i.type_str for i, taken in zip(schema.inputs, inputs) if taken}
     outputs = tuple(o.type_str in free and (op in RESULT_TYPE or o.type_str in bound) for o in schema.outputs)
     if op == "ConstantOfShape":
-        inputs = tuple(False for _ in inputs)
+        inputs = (False,) * len(inputs)
     if op == "DequantizeLinear":  # from opset 23 on its result has its own type, by default the scale's
         outputs = inputs[1:2]
-    last = [
-        bool(formals) and formals[-1].option == formals[-1].option.Variadic
-        for formals in (schema.inputs, schema.outputs)
-    ]
-    return Slots(inputs, outputs, (last[0] and inputs[-1], last[1] and outputs[-1]))
+    more = _is_variadic(schema.inputs) and inputs[-1], _is_variadic(schema.outputs) and outputs[-1]
+    return Slots(inputs, outputs, more)
+
+
+def _is_variadic(formals: Sequence[Any]) -> bool:
+    return bool(formals) and formals[-1].option == formals[-1].option.Variadic
 
 
 @dataclass(frozen=True)

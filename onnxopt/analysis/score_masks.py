@@ -64,11 +64,14 @@ def _found(value: Value, limit: float, reach: int) -> Bounds | None:
     return _combined(node, limit, reach - 1)
 
 
+_NUMBERS: Final = {"Where": slice(1, None), "Trilu": slice(1)}  # operands of numbers, if not all
+
+
 def _combined(node: Node, limit: float, reach: int) -> Bounds | None:
     op, read = node.op, node.inputs
     if op not in ("Where", "Trilu", "Concat", "Add", "Sub", "Mul", "Neg", "Max", "Min"):
         return None
-    known = [_within(v, limit, reach) for v in (read[1:] if op == "Where" else read[:1] if op == "Trilu" else read)]
+    known = [_within(v, limit, reach) for v in read[_NUMBERS.get(op, slice(None))]]
     parts = [b for b in known if b is not None]
     if len(parts) < len(known) or not parts:
         return None

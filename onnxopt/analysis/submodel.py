@@ -89,12 +89,8 @@ def submodel(
     read, constants, results = boundary(nodes)
     inputs = [v for v in read if v.is_input or not is_stored(v)] if inputs is None else inputs
     outputs = results if outputs is None else outputs
-    proto = ModelProto(**fields(model.proto, leave_out=("graph", "functions", "training_info")))
-    proto.functions.extend(_functions(model, nodes))
-    _import(proto, graph)
+    proto = _begun(graph, nodes)
     target, given = proto.graph, set(inputs)
-    if graph is model.graph:
-        target.MergeFrom(GraphProto(**fields(graph.proto, only=("name", "doc_string", "metadata_props"))))
     target.name = name or target.name
     _add_nodes(target, graph, nodes, given)
     made = {v.name for node in nodes for v in node.results if v not in given}
@@ -103,15 +99,25 @@ def submodel(
     border = _Border(graph)
     target.input.extend(border.info(v, fed=True) for v in inputs)
     target.output.extend(border.info(v) for v in outputs)
-    own = [v for v in stored if v not in given]
     for value in stored:
         if value not in given or (value.is_input and not value.constant):  # a default value stays
             _store(target, value)
     if model.ir_version < 4:  # every initializer is also an input
-        target.input.extend(map(border.info, own))
+        target.input.extend(border.info(v) for v in stored if v not in given)
     at_border = {i.name for i in (*target.input, *target.output)}
     target.value_info.extend(border.declared_of((made | {v.name for v in stored}) - at_border))
     check_structure(proto, model.name, Excused(outputs={v.name for v in model.repeated}))
+    return proto
+
+
+def _begun(graph: Graph, nodes: Sequence[Node]) -> ModelProto:
+    """Return the model without nodes: declarations of `graph`'s model, imports, functions that `nodes` call."""
+    model = graph.model
+    proto = ModelProto(**fields(model.proto, leave_out=("graph", "functions", "training_info")))
+    proto.functions.extend(_functions(model, nodes))
+    _import(proto, graph)
+    if graph is model.graph:
+        proto.graph.MergeFrom(GraphProto(**fields(graph.proto, only=("name", "doc_string", "metadata_props"))))
     return proto
 
 

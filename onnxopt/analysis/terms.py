@@ -89,7 +89,7 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
     channels = next(iter(shape[1:2] if node.op != "Gemm" else shape[-1:]), None)
     if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
         return _UNKNOWN_SIZES
-    if b is not None and (not b.is_stored or not is_float(b.array)):
+    if b is not None and not _is_stored_float(b):
         return _NOWHERE
     bias = b.array if b is not None else None
     full, own = _per_channel(node, term, len(shape), channels), linear.bias_of(node, bias, channels)
@@ -98,6 +98,10 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
     if b is not None and is_read_by_many(b, channels * b.array.itemsize):
         return READ_BY_MANY
     return Bias(node, 2, own + full)
+
+
+def _is_stored_float(value: Value) -> bool:
+    return value.is_stored and is_float(value.array)
 
 
 def _per_channel(node: Node, term: Array, rank: int, channels: int) -> Array | None:
@@ -109,7 +113,7 @@ def _per_channel(node: Node, term: Array, rank: int, channels: int) -> Array | N
 def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
     """Fold by (y + b) + t = y + (b + t)."""
     b = next((v for v in node.operands if v.constant), None)
-    if b is None or not b.is_stored or not is_float(b.array):
+    if b is None or not _is_stored_float(b):
         return _NOWHERE
     try:
         array = b.array.astype(np.float64) + term

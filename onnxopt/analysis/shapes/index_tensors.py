@@ -218,12 +218,13 @@ def box_of(scatter: Node) -> Box | None:
     if lines is None or len(lines) > len(dims):
         return None
     written = given if elements else (*given[:-1], *dims[len(lines) :])
-    spans = [_span(line, dim) for line, dim in zip(lines, dims)]
+    spans = [span for line, dim in zip(lines, dims) if (span := _span(line, dim)) is not None]
+    if len(spans) < len(lines):
+        return None
     cut = {line.axis for line, span in zip(lines, spans) if span != WHOLE}
-    spans += [WHOLE] * (len(dims) - len(lines))
     missing = tuple(k for k, line in enumerate(lines) if line.axis is None)
-    box = Box(tuple(span for span in spans if span is not None), missing)
-    return box if len(box.spans) == len(dims) and _is_as_large(made, written, cut) else None
+    box = Box((*spans, *[WHOLE] * (len(dims) - len(lines))), missing)
+    return box if _is_as_large(made, written, cut) else None
 
 
 def _is_as_large(made: Sequence[Dim], written: Sequence[Dim], cut: Collection[int | None]) -> bool:
