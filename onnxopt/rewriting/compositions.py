@@ -206,14 +206,19 @@ def _is_beside_alike(nodes: Sequence[Node]) -> bool:
         x = reshape.inputs[0]
         if transpose.op != "Transpose" or reshape.op not in SAME_ORDER or x is None:
             continue
-        for part in parts_beside(x):
-            beside = part.only_user if part is not x else None
-            turned = beside.output.only_user if beside is not None and beside.op == "Reshape" else None
-            if turned is not None and turned.op == "Transpose" and turned.attr("perm") == transpose.attr("perm"):
-                reader = turned.output.only_user
-                if reader is None or reader.op not in SAME_ORDER:
-                    return True
+        if any(_is_alike(part, transpose) for part in parts_beside(x) if part is not x):
+            return True
     return False
+
+
+def _is_alike(part: Value, transpose: Node) -> bool:
+    """Whether a part takes a Reshape and an equal Transpose, without a further Reshape."""
+    reshape = part.only_user
+    turned = reshape.output.only_user if reshape is not None and reshape.op == "Reshape" else None
+    if turned is None or turned.op != "Transpose" or turned.attr("perm") != transpose.attr("perm"):
+        return False
+    reader = turned.output.only_user
+    return reader is None or reader.op not in SAME_ORDER
 
 
 def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:

@@ -351,17 +351,23 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
     if not all(op in standard for op in call.ops):  # an operator without schema
         return
     versions = [s for op in call.ops for s in standard[op]]
-    if model is None and not any(_takes(call, s.min_input, s.max_input) for s in versions):
-        operands = f"{call.ops[0]}({', '.join(p.name for p in standard[call.ops[0]][0].inputs)})"
-        yield (
-            f"{any_of(call.ops)} does not have {counted(len(call.inputs), 'input')}",
-            f"it is {operands}; `...` allows more than are written, `.opt()` fewer",
-        )
+    if model is None:
+        yield from _unknown_inputs(call, versions)
     has = sorted({name for holder in (*versions, *chain(*nodes.values())) for name in holder.attributes})
     for name, _ in call.attributes:
         if name not in has:
             hint = nearest(name, has, f"it has {few(has, 9)}" if has else "it has none")
             yield f"{any_of(call.ops)} has no attribute {name!r}", hint
+
+
+def _unknown_inputs(call: Call, versions: Sequence[onnx.defs.OpSchema]) -> Iterator[tuple[str, str]]:
+    """Yield (message, hint) for a number of inputs that no version of the operators has."""
+    if not any(_takes(call, s.min_input, s.max_input) for s in versions):
+        operands = f"{call.ops[0]}({', '.join(p.name for p in versions[0].inputs)})"
+        yield (
+            f"{any_of(call.ops)} does not have {counted(len(call.inputs), 'input')}",
+            f"it is {operands}; `...` allows more than are written, `.opt()` fewer",
+        )
 
 
 def _unknown_operators(ops: Iterable[str], model: Model | None) -> Iterator[tuple[str, str]]:

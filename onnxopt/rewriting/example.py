@@ -254,9 +254,7 @@ def _from_nodes(
 ) -> Example:
     values: dict[str, Pattern] = {**{name: var(name) for name in inputs}, **constants}
     for node in nodes:
-        if any(a.HasField("g") or a.graphs for a in node.attribute):
-            raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", HINT)
-        attributes = {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
+        attributes = _attributes(node)
         if node.op_type == "Constant" and not node.domain:
             values[node.output[0]] = _constant(next((v for v in attributes.values() if v is not _anything), None))
             continue
@@ -267,6 +265,13 @@ def _from_nodes(
         values.update((name, call.at(i)) for i, name in enumerate(node.output))
     _require_defined(outputs, values, "the example results in")
     return Example(tuple(values[name] for name in outputs), tuple(inputs))
+
+
+def _attributes(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes; a reference stands for any value. Raises UsageError for bodies."""
+    if any(a.HasField("g") or a.graphs for a in node.attribute):
+        raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", HINT)
+    return {a.name: _anything if a.ref_attr_name else attribute_value(a) for a in node.attribute}
 
 
 def _require_defined(names: Iterable[str], values: Collection[str], who: str) -> None:

@@ -41,15 +41,18 @@ class Conversion:
         for node in self.narrow:
             if any(made.get(v, False) for v in node.results):
                 self._set_type(node)
-            for i, v in enumerate(node.inputs):
-                if is_wide(v) and v.constant and plan.free[node].takes(i):
-                    node.set_input(i, self._constant(v))
+            self._narrow_constants(node)
         for value in values:
             self._cast_readers(value, made[value])
         self._declare()
         for node, callee in plan.called.items():
             if node in self.narrow:
                 self._call(node, callee)
+
+    def _narrow_constants(self, node: Node) -> None:
+        for i, v in enumerate(node.inputs):
+            if is_wide(v) and v.constant and self.plan.free[node].takes(i):
+                node.set_input(i, self._constant(v))
 
     def _cast_readers(self, value: Value, is_made_narrow: bool) -> None:
         """Let the readers of a value read its wide or narrow form."""

@@ -85,13 +85,16 @@ def _around(loop: Node) -> Iterator[Value]:
 
 def _hands_on(node: Node, v: Value) -> bool:
     if node.op in ("Max", "Clip"):
-        bounds = operands(node)[1:2] if node.op == "Clip" else node.inputs
-        return not any(
-            b is not None and b is not v and b.constant and (_float(b) >= _MIN_THRESHOLD).all() for b in bounds
-        )
+        return not _raises(node, v)
     if node.op in ("Add", "Mean", "Sub", "Sum"):
         return all(u is v or (u is not None and u.constant) for u in node.inputs) and _least(node, v) < _MIN_THRESHOLD
     return node.op in NEAR_ZERO or node.op in ("Cast", "Div", "Mul") or (node.op == "Pow" and 0 in node.places(v))
+
+
+def _raises(node: Node, v: Value) -> bool:
+    """Whether a Max or Clip returns at least the threshold, whatever `v` is."""
+    bounds = operands(node)[1:2] if node.op == "Clip" else node.inputs
+    return any(b is not None and b is not v and b.constant and (_float(b) >= _MIN_THRESHOLD).all() for b in bounds)
 
 
 def _keeps_zero(power: Node) -> bool:
