@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnxopt.passes  # noqa: F401
 from onnxopt.comparison import Counterparts, GraphRecord, graph_record, match
 from onnxopt.io import from_proto
 from onnxopt.pipeline import PassContext, parse_pipeline
