@@ -115,10 +115,11 @@ def paths(
         if node.op_type in MEASURING:  # sizes are exact
             before = []
         depth, coarsest = max((d for d, _ in before), default=0.0), max((c for _, c in before), default=0.0)
-        own = roundings(node, program.constants)
+        count = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
             width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
+            own = count
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # moved numbers were rounded before
             if kind.startswith(_EXACT_TYPES):
