@@ -19,9 +19,9 @@ from onnxopt.analysis.loading_types import (
     inferred,
     is_in_body,
     known_constant,
+    known_operands,
     look_inside,
     of_any_shape,
-    operands,
     opset_of,
     part_of_shape,
     seen_by,
@@ -42,7 +42,7 @@ def made_of(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | No
     """Return the knowledge of a runtime on a node's results; None if the node is rejected."""
     if _has_no_kernel(node, given):
         return None
-    arrays = operands(node, given)
+    arrays = known_operands(node, given)
     if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
         try:
             results = evaluate(node, arrays, opset_of(node))
@@ -179,7 +179,7 @@ class Loading:
         while asked and self.left > 0:
             node = next(iter(asked))
             del asked[node]
-            outer = not is_in_body(node) and operands(node, then) is None
+            outer = not is_in_body(node) and known_operands(node, then) is None
             if outer and not self._is_watched(node):
                 continue
             if outer and self._far <= 0:

@@ -171,7 +171,7 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
     listed = node.operands[:1] if node.op in PICKS else node.operands  # other operands are indices
     if opset < one or any(v not in inside or inside[v][1] is None for v in listed):
         return None
-    arrays = operands(node, inside)
+    arrays = known_operands(node, inside)
     if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
         return None
     found = _evaluated(node, arrays, opset)
@@ -211,7 +211,7 @@ def is_in_body(node: Node) -> bool:
     return node.graph is not None and node.graph.owner is not None
 
 
-def operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
+def known_operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
     """Return the arrays of all operands, or None if any is unknown."""
     found = [None if v is None else content(v, given) for v in node.inputs]
     return None if any(v is not None and a is None for v, a in zip(node.inputs, found)) else found

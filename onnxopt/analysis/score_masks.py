@@ -11,13 +11,13 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.operators import CONTRACTIONS, FRACTIONS, PICKS
+from onnxopt.operators import CONTRACTIONS, FRACTIONS, PICKS, UNARY
 from onnxopt.proto.element_types import BY_CODE, element_kind
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
 
 _MAX_MASK_DEPTH: Final = 12
-_UNIT: Final = frozenset((*FRACTIONS, "Tanh", "Erf"))
+_UNIT: Final = UNARY.intersection((*FRACTIONS, "Tanh", "Erf"))  # Softmax of a row of minus infinity is NaN
 
 
 @record(frozen=True)

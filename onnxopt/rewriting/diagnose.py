@@ -33,7 +33,7 @@ from onnxopt.rewriting.matcher import (
 from onnxopt.rewriting.matcher import value_equals as equals
 from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var, shown, text
 from onnxopt.rewriting.replace import check_replacement
-from onnxopt.rewriting.rule import Declined, Rule, failure, operands
+from onnxopt.rewriting.rule import Declined, Rule, canonical_operands, failure
 
 _MAX_NAMED: Final = 4  # operators listed by name
 
@@ -159,7 +159,7 @@ class _Walk:
             self.inner.append((line, node, p))
         if p.name is not None:
             self.bound.nodes[p.name] = node
-        inputs = operands(node) if len(node.inputs) < len(p.inputs) else node.inputs
+        inputs = canonical_operands(node) if len(node.inputs) < len(p.inputs) else node.inputs
         for i, q in enumerate(p.inputs):
             if not self.value(q, inputs[i] if i < len(inputs) else None, depth + 1):
                 for rest in p.inputs[i + 1 :]:

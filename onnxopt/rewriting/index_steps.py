@@ -16,7 +16,7 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.index_maps import APART, IndexMap, Part, Run, flat, length, real
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.rule import listed_axes, operands
+from onnxopt.rewriting.rule import canonical_operands, listed_axes
 
 VIEWS: Final = (*SAME_ORDER, "Transpose")
 
@@ -174,7 +174,7 @@ def _transpose(found: IndexMap, node: Node) -> None:
 
 
 def _slice(found: IndexMap, node: Node) -> None:
-    given = operands(node)[1:]
+    given = canonical_operands(node)[1:]
     found.m.require(all(v is None or v.constant for v in given), "the bounds are computed")
     found.m.require(all(v is None or v.array.ndim == 1 for v in given), "the bounds are no vectors")
     starts, ends, axes, steps = [None if v is None else v.array.tolist() for v in (*given, None, None)][:4]

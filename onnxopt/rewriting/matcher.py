@@ -15,7 +15,7 @@ from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind, is_float
 from onnxopt.proto.messages import attribute_value, element_type
 from onnxopt.rewriting.pattern import About, Call, Const, Form, Literal, Pattern, Var
-from onnxopt.rewriting.rule import Rule, operands
+from onnxopt.rewriting.rule import Rule, canonical_operands
 
 Candidates = Sequence[tuple[Rule, Sequence[Call]]]
 
@@ -197,7 +197,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     inputs, patterns = node.inputs, p.inputs
     count, wanted = len(inputs), len(patterns)
     if count < wanted:
-        inputs = operands(node)
+        inputs = canonical_operands(node)
         count = len(inputs)
     if count > wanted and not p.variadic:
         return False

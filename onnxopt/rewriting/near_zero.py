@@ -17,7 +17,7 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import COMPARISONS, NEAR_ZERO, TELLS_ZERO
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.rule import operands
+from onnxopt.rewriting.rule import canonical_operands
 
 _MAX_READS: Final = 100  # maximum number of reads; beyond, a distinguishing reader is assumed
 _MIN_THRESHOLD: Final = 2.0**-20  # thresholds above it see only rounding differences
@@ -93,7 +93,7 @@ def _hands_on(node: Node, v: Value) -> bool:
 
 def _raises(node: Node, v: Value) -> bool:
     """Whether a Max or Clip returns at least the threshold, whatever `v` is."""
-    bounds = operands(node)[1:2] if node.op == "Clip" else node.inputs
+    bounds = canonical_operands(node)[1:2] if node.op == "Clip" else node.inputs
     return any(b is not None and b is not v and b.constant and (_float(b) >= _MIN_THRESHOLD).all() for b in bounds)
 
 

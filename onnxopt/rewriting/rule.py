@@ -147,7 +147,7 @@ FORMS: Final = {
 _SCALAR_ATTRIBUTES: Final = frozenset({"max", "min", "value"})  # of the data's type; the others are integer lists
 
 
-def operands(node: Node) -> list[Value | None]:
+def canonical_operands(node: Node) -> list[Value | None]:
     """Return the inputs of a node, with detached constants for attributes that later opsets take as inputs."""
     form = FORMS.get(node.op)
     assert node.graph is not None
@@ -174,7 +174,7 @@ def operands(node: Node) -> list[Value | None]:
 
 def constant_cuts(node: Node, rank: int) -> list[tuple[int, int, int, int]]:
     """Return (axis, start, end, step) of a Slice of a value of this rank; none if computed, or invalid."""
-    given = [*operands(node), None, None, None, None][1:5]
+    given = [*canonical_operands(node), None, None, None, None][1:5]
     if any(v is not None and (not v.constant or v.array.size > rank) for v in given):
         return []
     starts, ends, axes, steps = ([] if v is None else v.array.reshape(-1).tolist() for v in given)
@@ -183,7 +183,7 @@ def constant_cuts(node: Node, rank: int) -> list[tuple[int, int, int, int]]:
 
 def listed_axes(node: Node, place: int = 1) -> list[int] | None:
     """Return the axes listed by a Reduce*, Squeeze or Unsqueeze, or in operand `place`; None if computed or absent."""
-    given = dict(enumerate(operands(node))).get(place)
+    given = dict(enumerate(canonical_operands(node))).get(place)
     return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
 
 
@@ -281,7 +281,7 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
 
 def known_axes(m: Match, node: Node) -> list[int] | None:
     """Return the axes listed by a node, None if absent; declines if they are computed."""
-    given = [*operands(node), None][1]
+    given = [*canonical_operands(node), None][1]
     m.require(given is None or given.constant, "the axes are computed")
     return listed_axes(node)
 

@@ -21,7 +21,7 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.parts import insert_new, of_axes
 from onnxopt.rewriting.replace import forward_results
-from onnxopt.rewriting.rule import FORMS, Declined, listed_axes, operands, require
+from onnxopt.rewriting.rule import FORMS, Declined, canonical_operands, listed_axes, require
 
 _TRIPS: Final = 1 << 12
 _PICKED: Final = 1 << 16  # indices stored for all iterations
@@ -135,7 +135,7 @@ class _Batch:
         return v if v is None else self.found.get(v, v)
 
     def _step(self, node: Node) -> None:
-        given = [self._operand(v) for v in operands(node)]
+        given = [self._operand(v) for v in canonical_operands(node)]
         own = [_rank(v) for v in given if _varies(v)]
         if not own:
             self._add(node, given, types.rank(node.output), varies=False)

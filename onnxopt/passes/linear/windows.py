@@ -15,7 +15,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
-from onnxopt.rewriting.rule import listed_axes, operands
+from onnxopt.rewriting.rule import canonical_operands, listed_axes
 
 
 def padded() -> Call:
@@ -99,7 +99,7 @@ def _is_nonnegative(x: Value) -> bool:
         return False
     if maker.op != "Clip":
         return True
-    low, high = [*operands(maker), None, None][1:3]
+    low, high = [*canonical_operands(maker), None, None][1:3]
     bounds = arrays_of([low, *present([high])])  # below both bounds the higher one wins
     return bounds is not None and all((b >= 0).all() for b in bounds)
 

@@ -18,7 +18,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.index_maps import constant_target
-from onnxopt.rewriting.rule import operands
+from onnxopt.rewriting.rule import canonical_operands
 
 _BLOCK: Final = 32  # elements copied at once; with 16, onnxruntime's Gather takes as long as Split and Concat
 _PICKS: Final = 1 << 12  # indices stored
@@ -233,7 +233,8 @@ def _strided(
     node = own_producer(v, reader, "Unsqueeze", "Neg", "Slice") if rank > 1 else None
     if v is None or node is None or v.users[reader] != 1:
         return None
-    given: list[Any] = [None if a is None else a.reshape(-1).tolist() for a in map(array_of, operands(node)[1:])]
+    arrays = map(array_of, canonical_operands(node)[1:])
+    given: list[Any] = [None if a is None else a.reshape(-1).tolist() for a in arrays]
     if node.op == "Neg" and not turned:
         return _strided(node.inputs[0], node, rank, place, True)
     if node.op == "Unsqueeze" and place is None and [len(g or ()) for g in given] == [1]:

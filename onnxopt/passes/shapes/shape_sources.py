@@ -17,7 +17,7 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting.parts import insert_new
-from onnxopt.rewriting.rule import operands
+from onnxopt.rewriting.rule import canonical_operands
 
 Dims = list[int | str | None]
 
@@ -153,7 +153,7 @@ def _axes_before(maker: Node) -> list[int | None] | None:
 
 def _axes_before_added(x: Value, maker: Node, rank: int) -> list[int | None] | None:
     """Return the operand axis of each result axis of an Unsqueeze."""
-    listed = array_of([*operands(maker)[1:], None][0])
+    listed = array_of([*canonical_operands(maker)[1:], None][0])
     if listed is None:
         return None
     added = {a % rank for a in listed.reshape(-1).tolist() if -rank <= a < rank}
@@ -284,7 +284,7 @@ def _dims(value: Value | None) -> Dims | None:
         shape = types.shape(node.inputs[0])
         return None if shape is None else list(shape[listed_by(node)])
     maker = producer(node.inputs[0], "Shape")
-    dims, given = _dims(maker.output) if maker is not None else None, arrays_of(operands(node)[1:])
+    dims, given = _dims(maker.output) if maker is not None else None, arrays_of(canonical_operands(node)[1:])
     if dims is None or given is None or any(a.ndim > 1 for a in given):
         return None
     return _part(dims, node, value.index, [a.reshape(-1).tolist() for a in given])
