@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -19,14 +20,20 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+import onnxopt.verification
+import onnxopt.worker
+
 STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
 _POPEN = subprocess.Popen
 _OF_WORKERS = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 _RUNTIME: dict[str, ModuleType] = {}  # modules that workers have from the beginning, and commands import
 
 
-def import_runtime() -> None:
-    """Load onnxruntime, and keep its modules visible to workers only."""
+def import_what_workers_do() -> None:
+    """Load the modules of judges and folding workers, and onnxruntime, whose modules only workers see."""
+    for package in (onnxopt.verification, onnxopt.worker):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
     importlib.import_module("onnxruntime")
     for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
         _RUNTIME[name] = sys.modules.pop(name)

@@ -27,10 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = f"""
 import sys
 sys.path.append({str(ROOT)!r})
-import onnxopt.verification.original, onnxopt.verification.judge, onnxopt.worker
-from tests.forked_worker import import_runtime
+from tests.forked_worker import import_what_workers_do
 from tests.worker_server import serve
-import_runtime()
+import_what_workers_do()
 serve(int(sys.argv[1]))
 """
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)

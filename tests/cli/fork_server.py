@@ -38,12 +38,11 @@ from onnxopt.startup.lazy_imports import import_onnx_in_parts; import_onnx_in_pa
 import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve
-from tests.forked_worker import import_runtime
+from tests.forked_worker import import_what_workers_do
 import_what_runs_do({SMALL!r})
-import_runtime()
+import_what_workers_do()
 serve(int(sys.argv[1]))
 """
-OF_WORKERS = ("onnxopt.verification.original", "onnxopt.verification.judge", "onnxopt.worker")
 SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
 
 
@@ -174,8 +173,6 @@ def _tell_modules(model: str, target: int) -> NoReturn:
 
             args = ["optimize", file, os.path.join(folder, "out.onnx"), "--quiet"]
             cli(args, standalone_mode=False, obj=time.perf_counter())
-        for name in OF_WORKERS:
-            importlib.import_module(name)
         os.write(target, "\n".join(m for m in sys.modules if m.startswith("onnxopt.")).encode())
         code = 0
     finally:
