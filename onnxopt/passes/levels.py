@@ -47,7 +47,7 @@ LEVELS: Final = (
     _level(f"{_ARITHMETIC},{_FOLDS}", f"{_FORMS},group-heads"),
     _level(
         f"{_ARITHMETIC},{_OPERATORS},{_FOLDS},{_ALGEBRA}",
-        f"{_FORMS},merge-parallel,fuse-rotary,fuse-attention,attention-heads,group-heads",
+        f"merge-parallel,{_FORMS},fuse-rotary,fuse-attention,attention-heads,group-heads",
     ),
 )
 

@@ -36,7 +36,8 @@ class MergeParallel(GraphPass):
     below the limit, 4 % lost above). An unknown size counts as 1.
     """
 
-    info = PassInfo("merge-parallel", opt_level=3, after=("gemm-fusion",), ops=(*_OPS, "Split"))
+    # Before: heads are split and turned alike until then, and their Transposes move behind the Split.
+    info = PassInfo("merge-parallel", opt_level=3, before=("transpose-propagation",), ops=(*_OPS, "Split"))
     max_bytes: int = option(1 << 28, "weights that would be larger than this together stay apart")
     max_result: int = option(1 << 14, "results of more elements than this together stay apart")
 

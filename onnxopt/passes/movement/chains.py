@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, own_producer, present, producer
-from onnxopt.operators import CUTTING, REDUCTIONS, SAME_ORDER
+from onnxopt.operators import CUTTING, MULTIDIRECTIONAL, REDUCTIONS, SAME_ORDER, broadcasts
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, INTEGERS, TYPES
 from onnxopt.proto.messages import Array
@@ -291,6 +292,31 @@ def reduce_with_ones(m: Match, x: Value) -> Value:
     return m.op[reduce.op](*reduce.inputs, like=reduce, keepdims=int(kept))
 
 
+@rewrite(one_of(*sorted(MULTIDIRECTIONAL))(var("first"), ..., name="node", reads={"Unsqueeze"}))
+def leading_axes(m: Match, first: Value) -> Value:
+    """f(Unsqueeze(x), y) = f(x, y), where the new axes are the first ones, and y has as many axes."""
+    v = next(filter(_begins_with_ones, present(m.node.inputs)), None)
+    if v is None or v.producer is None:
+        m.skip()
+    m.require(v.feeds_only(partial(_adds_axes, v)), "a reader needs the axes")
+    x = v.producer.inputs[0]
+    return m.op[m.node.op](*(x if w is v else w for w in m.node.inputs), like=m.node)
+
+
+def _begins_with_ones(v: Value) -> bool:
+    """Whether an Unsqueeze put axes in front of all others of `v`."""
+    node, rank = producer(v, "Unsqueeze"), types.rank(v) or 0
+    axes = listed_axes(node) if node is not None else None
+    return bool(rank and axes) and sorted(a % rank for a in axes or ()) == [*range(len(axes or ()))]
+
+
+def _adds_axes(v: Value, user: Node) -> bool:
+    """Whether a reader of `v` broadcasts its operands, and another one has as many axes as `v`."""
+    ranks = (types.rank(w) or 0 for w in present(user.inputs) if w is not v)
+    opset = user.graph.opset() if user.graph is not None else 0
+    return user.op in MULTIDIRECTIONAL and broadcasts(user.op, opset) and max(ranks, default=0) >= (types.rank(v) or 1)
+
+
 # Types whose every value the other type represents.
 _EXACT_IN: Final = {
     t.code: {to.code for to in TYPES if to.is_arithmetic and to.holds(t)}
@@ -315,10 +341,10 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 @register
 class MergeChains(RewritePass):
     """Merges two steps: Concat of Concat, of Split, of Unsqueezes; Reshape of a stack; Unsqueeze, Squeeze, Reshape
-    of Reduce; Cast of a lossless Cast.
+    of Reduce; Cast of a lossless Cast; an Unsqueeze of leading axes, which a broadcast operand of this rank adds.
 
     Applies when: axes and targets are constant, and inner values have no other readers.
     """
 
     info = PassInfo("merge-chains", opt_level=1, ops=("Cast", "Concat", "Flatten", "Reshape", "Squeeze", "Unsqueeze"))
-    rules = (concat_of_concat, concat_of_split, reshape_of_stack, stack, reduce_with_ones, cast_of_cast)
+    rules = (concat_of_concat, concat_of_split, reshape_of_stack, stack, reduce_with_ones, leading_axes, cast_of_cast)
