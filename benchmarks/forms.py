@@ -24,8 +24,8 @@ import onnx
 from form_pairs import pairs
 from tools import ROOT
 
+from onnxopt.comparison.latency import BenchOptions, bench
 from onnxopt.pipeline.measured import FORMS, LACKS, LOADS
-from onnxopt.verification.latency import BenchOptions, bench
 
 PAGE = ROOT / "docs" / "forms.md"
 DATA = ROOT / "onnxopt" / "pipeline" / "measured.json"

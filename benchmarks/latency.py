@@ -30,8 +30,8 @@ import onnx
 from peers import Result, made
 from tools import ONNXOPT, PEER, PEERS, find_models
 
+from onnxopt.comparison.latency import BenchOptions, Ratio, bench
 from onnxopt.errors import OnnxOptError
-from onnxopt.verification.latency import BenchOptions, Ratio, bench
 
 OURS = {
     "-O2": [ONNXOPT, "optimize", "-q", "-O2"],

@@ -30,9 +30,9 @@ from pathlib import Path
 import onnx
 from tools import ONNXOPT, PEERS, find_models
 
+from onnxopt.comparison.latency import LEVELS, Bench, BenchOptions, bench
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import verify
-from onnxopt.verification.latency import LEVELS, Bench, BenchOptions, bench
 
 OURS = "onnxopt"
 TOOLS = {

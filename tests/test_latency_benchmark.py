@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.latency import BenchOptions, Ratio
+from onnxopt.comparison.latency import BenchOptions, Ratio
 from tests.samples import ROOT
 
 TEXT = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.verification.latency import BenchOptions, Ratio
+from onnxopt.comparison.latency import BenchOptions, Ratio
 from tests.samples import ROOT
 
 FILES = {name: Path(name) for name in ("onnxopt", "onnxopt -O3", "onnxsim", "onnxslim")}

@@ -72,10 +72,10 @@ def bench(
     onnxopt bench model.onnx model.opt.onnx --threads 1 --clock processor
     onnxopt bench model.onnx model.opt.onnx --dim batch=8 --dim sequence=128 --format json
     """
+    from onnxopt.comparison.latency import BenchOptions
+    from onnxopt.comparison.latency import bench as measure
     from onnxopt.reporting import latency
     from onnxopt.reporting.progress import Progress
-    from onnxopt.verification.latency import BenchOptions
-    from onnxopt.verification.latency import bench as measure
 
     if runs is not None and seconds is not None:
         raise UsageError("--runs contradicts --seconds", "leave one of them out")

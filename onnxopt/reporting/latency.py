@@ -12,7 +12,7 @@ _MIN_SHARE: Final = 0.005  # a share of the time that is not worth a line
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The record of `verification.latency.Bench.to_dict()`, line by line."""
+    """The record of `comparison.latency.Bench.to_dict()`, line by line."""
     for label, latency in zip("AB", found["files"]):
         low, high = milliseconds(latency["p10"]), milliseconds(latency["p90"])
         yield f"{label} {cleaned(latency['file'])}: median {middle(latency)} ms, p10 {low}, p90 {high}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, RECIPES, Recipe
-from onnxopt.verification.inputs.feeding import Data
+from onnxopt.verification.inputs.feeding import Data, Read
 from onnxopt.verification.job import (
     COMPARE,
     JUST_LOAD,
@@ -27,7 +27,6 @@ from onnxopt.verification.job import (
     Opened,
     Opening,
     Preparation,
-    Read,
     Request,
     Submission,
 )

@@ -13,11 +13,12 @@ from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
 from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, choose, missing
-from onnxopt.verification.inputs.feeding import Data, DataSet, find_data_sets, read_array
+from onnxopt.verification.inputs.feeding import Data, DataSet, Read, find_data_sets, read_array
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.planning import Side, make_plan, of_both
+from onnxopt.verification.inputs.planning import fix_dims, make_plan
+from onnxopt.verification.inputs.sizes import Side, of_both
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.job import Read, Request, fix_dims
+from onnxopt.verification.job import Request
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.records import CaseRecord, Comparison, JudgedCase, Verification

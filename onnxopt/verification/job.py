@@ -1,27 +1,20 @@
-"""Messages between the parent and the worker of a verification: plain, picklable data; the optimizer's own cases."""
+"""Messages between the parent and the worker of a verification: plain, picklable data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onnxopt.errors import UsageError
 from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.runtime import Reference
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
-
     from onnxopt.verification.compare import Evidence
     from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.feeding import Data
+    from onnxopt.verification.inputs.feeding import Data, Read
     from onnxopt.verification.inputs.plan import Plan
-    from onnxopt.verification.inputs.uses import Uses
 
 # Steps, announced by the worker before each begins. ORIGINAL and COMPARE are followed by the name of the case.
 OPEN: Final = "open"
@@ -34,8 +27,6 @@ OPTIMIZED: Final = "optimized"
 RELEASE: Final = "release"
 JUST_LOAD: Final = "just load "
 BATCHES: Final = "batches"  # case of the freed dims
-
-Read = Callable[[], "Data"]  # picklable
 
 
 class Opened(NamedTuple):
@@ -137,42 +128,3 @@ class Concluded:
     """Event: the verdict, before the load with onnxruntime's optimizations."""
 
     verdict: Verification
-
-
-def own_cases(
-    original: ModelProto,
-    array: Callable[[TensorProto], Any] | None,
-    options: VerifyOptions,
-    *,
-    override: bool = True,
-    stepwise: bool = False,
-    uses: Uses | None = None,
-) -> tuple[Plan, list[tuple[Recipe, Read]]]:
-    """Return the plan of the original, and the optimizer's own cases with readers of their data.
-
-    Arguments: see `Verifier.describe`; stepwise: see `Opening`; uses: of the original's inputs, if known. Raises
-    UsageError for unknown inputs and dims.
-    """
-    from onnxopt.verification.inputs.cases import OWN, missing
-    from onnxopt.verification.inputs.feeding import Data, read_array
-    from onnxopt.verification.inputs.planning import make_plan
-
-    plan = make_plan(original, array, uses)
-    if options.int32:
-        plan.hold_int32()
-    if not override:
-        plan.overridable = {}
-    given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
-    fix_dims(plan, options.dims)
-    is_long = stepwise or 2 * plan.bytes > options.memory  # each run reads all weights
-    recipes = (r for r in OWN if not missing(r, plan, given) and not (r.single and is_long))
-    return plan, [(r, partial(Data, given)) for r in recipes]
-
-
-def fix_dims(plan: Plan, dims: dict[str, int]) -> None:
-    """Fix dynamic dims of the inputs to the given sizes. Raises UsageError for an unknown dim."""
-    for name in dims:
-        if name not in plan.symbols:
-            has = f"it has {', '.join(plan.symbols)}" if plan.symbols else "all its dims are fixed"
-            raise UsageError(f"no input of the model has a dynamic dim {name!r}", has)
-    plan.fix(dims)

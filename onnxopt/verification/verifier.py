@@ -26,9 +26,7 @@ from onnxopt.verification.job import (
     Opened,
     Opening,
     Preparation,
-    Read,
     Submission,
-    own_cases,
 )
 from onnxopt.verification.records import Verification
 from onnxopt.verification.runtime import DECLARED
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
     from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.feeding import Read
     from onnxopt.verification.inputs.plan import Plan
 
 # Modules that import numpy are imported where used, as an early-started worker must not wait.
@@ -117,6 +116,7 @@ class Verifier:
         array: reads initializers with data outside the proto. override: initializers that are inputs may get other
         values. Raises UsageError for unknown inputs and dims in the options.
         """
+        from onnxopt.verification.inputs.planning import own_cases
         from onnxopt.verification.model.views import views
 
         if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from onnxopt.verification.latency import BenchOptions, bench, order, ratio, summed
+from onnxopt.comparison.latency import BenchOptions, bench, order, ratio, summed
 from tests.cli.conftest import Run
 
 QUICK = ("--runs", "8")

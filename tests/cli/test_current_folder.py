@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
 # What the workers are made of, whole: what they import, at their start and later.
 CHILDREN = """
 import sys
-import onnxopt.verification.judge, onnxopt.verification.latency, onnxopt.verification.look
+import onnxopt.verification.judge, onnxopt.comparison.latency, onnxopt.verification.look
 import onnxopt.batch.worker, onnxopt.batch.run, onnxopt.cli.main, onnxopt.cli.optimize, onnxopt.passes, onnx.reference
 import onnxruntime, onnx, numpy, click, rich.console, rich.progress, onnxopt.rollback, onnxopt.bisection
 print(*sorted({name.partition(".")[0] for name in sys.modules}))

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from onnxopt.verification.inputs.planning import Limits, Side, make_plan, other_rows, other_sizes
-from onnxopt.verification.inputs.sizes import demanded
+from onnxopt.verification.inputs.planning import make_plan
+from onnxopt.verification.inputs.sizes import Limits, Side, demanded, other_rows, other_sizes
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Uses
 from onnxopt.verification.model.decisions import Deciding
 from onnxopt.verification.model.skeleton import Skeleton

@@ -10,6 +10,7 @@ from onnx import ModelProto, parser
 
 from onnxopt.verification.model.decisions import changing, conditions
 from onnxopt.verification.model.operators import OPENING, OPERATORS
+from onnxopt.verification.model.shapes import UNKNOWN, Known, shapes_of
 from tests import node_cases
 from tests.runtime import plain_session
 
@@ -47,6 +48,21 @@ def test_other_elements_make_no_other_shapes() -> None:
             assert shapes[0] == shapes[1], case.name
             seen.add(node.op_type)
     assert len(seen) > 120
+
+
+def test_shapes_and_elements_are_those_of_the_node_tests() -> None:
+    seen = 0
+    for case in node_cases.cases():
+        facts = shapes_of(case.model.graph, case.model.functions)
+        for info, value in zip(case.model.graph.output, case.outputs):
+            shape, elements = facts.get(info.name, Known())
+            if shape is not None and isinstance(value, np.ndarray):
+                assert len(shape) == value.ndim, case.name
+                assert all(d in (UNKNOWN, n) for d, n in zip(shape, value.shape)), case.name
+                seen += 1
+            if elements is not None:
+                assert all(d in (UNKNOWN, n) for d, n in zip(elements, value.reshape(-1), strict=True)), case.name
+    assert seen > 1000
 
 
 def _shapes(model: ModelProto, feeds: dict[str, object]) -> list[tuple[int, ...]] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from onnx import parser
 
-from onnxopt.verification.inputs.sizes import UNKNOWN, Call, Shape, carried
+from onnxopt.verification.model.shapes import UNKNOWN, Call, Known, Shape, carried, shapes_of
 
 PICTURE: Shape = ("n", "c", "h", "w")
 NOTHING: Mapping[str, Sequence[int]] = {}
@@ -16,7 +16,7 @@ PICTURES = [PICTURE]
 
 def of(node: str, shapes: Sequence[Shape | None], integers: Mapping[str, Sequence[int]] = NOTHING) -> Shape | None:
     made = parser.parse_graph(f"g (float x) => (float y) {{ y = {node} }}").node[0]
-    return carried(Call(made, shapes, lambda name: integers.get(name)))
+    return carried(Call(made, [Known(shape) for shape in shapes], lambda name: integers.get(name)))
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,37 @@ def test_computed_pads_of_what_has_no_window_may_be_of_any_axis(rank: int) -> No
 )
 def test_what_is_made_of_several(node: str, shapes: list[Shape | None], made: Shape | None) -> None:
     assert of(node, shapes) == made
+
+
+GRAPH = """g (float[n, 6, t] x, float[n] m) => (y) <int64[4] split = {0, 6, -1, 2}, int64[3] copied = {0, -1, 4},
+    int64[1] minus = {-1}, int64[1] eight = {8}, int64[1] four = {4}, int64[1] two = {2}, int64[1] first = {0},
+    int64 last = {-1}> {
+    s = Shape (x) n = Gather (s, first) t = Gather (s, last) u = Unsqueeze (t, first) c = Cast <to = 7> (n)
+    target = Concat <axis = 0> (c, minus, eight) k = Mul (n, two) wide = Concat <axis = 0> (k, eight)
+    other = Slice (x, first, two, eight) v = Identity (u) BODY }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("y = Reshape (x, split)", ("n", 6, UNKNOWN, 2)),
+        ("y = Reshape (x, copied)", ("n", UNKNOWN, 4)),
+        ("y = Reshape <allowzero = 1> (x, copied)", (UNKNOWN, UNKNOWN, 4)),
+        ("z = Reshape (x, target) y = Reshape (z, copied)", ("n", UNKNOWN, 4)),
+        ("y = Reshape (x, target)", ("n", UNKNOWN, 8)),
+        ("y = Reshape (x, wide)", (UNKNOWN, 8)),  # of products no more than the number is known
+        ("p = Concat <axis = 0> (c, eight) z = Expand (eight, p) y = Reshape (z, wide)", (UNKNOWN, 8)),
+        ("p = Concat <axis = 0> (c, eight) y = Expand (eight, p)", ("n", 8)),
+        ("p = Concat <axis = 0> (c, minus, two) q = Concat <axis = 0> (c, eight) z = Expand (eight, q)"
+         " y = Reshape (z, p)", ("n", 4, 2)),
+        ("p = Shape <start = 1, end = -1> (x) y = Expand (m, p)", (6,)),
+        ("y = Expand (eight, v)", ("t",)),
+        ("y, z = Split <axis = -1, num_outputs = 2> (x)", ("n", 6, UNKNOWN)),
+        ("p = Identity (s) y = Reshape (m, p)", ("n", 6, "t")),
+        ("p = Sub (s, s) y = Reshape (m, p)", (UNKNOWN,) * 3),
+        ("p = Mul (eight, two) q = Div (p, four) y = Expand (m, q)", (4,)),
+    ],
+)  # fmt: skip
+def test_targets_computed_from_shapes_are_known(body: str, shape: Shape | None) -> None:
+    graph = parser.parse_graph(GRAPH.replace("BODY", body))
+    assert shapes_of(graph).get("y", Known()).shape == shape

@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.planning import Limits, affordable, other_sizes
+from onnxopt.verification.inputs.plan import InputSpec, Plan
+from onnxopt.verification.inputs.sizes import Limits, Run, affordable, other_sizes
 from tests.verification.pairs import own_check, verdict
 
 SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
@@ -69,6 +69,31 @@ def test_not_what_would_take_long() -> None:
     assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
     a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
     assert other_sizes(Limits(a.graph), Limits(b.graph)) == [41]
+    picture = Plan([InputSpec("x", "float32", ("n", 3, 64, 64))])
+    assert affordable([9, 41], picture, known=Run(1 << 31, {"n": 2})) == (9,)
+    assert affordable([9, 41], picture, known=Run(1 << 20, {"n": 2})) == (9, 41)
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        "c = Concat <axis = 0> (n1, many) m = Reshape (x, c) y = Slice (m, first, END, two)",
+        "m = MatMul (x, w) y = Slice (m, first, END, axis)",
+        "c = Constant <value_ints = [-1, 32, 2]> () m = Reshape (x, c) y = Slice (m, first, END, axis)",
+        "s0 = Slice (s, axis, END) y = Expand (one, s0)",
+    ],
+    ids=["computed target", "channels", "target", "of a shape"],
+)
+def test_no_size_reaches_an_end_of_fixed_dims(fixed: str) -> None:
+    """An end of heads, channels or windows takes effect in every case: a larger batch shows no more."""
+    head = """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64] x, float[64, 40] w) => (y)
+        <int64[1] first = {0}, int64[1] axis = {1}, int64[1] two = {2}, int64[1] some = {20}, int64[1] few = {9},
+        int64[2] many = {2, 32}> {
+        s = Shape (x) one = Constant <value_float = 1.0> () n1 = Slice (s, first, axis) BODY }"""
+    a, b = (
+        Limits(parser.parse_model(head.replace("BODY", fixed.replace("END", end))).graph) for end in ("some", "few")
+    )
+    assert other_sizes(a, b) == []
 
 
 def test_what_no_case_reaches_is_named(tmp_path: Path) -> None:

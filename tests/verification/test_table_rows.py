@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.comparison import compare_files
-from onnxopt.verification.inputs.planning import Side, other_rows, other_size
+from onnxopt.verification.inputs.sizes import Side, other_rows, other_size
 from onnxopt.verification.model.skeleton import Skeleton
 
 ROWS = 3000

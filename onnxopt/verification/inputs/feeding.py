@@ -45,6 +45,9 @@ class Data:
     expected: dict[str, Any] = field(default_factory=dict)
 
 
+Read = Callable[[], Data]  # picklable
+
+
 @record(frozen=True)
 class DataSet:
     """A case from files, read when run. `read` raises UsageError for data unsuitable for the model."""

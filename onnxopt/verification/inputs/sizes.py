@@ -1,35 +1,45 @@
-"""Sizes required by a model, beyond names of dims.
-
-A shape is a tuple of numbers and symbols of the model's inputs; `UNKNOWN` stands for any further size. None: unknown
-rank.
-"""
+"""Sizes required by a model, beyond names of dims, and sizes at which two models differ."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.uses import Uses
 from onnxopt.verification.model.dataflow import Forward
-from onnxopt.verification.model.nodes import constants, few
-from onnxopt.verification.model.operators import STANDARD, WEIGHTS, having
+from onnxopt.verification.model.nodes import constants, int_of, numbers, operator_names, read
+from onnxopt.verification.model.operators import (
+    AFFINE,
+    DATA,
+    HANDED_ON,
+    MEASURING,
+    MUTUAL,
+    STANDARD,
+    WEIGHTS,
+    having,
+    operator,
+)
+from onnxopt.verification.model.shapes import MAX_SIZES, UNKNOWN, Call, Known, Shape, Shapes, integers_of, shapes_of
+from onnxopt.verification.model.skeleton import Skeleton
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-Shape: TypeAlias = "tuple[int | str, ...]"
-UNKNOWN: Final = -1
+
+# -- sizes required by a model ----------------------------------------------------------------------------
+
 _INNERMOST: Final = re.compile(r"\([^()]*\)")
 _MAX_DEPTH: Final = 16
 _TARGETS: Final = having("target")
-_MAX_SIZES: Final = 12
 _LONGEST_STEP: Final = 16
-_BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
-_LIKE: Final = having("like")
-_BROADCAST: Final = having("broadcast")
-_OF_SEVERAL: Final = _BROADCAST | {"Concat"}
 
 
 def sums(graph: GraphProto) -> frozenset[str]:
@@ -72,9 +82,9 @@ def baked(graph: GraphProto) -> list[int]:
     for node in graph.node:
         if node.op_type == "Concat" and not targets.isdisjoint(node.output):
             targets.update(node.input)
-    numbers = Counter(n for name in targets if name in known for n in _integers(known[name]))
+    numbers = Counter(n for name in targets if name in known for n in integers_of(known[name]))
     found = dict.fromkeys(n for counter in (_unrolled(graph, known), numbers) for n, _ in counter.most_common())
-    return [n for n in found if 1 < n <= 1 << 16][:_MAX_SIZES]
+    return [n for n in found if 1 < n <= 1 << 16][:MAX_SIZES]
 
 
 def strides(graph: GraphProto) -> int:
@@ -84,7 +94,7 @@ def strides(graph: GraphProto) -> int:
     """
     known = tensors(graph)
     names = {n.input[4] for n in graph.node if n.op_type == "Slice" and len(n.input) > 4}
-    steps = {abs(n) for name in names if name in known for n in _integers(known[name])}
+    steps = {abs(n) for name in names if name in known for n in integers_of(known[name])}
     found = math.lcm(*(steps - {0}))
     return found if found <= _LONGEST_STEP else 1
 
@@ -94,7 +104,7 @@ def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counte
     taken: dict[str, set[int]] = {}
     for node in graph.node:
         if node.op_type == "Gather" and len(node.input) == 2 and node.input[1] in constants:
-            taken.setdefault(node.input[0], set()).update(_integers(constants[node.input[1]]))
+            taken.setdefault(node.input[0], set()).update(integers_of(constants[node.input[1]]))
     return Counter(len(places) for places in taken.values() if len(places) == max(places, default=-1) + 1)
 
 
@@ -106,69 +116,34 @@ def demanded(
     given: shapes of inputs.
     """
     found = _Demands(functions)
-    found.facts.update((name, tuple(shape)) for name, shape in given.items())
+    found.facts.update((name, Known(tuple(shape))) for name, shape in given.items())
     found.given = given.keys()
     found.walk(graph)
     return {symbol: size for symbol, size in found.sizes.items() if isinstance(symbol, str)}
 
 
-def shapes_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Shape]:
-    """Return the shapes of values in terms of numbers and input symbols, as far as known."""
-    found = _Demands(functions)
-    for i in graph.input:
-        dims = i.type.tensor_type.shape.dim
-        if i.type.tensor_type.HasField("shape"):
-            found.facts[i.name] = tuple(
-                d.dim_param or (d.dim_value if d.HasField("dim_value") else UNKNOWN) for d in dims
-            )
-    found.walk(graph)
-    return found.facts
-
-
-class _Demands(Forward[Shape]):
-    """Forward analysis of shapes; collects required `sizes`."""
-
-    MUST: ClassVar = True
-    given: Collection[str] = ()
+class _Demands(Shapes):
+    """Forward analysis of shapes that collects required `sizes`."""
 
     def __init__(self, functions: Iterable[FunctionProto]) -> None:
         super().__init__(functions)
         self.sizes: dict[int | str, int] = {}
 
-    def join(self, a: Shape, b: Shape) -> Shape | None:
-        return tuple(m if m == n else UNKNOWN for m, n in zip(a, b)) if len(a) == len(b) else None
-
-    def of(self, name: str) -> Shape | None:
-        """Return the shape of a value. An overridable default has the given shape."""
-        shape = self.facts.get(name)
-        return tuple(self.constants[name].dims) if shape is None and name in self.constants else shape
-
-    def integers(self, name: str) -> list[int] | None:
-        """Return the elements of a constant integer tensor that is not fed, else None."""
-        is_constant = name in self.constants and name not in self.given
-        return _integers(self.constants[name]) or None if is_constant else None
-
-    def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Shape | None]) -> Sequence[Shape | None]:
-        return []  # carried values may change shape between iterations
-
     def _bodies(
-        self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Shape | None]
-    ) -> Sequence[Shape | None]:
+        self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Known | None]
+    ) -> Sequence[Known | None]:
         """Ignore requirements in bodies, which may not run."""
         asked, self.sizes = self.sizes, {}
         found = super()._bodies(node, bodies, reads)
         self.sizes = asked
         return found
 
-    def transfer(self, node: NodeProto, reads: Sequence[Shape | None]) -> Sequence[Shape | None]:
-        if node.domain not in STANDARD or not node.input:
-            return [None] * len(node.output)
-        shapes = [self.of(name) for name in node.input]
+    def see(self, call: Call) -> None:
+        node = call.node
         if node.op_type in WEIGHTS:
-            self._ask(node, shapes)
+            self._ask(node, call.shapes)
         elif node.op_type == "Reshape" and len(node.input) > 1:
-            _match(shapes[0] or (), self.integers(node.input[1]) or [], self.sizes)
-        return [carried(Call(node, shapes, self.integers)), *[None] * (len(node.output) - 1)]
+            _match(call.first, self.integers(node.input[1]) or [], self.sizes)
 
     def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
         """Record the size required by a weight."""
@@ -195,162 +170,215 @@ def _match(dims: Shape, target: Sequence[int], found: dict[int | str, int]) -> N
             found.setdefault(d, n)
 
 
-class Call:
-    """A node with known shapes of operands, and constant integers."""
-
-    def __init__(
-        self, node: NodeProto, shapes: Sequence[Shape | None], integers: Callable[[str], Sequence[int] | None]
-    ) -> None:
-        self.node, self.shapes, self._integers = node, shapes, integers
-        self._says: Mapping[str, AttributeProto] = {a.name: a for a in node.attribute}
-
-    @property
-    def first(self) -> Shape:
-        """The shape of the first operand, () if unknown."""
-        return self.shapes[0] or ()
-
-    def is_given(self, at: int, name: str) -> bool:
-        """Return whether an operand is present, or, in older opsets, the attribute."""
-        return name in self._says or bool(len(self.node.input) > at and self.node.input[at])
-
-    def integers(self, at: int, name: str) -> Sequence[int] | None:
-        """Return the operand's constant integers, else None."""
-        if name in self._says:
-            return list(self._says[name].ints)
-        return self._integers(self.node.input[at]) if self.is_given(at, name) else None
-
-    def axes(self, at: int, rank: int) -> list[int] | None:
-        """Return the constant axes normalized for a rank, else None."""
-        found = self.integers(at, "axes")
-        if found is None or not all(-rank <= a < rank for a in found):
-            return None
-        return [a % rank for a in found]
-
-    def number(self, name: str) -> int | None:
-        """Return an integer attribute, else None."""
-        return self._says[name].i if name in self._says else None
-
-
-def carried(call: Call) -> Shape | None:
-    """Return the shape of the first result in terms of operand sizes, else None."""
-    op = call.node.op_type
-    if op in _LIKE:
-        return call.shapes[0]
-    if op not in _RULES or (call.shapes[0] is None and op not in _OF_SEVERAL):
-        return None
-    return _RULES[op](call)
-
-
-def _transpose(call: Call) -> Shape | None:
-    perm = call.integers(len(call.node.input), "perm")
-    if perm is None or sorted(perm) != list(range(len(call.first))):
-        return None
-    return tuple(call.first[i] for i in perm)
-
-
-def _pad(call: Call) -> Shape | None:
-    """Return the shape after Pad. Computed pads belong to a window, so batch and channels stay unchanged."""
-    rank = len(call.first)
-    axes = call.axes(3, rank) if call.is_given(3, "axes") else list(range(rank))
-    pads = call.integers(1, "pads")
-    if axes is None:
-        return None
-    if pads is None and not call.is_given(3, "axes") and rank > _BATCH_AND_CHANNELS:
-        axes = axes[_BATCH_AND_CHANNELS:]
-    elif pads is not None and len(pads) == 2 * len(axes):
-        axes = [a for a, *sides in zip(axes, pads, pads[len(axes) :]) if any(sides)]
-    return _without(call.first, axes)
-
-
-def _slice(call: Call) -> Shape | None:
-    starts = call.integers(1, "starts")
-    if call.is_given(3, "axes"):
-        axes = call.axes(3, len(call.first))
-    else:
-        axes = list(range(len(starts))) if starts is not None else None
-    return None if axes is None else _without(call.first, axes)
-
-
-def _unsqueeze(call: Call) -> Shape | None:
-    count = len(call.integers(1, "axes") or ())
-    axes = call.axes(1, len(call.first) + count)
-    if not axes or len({*axes}) < count:
-        return None
-    dims = iter(call.first)
-    return tuple(1 if a in axes else next(dims) for a in range(len(call.first) + count))
-
-
-def _squeeze(call: Call) -> Shape | None:
-    axes = call.axes(1, len(call.first))
-    return tuple(d for a, d in enumerate(call.first) if a not in axes) if axes else None
-
-
-def _matmul(call: Call) -> Shape | None:
-    """Return the shape of a product with a matrix; None for a stack of matrices."""
-    weight = call.shapes[1]
-    if weight is None or len(weight) != 2 or len(call.first) < 2:
-        return None
-    return (*call.first[:-1], weight[1])
-
-
-def _gather(call: Call) -> Shape | None:
-    indices, axis = call.shapes[1], call.number("axis") or 0
-    if indices is None or not -len(call.first) <= axis < len(call.first):
-        return None
-    axis %= len(call.first)
-    return (*call.first[:axis], *indices, *call.first[axis + 1 :])
-
-
-def _concat(call: Call) -> Shape | None:
-    shapes = [s for s in call.shapes if s is not None]
-    axis = call.number("axis")
-    if axis is None or not shapes or len({*map(len, shapes)}) > 1 or not -len(shapes[0]) <= axis < len(shapes[0]):
-        return None
-    met = tuple(_same(dims) for dims in zip(*shapes))
-    return _without(met, [axis % len(met)])
-
-
-def _same(dims: Sequence[int | str]) -> int | str:
-    """Return the common size of equal dims: a number if any."""
-    known = [d for d in dims if d != UNKNOWN]
-    return next((d for d in known if isinstance(d, int)), known[0] if known else UNKNOWN)
-
-
-def _broadcast(call: Call) -> Shape | None:
-    if None in call.shapes:
-        return None
-    shapes = [s for s in call.shapes if s is not None]
-    rank = max(map(len, shapes))
-    return tuple(_met(dims) for dims in zip(*((1,) * (rank - len(s)) + s for s in shapes)))
-
-
-def _met(dims: Sequence[int | str]) -> int | str:
-    """Return the size of broadcast dims; a symbol only if no second dim may be longer."""
-    found = {d for d in dims if d != 1}
-    numbers = [d for d in found if isinstance(d, int) and d != UNKNOWN]
-    return numbers[0] if numbers else found.pop() if len(found) == 1 else 1 if not found else UNKNOWN
-
-
-def _without(shape: Shape, axes: Sequence[int]) -> Shape:
-    return tuple(UNKNOWN if a in axes else d for a, d in enumerate(shape))
-
-
-_RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
-    "Transpose": _transpose,
-    "Pad": _pad,
-    "Slice": _slice,
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
-    "MatMul": _matmul,
-    "Gather": _gather,
-    **dict.fromkeys(_BROADCAST, _broadcast),
-    "Concat": _concat,
-}
-
-
-def _integers(tensor: TensorProto) -> list[int]:
-    return few(tensor, _MAX_SIZES, (tensor.INT64,))
-
-
 def _dims(info: ValueInfoProto) -> list[str]:
     return [d.dim_param for d in info.type.tensor_type.shape.dim]
+
+
+# -- numbers in one of two models -------------------------------------------------------------------------
+
+_ALWAYS_TRIED: Final = 2  # smaller sizes are tried in any case
+_USUAL: Final = 4  # up to this size, a limit may count channels: used only without a larger limit
+_MAX_LIMIT: Final = 512
+_SIZED: Final = HANDED_ON | AFFINE | {"Range", "CumSum"}
+_LIMITING: Final = MUTUAL | {"Clip"}
+_CUTTING: Final = frozenset(("Slice", "Trilu", "Gather"))
+_WORK: Final = 1 << 36  # bytes of weights read, once per use
+_PRODUCTS: Final = 1 << 35  # multiplications in a run, a few seconds
+_MAX_TABLE_BYTES: Final = 1 << 28  # bytes of a table compared
+_CHUNK_ELEMENTS: Final = 1 << 22  # elements
+_ROWS: Final = 4  # differing rows of a table
+
+
+class Side:
+    """A model with the uses of its inputs and its limits, both computed on first use."""
+
+    def __init__(self, skeleton: Skeleton) -> None:
+        self.skeleton = skeleton
+
+    @functools.cached_property
+    def uses(self) -> Uses:
+        """The uses of the inputs."""
+        return Uses(read(self.skeleton.proto.graph), self.skeleton.proto.functions)
+
+    @functools.cached_property
+    def limits(self) -> Limits:
+        """The limits of sizes."""
+        return Limits(self.uses.graph, self.skeleton.proto.functions)
+
+
+class Run(NamedTuple):
+    """A run of the original."""
+
+    products: int  # multiplications, if many
+    dims: Mapping[str, int]  # sizes of dynamic dims
+
+
+def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK, known: Run | None = None) -> Plan:
+    """Return the plan of the first model, extended by numbers present in only one of the two models.
+
+    Such numbers are limits of sizes, trip counts, bounds and rows of tables. work, known: see `affordable`.
+    """
+    both = plan.beside(b.skeleton.proto, b.uses, other_rows(a, b))
+    if plan.symbols:  # only free sizes can reach a limit
+        both.other_sizes = other_sizes(a.limits, b.limits, other_size(a, b))
+        both.limits = affordable(both.other_sizes, plan, work, known)
+    return both
+
+
+def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK, known: Run | None = None) -> tuple[int, ...]:
+    """Return the sizes that a run can afford: smallest, largest, then the rest.
+
+    work: bytes of weights read in a run, at most; known: a run, by which multiplications are estimated.
+    """
+    few = [n for n in sizes if plan.bytes * n ** (2 if plan.windows and not plan.batch else 1) <= work]
+    if known is not None:
+        most = _PRODUCTS * plan.elements(known.dims)
+        larger = [{**known.dims, **dict.fromkeys(plan.batch or plan.symbols, n)} for n in few]
+        few = [n for n, dims in zip(few, larger) if known.products * plan.elements(dims) <= most]
+    return tuple(dict.fromkeys((*few[:1], *few[-1:], *few)))
+
+
+class _Sized(NamedTuple):
+    """A value computed from sizes."""
+
+    below: int  # distance below a size
+    dims: frozenset[str]  # input dims involved, as far as known
+
+
+class Limits(Forward[_Sized]):
+    """Forward analysis of the limits of sizes in a model."""
+
+    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+        super().__init__(functions)
+        # (largest size before a change of behaviour, input dims involved): number of places.
+        self.numbers: Counter[tuple[int, frozenset[str]]] = Counter()
+        self.positions: list[tuple[TensorProto, int]] = []  # (constant sliced or indexed by computed numbers, axis)
+        self._given = {i.name for i in graph.input}
+        asks = operator_names(n for nodes in (graph.node, *(f.node for f in functions)) for n in nodes)
+        if asks & _CUTTING or (asks & MEASURING and asks & _LIMITING):  # no further operators have limits
+            self._known = shapes_of(graph, functions)
+            self.walk(graph)
+
+    def join(self, a: _Sized, b: _Sized) -> _Sized:
+        return _Sized(max(a.below, b.below), a.dims | b.dims)
+
+    def transfer(self, node: NodeProto, reads: Sequence[_Sized | None]) -> Sequence[_Sized | None]:
+        kind = node.op_type
+        if node.domain not in STANDARD:
+            return []
+        row = operator(kind)
+        sized = [s for k, s in enumerate(reads) if s is not None and (kind == "Range" or row.role(k) == DATA)]
+        known = functools.reduce(self.join, sized) if sized else None
+        is_cut = kind in ("Slice", "Trilu") and known is None and node.input[0] not in self.constants
+        for number, dims in self._cuts(node) if is_cut else self._limits(node, known) if known else ():
+            # No size reaches a limit of fixed dims.
+            if dims and _ALWAYS_TRIED < number <= _MAX_LIMIT:
+                self.numbers[number, dims] += 1
+        if kind in ("Gather", "Slice"):
+            self._read_table(node)
+        return [self._made(node, known)] * len(node.output)
+
+    def _made(self, node: NodeProto, known: _Sized | None) -> _Sized | None:
+        kind = node.op_type
+        found = self._known.get(node.output[0], Known()).elements if node.output else None
+        if found is not None and (known is not None or kind in MEASURING):
+            return _Sized(known.below if known is not None else 0, _symbols(found))
+        if kind in MEASURING:
+            return _Sized(0, _symbols(self._shape(node.input[0])))
+        return known._replace(below=max(known.below, int(kind == "Range"))) if known and kind in _SIZED else None
+
+    def _shape(self, name: str) -> Shape:
+        """Return the shape of a value, with a single unknown dim for an unknown rank."""
+        shape = self._known.get(name, Known()).shape
+        return (UNKNOWN,) if shape is None else shape
+
+    def _limits(self, node: NodeProto, known: _Sized) -> Iterator[tuple[int, frozenset[str]]]:
+        """Yield (limit, dims involved) of numbers that a computed number is compared with."""
+        for k, name in enumerate(node.input if node.op_type in _LIMITING else ()):
+            beyond = known.below - _is_beyond(node.op_type, k)
+            yield from ((n + beyond, known.dims) for n in self._integers(name))
+
+    def _cuts(self, node: NodeProto) -> Iterator[tuple[int, frozenset[str]]]:
+        """Yield (limit, dims involved) of the constant ends of a Slice, and of the diagonal of a Trilu."""
+        shape, names = self._shape(node.input[0]), [*node.input, "", "", ""]
+        if node.op_type == "Trilu":  # a diagonal begins in its corner
+            yield from ((n + 1, _symbols(shape[-2:])) for n in self._integers(names[1]))
+            return
+        axes = integers_of(self.constants[names[3]]) if names[3] in self.constants else []
+        for name in names[1:3]:
+            ends = integers_of(self.constants[name]) if name in self.constants else []
+            for k, end in enumerate(ends):
+                axis = axes[k] if axes else len(shape) if names[3] else k
+                is_known = -len(shape) <= axis < len(shape)
+                yield abs(end), _symbols([shape[axis]] if is_known else [UNKNOWN])
+
+    def _integers(self, name: str) -> Iterator[int]:
+        found = numbers(self.constants[name]) if name in self.constants else []
+        return (abs(int(n)) for n in found if abs(n) <= _MAX_LIMIT and n == n // 1)
+
+    def _read_table(self, node: NodeProto) -> None:
+        table = self.constants.get(node.input[0])
+        if table is None or all(n in self.constants or n in self._given for n in node.input if n):
+            return
+        axes = [int_of(node, "axis")]
+        if node.op_type == "Slice" and len(node.input) > 3 and node.input[3] in self.constants:
+            axes = integers_of(self.constants[node.input[3]])
+        self.positions.append((table, next(iter(axes), 0)))
+
+
+def _symbols(shape: Iterable[int | str]) -> frozenset[str]:
+    """Return the symbols among sizes, with "?" for unknown sizes."""
+    return frozenset("?" if d == UNKNOWN else str(d) for d in shape if isinstance(d, str) or d == UNKNOWN)
+
+
+def _is_beyond(kind: str, k: int) -> bool:
+    """Return whether the behaviour changes at the number itself, for operand `k`."""
+    return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]
+
+
+def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
+    """Return sizes at which the models differ: 1 more than limits of only one model, or in more places of the second.
+
+    size: a further size, from rows of tables.
+    """
+    only = {n for n, _ in a.numbers.keys() - b.numbers.keys()}
+    only.update(n for (n, dims), count in b.numbers.items() if count > a.numbers[n, dims])
+    if _ALWAYS_TRIED < size <= _MAX_LIMIT + 1:
+        only.add(size - 1)
+    return sorted(n + 1 for n in only if n > _USUAL) or [n + 1 for n in [max(only, default=0)] if n]
+
+
+def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
+    """Return {input: its numbers for differing rows of indexed tables}, unless all rows differ."""
+    theirs, found = b.uses.tables, dict[str, tuple[int, ...]]()
+    for name, mine in a.uses.tables.items() if theirs else ():
+        for (x, shift), (y, _) in zip(mine, theirs.get(name, ())):
+            rows = _differing(a.skeleton, x, b.skeleton, y)
+            few = [] if len(rows) == next(iter(x.dims), 0) else rows[:: max(len(rows) // _ROWS, 1)][:_ROWS]
+            if few:
+                found[name] = (*found.get(name, ()), *(n - shift for n in few if n >= shift))
+    return found
+
+
+def other_size(a: Side, b: Side) -> int:
+    """Return the number of rows to reach a differing row in tables read as far as sizes say; 0 if none."""
+    pairs = zip(a.limits.positions, b.limits.positions)
+    first = (row for (m, axis), (n, _) in pairs for row in _differing(a.skeleton, m, b.skeleton, n, axis)[:1])
+    return min(first, default=-1) + 1
+
+
+def _differing(a: Skeleton, x: TensorProto, b: Skeleton, y: TensorProto, axis: int = 0) -> list[int]:
+    """Return the positions along `axis` where two tables of equal shape differ; [] for large tables."""
+    with contextlib.suppress(OSError, ValueError):  # missing data is reported when run
+        if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MAX_TABLE_BYTES:
+            return _places(np.moveaxis(a.values(x), axis, 0), np.moveaxis(b.values(y), axis, 0))
+    return []
+
+
+def _places(x: Any, y: Any) -> list[int]:
+    if not x.ndim or not x.size or x.shape != y.shape:
+        return []
+    flat = [v.reshape(len(v), -1) for v in (x, y)]
+    step = max(_CHUNK_ELEMENTS // flat[0].shape[1], 1)
+    parts = ((m[k : k + step] != n[k : k + step]).any(axis=1) for m, n in [flat] for k in range(0, len(x), step))
+    return [int(n) for n in np.flatnonzero(np.concatenate(list(parts)))]

@@ -27,8 +27,7 @@ from onnxopt.verification.comparison import check_interface, read
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.feeding import Data, bound_dims, feed, read_array
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import fix_dims
+from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.run import reason
 from onnxopt.verification.runtime import find_runtime
 from onnxopt.worker import Limits
@@ -37,7 +36,7 @@ from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 LEVELS: Final = {"none": "ORT_DISABLE_ALL"} | {n: f"ORT_ENABLE_{n.upper()}" for n in ("basic", "extended", "all")}
 CLOCKS: Final = {"wall": time.perf_counter, "processor": time.thread_time}
-_START: Final = "from onnxopt.verification.latency import main; main()"
+_START: Final = "from onnxopt.comparison.latency import main; main()"
 # Sizes tried for dynamic dims, in this order: typical sizes, a second of sound at 16 kHz, then the verifier's sizes,
 # derived from windows and Reshapes. A batch has size 1.
 _LATENCY_SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1, 16_000)
