@@ -20,10 +20,10 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import Node, producer
 from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators import CONTROL_FLOW, of_form
+from onnxopt.operators import CONTROL_FLOW, PICKS, of_form
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, is_external, tensor_bytes
 
@@ -98,6 +98,7 @@ T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 26
 _FIRST: Final = 16  # elements compared before the rest
+_MAX_PICKS: Final = 8  # nodes from a value to the constant of which it consists
 _SAMPLED: Final = 16
 _SMALL_BYTES: Final = 256  # bytes
 _SOME: Final = 1 << 14  # bytes; above, hashing is faster than comparing
@@ -210,6 +211,24 @@ def one_element(array: Array) -> Array | None:
             return None
     first: Array = held[(0,) * held.ndim].reshape(())
     return first
+
+
+def repeated(value: Value | None, *through: str) -> Array | None:
+    """Return the element (rank 0) bitwise equal to all elements of a constant, of ConstantOfShape, or of picks from
+    these; None if elements may differ.
+
+    `through`: operators to look through beside picks, such as a Cast: the element has the type in front of them.
+    """
+    for _ in range(_MAX_PICKS):
+        if value is None or value.constant:
+            return None if value is None else one_element(value.glance())
+        node = producer(value, "ConstantOfShape", *PICKS, *through)
+        if node is None or node.has_references:
+            return None
+        if node.op == "ConstantOfShape":
+            return one_element(node.attr("value", np.zeros(1, np.float32)))
+        value = node.inputs[0]
+    return None
 
 
 # -- rejection by runtimes -------------------------------------------------------------------------------------

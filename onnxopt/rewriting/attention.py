@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.constants import repeated
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node, producer
 from onnxopt.operators import UNARY
@@ -88,19 +89,8 @@ def _of_triangle(node: Node, truth: bool) -> Kept:
 
 def _fill(value: Value) -> float | None:
     """Return the number repeated in all elements of a value, or None."""
-    node = producer(value, "Expand", "Cast")
-    while node is not None and not value.constant and node.inputs[0] is not None:
-        value = node.inputs[0]
-        node = producer(value, "Expand", "Cast")
-    found = value.array if value.constant else None
-    node = producer(value, "ConstantOfShape")
-    if found is None and node is not None and not node.has_references:
-        found = node.attr("value", np.zeros(1))
-    return _repeated(found) if found is not None else None
-
-
-def _repeated(array: Array) -> float | None:
-    return float(array.flat[0]) if array.size and (array == array.flat[0]).all() else None
+    number = repeated(value, "Cast")
+    return None if number is None else float(number)
 
 
 def _is_zero(value: Value | None) -> bool:

@@ -9,16 +9,16 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.constants import one_element
+from onnxopt.analysis.constants import repeated
 from onnxopt.analysis.shapes.index_tensors import Span
-from onnxopt.analysis.shapes.sizes import LARGEST, cuts, order_of
-from onnxopt.graph import Dim, Graph, Shape, Value
+from onnxopt.analysis.shapes.sizes import LARGEST, order_of
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, producer
-from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import after
-from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.parts import insert_new, of_axes, run_along
+from onnxopt.rewriting.rule import constant_cuts
 
 _MAX_PARTS: Final = 256  # parts of a tensor, and nodes removed with its scatters
 _MAX_ROUNDS: Final = 8
@@ -93,8 +93,9 @@ class Canvas:
 
     def _plan_cut(self, scatter: Node, user: Node, parts: Parts) -> bool:
         """Plan a `user` that takes a range along the axis, read from the parts. Returns False if it does not."""
-        found = _range_of(user, self.axis)
-        taken = _cut(parts, found[0], found[1]) if found is not None else None
+        dims = types.shape(scatter.output)
+        found = run_along(user, self.axis, dims) if dims and user.op in ("Gather", "Slice") else None
+        taken = _cut(parts, found[0], found[1]) if found is not None and found[0] >= 0 else None
         if found is None or not taken or (user.op == "Gather" and len(taken) > 1):
             return False
         alone = user.op == "Slice" and found[2] == 1
@@ -220,7 +221,7 @@ class Canvas:
 
 def padding_of(scatter: Node, spans: Sequence[Span]) -> tuple[Array, Array] | None:
     """Return (pads, number) of a scatter into a tensor of a single number; None for other tensors."""
-    fill, dims = _number(scatter.operands[0]), types.shape(scatter.output)
+    fill, dims = repeated(scatter.operands[0]), types.shape(scatter.output)
     if fill is None or dims is None or len(dims) != len(spans) or types.dtype(scatter.output) not in _PADDED:
         return None
     behind = [0 if s.end is None else d - s.end if isinstance(d, int) else None for s, d in zip(spans, dims)]
@@ -274,50 +275,6 @@ def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
     return tuple(found)
 
 
-def _range_of(user: Node, axis: int) -> tuple[int, int | None, int] | None:
-    """Return (start, end, number of sliced axes) of a Slice or Gather along the axis, or None."""
-    x = user.inputs[0]
-    dims = types.shape(x) if x is not None else None
-    if not dims or any(v is not None and not v.constant for v in user.inputs[1:]):
-        return None
-    if user.op == "Gather":
-        place = _place_of(user, axis, dims)
-        return None if place is None else (place, place + 1, 1)
-    return _range_of_cuts(_cuts_of(user, len(dims)), axis, dims[axis]) if user.op == "Slice" else None
-
-
-def _range_of_cuts(found: list[tuple[int, int, int, int]], axis: int, size: Dim) -> tuple[int, int | None, int] | None:
-    """Return (start, end, number of sliced axes) of the cuts of a Slice, or None."""
-    along = [(start, end) for k, start, end, step in found if k == axis and step == 1]
-    if not along:
-        return None
-    start, end = along[0]
-    if isinstance(size, int):
-        start, end, _ = slice(start, end).indices(size)
-        return start, end, len(found)
-    if start < 0 or end < 0:
-        return None
-    return start, None if end in LARGEST else end, len(found)
-
-
-def _place_of(gather: Node, axis: int, dims: Shape) -> int | None:
-    """Return the index of a Gather of one element along the axis, counted from the start; None for other Gathers."""
-    index, size = gather.inputs[1], dims[axis]
-    if int(gather.attr("axis", 0)) % len(dims) != axis or index is None or index.constant_type()[1]:
-        return None
-    place = int(index.array)
-    if not isinstance(size, int):
-        return place if place >= 0 else None
-    return place % size if -size <= place < size else None
-
-
-def _cuts_of(node: Node, rank: int) -> list[tuple[int, int, int, int]]:
-    """Return (axis, start, end, step) for each axis of a Slice with constant bounds; empty for invalid axes."""
-    given = [*node.inputs[1:5], None, None]
-    starts, ends, axes, steps = [None if v is None else [int(i) for i in v.array.reshape(-1)] for v in given][:4]
-    return cuts(starts or (), ends or (), axes, steps, rank) or []
-
-
 def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) -> Node:
     """Return the Gather or Slice `user` applied to a part along the axis, or to `x` along the remaining axes."""
     index, whole = user.inputs[1], user.inputs[0]
@@ -326,7 +283,7 @@ def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) ->
         assert part is not None
         place = graph.constant(np.array(part[1], index.array.dtype), f"{x.name}_place", user)
         return user.copy([x, place], [None])
-    found = _cuts_of(user, types.rank(whole) or 0)
+    found = constant_cuts(user, types.rank(whole) or 0)
     if part is not None:
         end = LARGEST[1] if part[2] is None else part[2]
         found = [(k, part[1], end, 1) if k == axis else (k, a, b, step) for k, a, b, step in found]
@@ -338,7 +295,7 @@ def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) ->
 
 def _padded(parts: Parts) -> tuple[Parts, int, int, Array] | None:
     """Return (inner parts, pad before, pad behind, number) if the outer parts repeat a single number; else None."""
-    first, last = _number(parts[0][0]), _number(parts[-1][0])
+    first, last = repeated(parts[0][0]), repeated(parts[-1][0])
     if first is not None and last is not None and first.tobytes() != last.tobytes():
         last = None
     fill = last if first is None else first
@@ -352,23 +309,6 @@ def _padded(parts: Parts) -> tuple[Parts, int, int, Array] | None:
 
 def _length(part: Part) -> int | None:
     return None if part[2] is None else part[2] - part[1]
-
-
-def _number(v: Value) -> Array | None:
-    """Return the number repeated in all elements of a value, or None."""
-    for _ in range(_MAX_ROUNDS):
-        if v.constant:
-            return one_element(v.glance())
-        node = v.producer
-        if node is None or node.has_references:
-            return None
-        if node.op == "ConstantOfShape":
-            value = node.attr("value")
-            return np.zeros((), np.float32) if value is None else np.array(value).reshape(())
-        if node.op not in (*SAME_ORDER, "Expand", "Identity", "Tile", "Transpose") or node.inputs[0] is None:
-            return None
-        v = node.inputs[0]
-    return None
 
 
 def _add_unread(gone: dict[Node, None], kept: set[Value]) -> None:

@@ -17,6 +17,7 @@ from onnxopt.rewriting import (
     Match,
     Pattern,
     const,
+    either,
     ends_formula,
     one_of,
     op,
@@ -59,16 +60,11 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     return again(m, node, x, weight, bias_value)
 
 
-@rewrite(op.Add(linear_call(), const("z")))
+@rewrite(either(op.Add(linear_call(), const("z")), op.Sub(linear_call(), const("z"))))
 def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
-    """Conv(x; W, b) + z = Conv(x; W, b + z)."""
-    return affine_of(m, w, b, None, factors(m, z, w))
-
-
-@rewrite(op.Sub(linear_call(), const("z")))
-def fold_subtract(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
-    """Conv(x; W, b) - z = Conv(x; W, b - z)."""
-    return affine_of(m, w, b, None, -factors(m, z, w))
+    """Conv(x; W, b) + z = Conv(x; W, b + z); likewise -."""
+    c = factors(m, z, w)
+    return affine_of(m, w, b, None, c if m.anchor.op == "Add" else -c)
 
 
 @rewrite(op.Sub(const("z"), linear_call()))
@@ -78,18 +74,12 @@ def fold_subtract_from(m: Match, x: Value, w: Array, b: Array | None, z: Array) 
     return affine_of(m, w, b, np.full(c.shape, -1.0), c)
 
 
-@rewrite(op.Mul(linear_call(), const("z")))
+@rewrite(either(op.Mul(linear_call(), const("z")), op.Div(linear_call(), const("z"))))
 def fold_multiply(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
-    """Conv(x; W, b) * z = Conv(x; Wz, bz)."""
-    return affine_of(m, w, b, factors(m, z, w), None)
-
-
-@rewrite(op.Div(linear_call(), const("z")))
-def fold_divide(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
-    """Conv(x; W, b) / z = Conv(x; W/z, b/z)."""
-    a = factors(m, z, w)
-    m.require(a.all(), "division by zero")
-    return affine_of(m, w, b, 1.0 / a, None)
+    """Conv(x; W, b) * z = Conv(x; Wz, bz); likewise /."""
+    a, divides = factors(m, z, w), m.anchor.op == "Div"
+    m.require(not divides or a.all(), "division by zero")
+    return affine_of(m, w, b, 1.0 / a if divides else a, None)
 
 
 @rewrite(op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv"))
@@ -186,10 +176,8 @@ class ConvAddFolding(RewritePass):
     )
     rules = (
         fold_add,
-        fold_subtract,
         fold_subtract_from,
         fold_multiply,
-        fold_divide,
         fold_scaled_input,
         fold_standardized_input,
         fold_shifted_input,

@@ -17,7 +17,7 @@ from onnxopt.graph.node import Node, array_of, producer
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import is_float
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, const, ends_formula, one_of, op, quantized, rewrite, scales_formula, var
+from onnxopt.rewriting import Match, const, either, ends_formula, one_of, op, quantized, rewrite, scales_formula, var
 from onnxopt.rewriting.replace import bypass
 
 _MAX_TERM: Final = 1 << 14  # elements of a term, as many as a bias
@@ -167,20 +167,15 @@ def weights(m: Match, x: Value, w: Array) -> None:
     m.require(not quantized(m, x), "the product is quantized")
 
 
-@rewrite(op.Mul(op.MatMul(var("x"), const("w"), name="product"), const("z")))
+_PRODUCT: Final = op.MatMul(var("x"), const("w"), name="product")
+
+
+@rewrite(either(op.Mul(_PRODUCT, const("z")), op.Div(_PRODUCT, const("z"))))
 def fold_factor(m: Match, x: Value, w: Array, z: Array) -> Value:
-    """(x W) z = x (W z), z along the columns."""
+    """(x W) z = x (W z), z along the columns; likewise /."""
     weights(m, x, w)
-    factor = row(m, z, w.shape[1], m.rank(x))
-    return m.op.MatMul(x, m.const(w.astype(np.float64) * factor, like=w), like=m.product)
-
-
-@rewrite(op.Div(op.MatMul(var("x"), const("w"), name="product"), const("z")))
-def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
-    """(x W) / z = x (W / z), z along the columns."""
-    weights(m, x, w)
-    factor = row(m, z, w.shape[1], m.rank(x))
-    return m.op.MatMul(x, m.const(w.astype(np.float64) / factor, like=w), like=m.product)
+    factor, scale = row(m, z, w.shape[1], m.rank(x)), np.divide if m.anchor.op == "Div" else np.multiply
+    return m.op.MatMul(x, m.const(scale(w.astype(np.float64), factor), like=w), like=m.product)
 
 
 @rewrite(
@@ -244,7 +239,7 @@ class MatMulScaleFolding(RewritePass):
 
     # After: separate weights would hide common subexpressions.
     info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",), ops=("MatMul",))
-    rules = (fold_factor, fold_divisor, fold_factor_of_sum, fold_scaled_rows, join_factors)
+    rules = (fold_factor, fold_factor_of_sum, fold_scaled_rows, join_factors)
 
 
 @register

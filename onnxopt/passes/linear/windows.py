@@ -14,7 +14,7 @@ from onnxopt.operators import ARITHMETIC, NONNEGATIVE, POOLS, UNARY
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Call, Match, const, either, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.rule import canonical_operands, listed_axes
 
 
@@ -46,23 +46,16 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, tu
     return [int(p) for p in own + full[:, 2:].reshape(-1)]
 
 
-@rewrite(op.Conv(padded(), var("w"), var("b").opt(), name="conv"))
+@rewrite(op.Conv(either(padded(), op.Transpose(padded(), shared=True)), var("w"), var("b").opt(), name="conv"))
 def pad_of_conv(
     m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None, w: Value, b: Value | None
 ) -> Value:
-    """Conv(Pad(x, p)) = Conv(x), pads larger by p."""
+    """Conv(Pad(x, p)) = Conv(x), pads larger by p; likewise Conv(Transpose(Pad(x, p))) = Conv(Transpose(x))."""
     m.require(value is None or not value.any(), "the border is not zero")
-    return m.op.Conv(x, w, b, like=m.conv, pads=together(m, m.conv, x, pads, axes), auto_pad=None)
-
-
-@rewrite(op.Conv(op.Transpose(padded(), name="turned", shared=True), var("w"), var("b").opt(), name="conv"))
-def turned_pad_of_conv(
-    m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None, w: Value, b: Value | None
-) -> Value:
-    """Conv(Transpose(Pad(x, p))) = Conv(Transpose(x)), pads larger by p, turned."""
-    m.require(value is None or not value.any(), "the border is not zero")
-    more = together(m, m.conv, x, pads, axes, m.turned)
-    return m.op.Conv(m.op.Transpose(x, like=m.turned), w, b, like=m.conv, pads=more, auto_pad=None)
+    turned = producer(m.conv.inputs[0], "Transpose")
+    more = together(m, m.conv, x, pads, axes, turned)
+    moved = x if turned is None else m.op.Transpose(x, like=turned)
+    return m.op.Conv(moved, w, b, like=m.conv, pads=more, auto_pad=None)
 
 
 @rewrite(op.AveragePool(padded(), name="pool"))
@@ -215,39 +208,13 @@ class PadFolding(RewritePass):
     """
 
     info = PassInfo("pad-folding", opt_level=2, ops=("Pad", "Conv", "ConvTranspose"))
-    rules = (pad_of_conv, turned_pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)
+    rules = (pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)
 
 
-_AXES: Final = const("put")
-_CONV: Final = (const("w"), var("b").opt())
 _WINDOWS: Final = POOLS | {"Conv"}
 _CHAIN_OPERATORS: Final = _WINDOWS | UNARY | ARITHMETIC
 _MAX_CHAIN: Final = 64  # nodes in a chain
 _BESIDE: Final = "something else reads what is in between, or is beside it"
-
-
-@rewrite(op.Squeeze(op.Conv(op.Unsqueeze(var("x"), _AXES, shared=True), *_CONV, name="conv"), const("taken")))
-def conv_over_one(m: Match, x: Value, put: Array, w: Array, b: Value | None, taken: Array) -> Value:
-    """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i))."""
-    m.require(put.size == 1, "several axes are put in")
-    return _conv(m, x, int(put.item()) % w.ndim, w, taken)
-
-
-@rewrite(
-    op.Squeeze(
-        op.Conv(
-            op.Transpose(op.Unsqueeze(var("x"), _AXES, shared=True), name="turned", shared=True), *_CONV, name="conv"
-        ),
-        const("taken"),
-    )
-)
-def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, taken: Array) -> Value:
-    """Squeeze(Conv(Transpose(Unsqueeze(x, i), p), w), j) = Conv(Transpose(x, p without i), Squeeze(w, j)), p[j] = i."""
-    m.require(put.size == 1, "several axes are put in")
-    axis, perm = int(put.item()) % w.ndim, order_of(m.turned, w.ndim)
-    rest = [p - (p > axis) for p in perm if p != axis]
-    turned = m.op.Transpose(x, perm=rest) if rest != sorted(rest) else x
-    return _conv(m, turned, perm.index(axis), w, taken)
 
 
 @rewrite(op.Squeeze(var("last"), const("taken"), reads=_WINDOWS))
@@ -330,11 +297,6 @@ def _without(node: Node, i: int, spatial: int) -> dict[str, Any]:
     return {name: [n for k, n in enumerate(v) if k % spatial != i] if v else None for name, v in given.items()}
 
 
-def _conv(m: Match, x: Value, axis: int, w: Array, taken: Array) -> Value:
-    m.require(taken.size == 1 and axis == taken.item() % w.ndim, "another axis is taken out")
-    return _conv_of(m, m.conv, x, axis)
-
-
 def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
     """Return the Conv of `x` without the axis."""
     weights = conv.inputs[1]
@@ -362,4 +324,4 @@ class ConvAxes(RewritePass):
     """
 
     info = PassInfo("conv-axes", opt_level=2, ops=("Squeeze",))
-    rules = (conv_over_one, conv_over_turned, windows_over_one)
+    rules = (windows_over_one,)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.constants import distinct, one_element
+from onnxopt.analysis.constants import repeated
 from onnxopt.analysis.kernels import evaluate
 from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node, array_of, present, producer
@@ -23,9 +23,7 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 _COPIES: Final = PICKS | {"ConstantOfShape"}  # operators that may hold repeated elements
 _EACH: Final = EXACT.intersection(UNARY) | {"Mul"}  # elementwise operators of masks
 _ON_FILLS: Final = tuple(sorted(MULTIDIRECTIONAL | EXACT.intersection(UNARY)))
-_MAX_STEPS: Final = 8
 _MAX_MOVES: Final = 4
-_MAX_COMPARED_BYTES: Final = 1 << 20  # bytes compared
 _MAX_ELEMENTS: Final = 1 << 20  # elements of an examined constant
 _TERM: Final = 2  # index of a Gemm's term
 _Narrow = tuple[int, Shape | None, "Array | Value", list[Node]]  # (place, shape, operand, steps)
@@ -51,20 +49,6 @@ def _common(dims: Iterable[Dim]) -> Dim:
     if len(others) <= 1:
         return next(iter(others), 1)
     return next(iter(numbers)) if len(numbers) == 1 else None
-
-
-def repeated(value: Value | None) -> Array | None:
-    """Return the element, of rank 0, of which `value` consists, or None."""
-    for _ in range(_MAX_STEPS):
-        node = producer(value, "ConstantOfShape", *PICKS) if value is not None and not value.constant else None
-        if node is None or node.has_references:
-            break
-        if node.op == "ConstantOfShape":
-            fill: Array = node.attr("value", np.zeros(1, np.float32))
-            return fill.reshape(()) if fill.size == 1 else None
-        value = node.inputs[0]
-    array = array_of(value)
-    return one_element(array) if array is not None and distinct(array).nbytes <= _MAX_COMPARED_BYTES else None
 
 
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:

@@ -8,7 +8,6 @@ from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.index_tensors import WHOLE, Box, box_of
-from onnxopt.analysis.shapes.sizes import LARGEST
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, present, producer, sole_reader
@@ -16,8 +15,7 @@ from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.canvas import Canvas, padding_of
-from onnxopt.rewriting.parts import insert_new, of_axes
-from onnxopt.rewriting.rule import constant_cuts
+from onnxopt.rewriting.parts import insert_new, of_axes, run_along
 
 Part = tuple[Value, int, int]  # (value, first input of the Concat, end input)
 _Range = tuple[Value, int, int | None]  # (value, start, end), at the end of the axis None
@@ -120,29 +118,13 @@ def _of_split(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
     return [*zip(present(node.outputs), [0, *ends], [*ends[:-1], None])]
 
 
-def _of_slice(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
-    """Return the part of a Slice along the axis alone, element by element."""
-    found, size = constant_cuts(node, len(dims)), dims[axis]
-    if [(place, step) for place, _, _, step in found] != [(axis, 1)]:
-        return None
-    _, start, end, _ = found[0]
-    if isinstance(size, int):
-        start, end, _ = slice(start, end).indices(size)
-        return [(node.output, start, None if end == size else end)]
-    return [(node.output, start, None if end in LARGEST else end)]
+def _of_run(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
+    """Return the part of a Slice along the axis alone, or of one index; the result of the latter lacks the axis."""
+    found = run_along(node, axis, dims)
+    return [(node.output, *found[:2])] if found is not None and found[2] == 1 else None
 
 
-def _of_gather(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
-    """Return the part of a single index along the axis; the result lacks the axis."""
-    index = node.inputs[1]
-    is_one = index is not None and index.constant and not index.constant_type()[1]
-    if index is None or not is_one or int(node.attr("axis") or 0) % len(dims) != axis:
-        return None
-    place = int(index.array)
-    return [(node.output, place, place + 1 or None)]
-
-
-_RANGES: Final = {"Split": _of_split, "Slice": _of_slice, "Gather": _of_gather}
+_RANGES: Final = {"Split": _of_split, "Slice": _of_run, "Gather": _of_run}
 
 
 def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
