@@ -35,6 +35,7 @@ def import_what_workers_do() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     importlib.import_module("onnxruntime")
+    importlib.import_module("onnx.defs").has("Identity")  # onnx registers all operators at the first question
     for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
         _RUNTIME[name] = sys.modules.pop(name)
 

@@ -1,7 +1,7 @@
 """The `onnxopt` command over and over from one start: most of a short run is Python, numpy and onnx beginning.
 
-Each run is a process of its own, forked where the command has numpy, onnx and the modules that the optimization of a
-small model imports, no passes: a third of a short run is their import. It begins in `onnxopt.__main__`, and ends there.
+Each run is a process of its own, forked where the command has the modules that commands on a small model import, no
+passes: half of a short run is their import. It begins in `onnxopt.__main__`, and ends there.
 A worker that it starts is its child as ever, and runs the same program, but is forked from it.
 """
 
@@ -26,6 +26,7 @@ from typing import NoReturn
 import onnx
 import onnx.parser
 
+from onnxopt.errors import UsageError
 from tests.forked_worker import STARTS, ask, asked, fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,10 +40,15 @@ import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
 sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import import_what_runs_do, serve
 from tests.forked_worker import import_what_workers_do
-import_what_runs_do({SMALL!r})
 import_what_workers_do()
+import_what_runs_do({SMALL!r})
 serve(int(sys.argv[1]))
 """
+RUNS = (
+    *("optimize a.onnx b.onnx", "verify a.onnx b.onnx", "stats a.onnx b.onnx", "diff a.onnx b.onnx"),
+    *("report a.onnx b.onnx -o r.html", "extract a.onnx c.onnx --outputs a", "partition a.onnx --ops Neg"),
+    *("passes", "explain dead-code", "why a.onnx elim_identity", "find a.onnx Neg(x)", "bisect a.onnx"),
+)
 SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
 
 
@@ -148,7 +154,7 @@ def _text(data: bytes) -> str:
 
 
 def import_what_runs_do(model: str) -> None:
-    """Import the modules that a command imports to optimize `model`, a text, but for passes. A fork runs it."""
+    """Import the modules that commands import for `model`, a text, but for passes. A fork runs them."""
     source, target = os.pipe()
     if os.fork() == 0:
         os.close(source)
@@ -158,22 +164,24 @@ def import_what_runs_do(model: str) -> None:
         names = told.read().split()
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 0 and names
     for name in names:
-        if not name.startswith(("onnxopt.passes.", "onnxopt.__main__")):
-            importlib.import_module(name)
+        importlib.import_module(name)
 
 
 def _tell_modules(model: str, target: int) -> NoReturn:
-    """Optimize the model in this process, which ends there, and write the names of the modules that are imported."""
-    code = 1
+    """Run the commands in this process, which ends there, and write the names of the modules that are imported."""
+    code, before = 1, {*sys.modules}
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "m.onnx")
-            onnx.save(onnx.parser.parse_model(model), file)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        fork_workers()
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            onnx.save(onnx.parser.parse_model(model), "a.onnx")
             from onnxopt.cli.main import cli
 
-            args = ["optimize", file, os.path.join(folder, "out.onnx"), "--quiet"]
-            cli(args, standalone_mode=False, obj=time.perf_counter())
-        os.write(target, "\n".join(m for m in sys.modules if m.startswith("onnxopt.")).encode())
+            for words in RUNS:
+                with contextlib.suppress(SystemExit, UsageError):  # codes of commands, and nothing to bisect
+                    cli(words.split(), standalone_mode=False, obj=time.perf_counter())
+        found = [n for n in sys.modules if n not in before and not n.startswith("onnxopt.passes.")]
+        os.write(target, "\n".join(found).encode())
         code = 0
     finally:
         os._exit(code)

@@ -21,7 +21,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
-from tests.forked_worker import fork_workers
+from tests.forked_worker import fork_workers, import_what_workers_do
 
 MEMORY = 3 << 30  # bytes that a process of a run gets, so that a fault does not take the machine down
 GRACE = 10.0  # seconds in which what a run started has to be gone
@@ -40,6 +40,7 @@ def main() -> None:
         package = import_module(f"onnxopt.{folder}")
         for found in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(found.name)
+    import_what_workers_do()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     gc.freeze()
