@@ -211,7 +211,7 @@ class Driver:
             if only is not None and rule not in only:
                 continue
             reason = None
-            for pattern in patterns:
+            for pattern in patterns if isinstance(patterns, list) else patterns.at(node):
                 bindings = match(pattern, node)
                 if bindings is None:
                     continue

@@ -14,12 +14,11 @@ from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
 from onnxopt.proto.element_types import element_kind, is_float
 from onnxopt.proto.messages import attribute_value, element_type
-from onnxopt.rewriting.pattern import About, Call, Const, Form, Literal, Pattern, Var
+from onnxopt.rewriting.pattern import About, Call, Const, Either, Form, Literal, Pattern, Var
 from onnxopt.rewriting.rule import Rule, canonical_operands
 
-Candidates = Sequence[tuple[Rule, Sequence[Call]]]
-
 _KEPT: Final = 256  # a few for each pass: bisection runs a pass with many subsets of rules
+_MAX_TRIED: Final = 4  # patterns of a rule that are tried one by one, without `may_match`
 
 
 class _Question:
@@ -54,7 +53,35 @@ def _ask(left: Sequence[tuple[Rule, Sequence[Form]]], first: int, node: Node) ->
     asked = [i for _, forms in left for form in forms for i, _ in form if i >= first]
     if asked:
         return _Question(min(asked), left)
-    return [(rule, [p for p in rule.at(node._op) if _has_form(node, p.form)]) for rule, _ in left]
+    return [(rule, Variants(rule) if rule.variants > _MAX_TRIED else _plain(rule, node)) for rule, _ in left]
+
+
+def _plain(rule: Rule, node: Node) -> list[Call]:
+    return [p for p in rule.at(node._op) if _has_form(node, p.form)]
+
+
+class Variants:
+    """The plain patterns of a rule with many, expanded at the first node where one may match.
+
+    Nearly all nodes fit none, for the same reason.
+    """
+
+    __slots__ = ("_plain", "_rule")
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._plain: list[Call] | None = None
+
+    def at(self, node: Node) -> Sequence[Call]:
+        """Return the patterns to try at a node of the same form."""
+        if not any(may_match(c, node) for c in self._rule.roots):
+            return ()
+        if self._plain is None:
+            self._plain = _plain(self._rule, node)
+        return self._plain
+
+
+Candidates = Sequence[tuple[Rule, list[Call] | Variants]]
 
 
 def _has_form(node: Node, form: Form) -> bool:
@@ -111,6 +138,34 @@ def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
 
 
 # -- a pattern at an anchor ---------------------------------------------------------------------------------------
+
+
+def may_match(p: Call, node: Node) -> bool:
+    """Whether a plain pattern of `p` may match at `node`, by operators and constants, without names and attributes."""
+    if node._op not in p.ops:
+        return False
+    inputs, patterns = node.inputs, p.inputs
+    if len(inputs) < len(patterns):
+        return True  # operands may be attributes in this opset
+    if len(inputs) > len(patterns) and not p.variadic:
+        return False
+    return _may_be(patterns, inputs) or (p.commutes and _may_be(patterns[::-1], inputs))
+
+
+def _may_be(patterns: Sequence[Pattern], values: Sequence[Value | None]) -> bool:
+    for p, v in zip(patterns, values):
+        if isinstance(p, Either):
+            if not any(_may_be((choice,), (v,)) for choice in p.choices):
+                return False
+        elif isinstance(p, Call):
+            if v is None or v.producer is None or not may_match(p, v.producer):
+                return False
+        elif isinstance(p, (Const, Var)):
+            if v is None and not p.optional:
+                return False
+        elif (v is None or not v.constant) if p is not None else v is not None:
+            return False
+    return True
 
 
 class Bindings:

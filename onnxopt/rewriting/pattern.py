@@ -123,6 +123,11 @@ class Call:
         return tuple(found)
 
     @cached_property
+    def commutes(self) -> bool:
+        """Whether the operands may be in both orders."""
+        return len(self.inputs) == 2 and not self.variadic and COMMUTATIVE.issuperset(self.ops)
+
+    @cached_property
     def form(self) -> Form:
         return _form([_fixed(p) for p in self.inputs])
 
@@ -143,7 +148,7 @@ def forms(pattern: Call) -> list[Form]:
     found = []
     for row in product(*([_fixed(c) for c in _plain(p)] for p in pattern.inputs)):
         found.append(_form(row))
-        if _commutes(pattern):
+        if pattern.commutes:
             found.append(_form(row[::-1]))
     return list(dict.fromkeys(found))
 
@@ -267,12 +272,8 @@ def _count(pattern: Pattern) -> int:
     if isinstance(pattern, Either):
         return sum(map(_count, pattern.choices))
     if isinstance(pattern, Call):
-        return math.prod(map(_count, pattern.inputs)) * (2 if _commutes(pattern) else 1)
+        return math.prod(map(_count, pattern.inputs)) * (2 if pattern.commutes else 1)
     return 1
-
-
-def _commutes(call: Call) -> bool:
-    return len(call.inputs) == 2 and not call.variadic and COMMUTATIVE.issuperset(call.ops)
 
 
 def _expand(pattern: Pattern) -> Iterator[Pattern]:
@@ -282,7 +283,7 @@ def _expand(pattern: Pattern) -> Iterator[Pattern]:
     elif isinstance(pattern, Call):
         for inputs in product(*(list(_expand(p)) for p in pattern.inputs)):
             yield pattern if all(map(is_, inputs, pattern.inputs)) else _on(pattern, inputs)
-            if _commutes(pattern):
+            if pattern.commutes:
                 yield _on(pattern, inputs[::-1])
     else:
         yield pattern

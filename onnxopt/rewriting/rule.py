@@ -59,6 +59,11 @@ class Rule:
     def depth(self) -> int:
         return depth(self.source)
 
+    @cached_property
+    def variants(self) -> int:
+        """The number of plain patterns, repeats included."""
+        return check_variants(self.source)
+
     @property
     def patterns(self) -> tuple[Call, ...]:
         """All plain patterns of `source`, tried in order."""
