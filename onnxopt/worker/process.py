@@ -20,10 +20,11 @@ from onnxopt.worker import confinement
 from onnxopt.worker.serving import HEADER, pack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from queue import SimpleQueue
 
 CAN_WAIT: Final = sys.platform != "win32"  # the system can wait for a pipe
-_CHUNK: Final = 1 << 20  # bytes
+_CHUNK: Final = 1 << 16  # bytes, what a pipe holds
 _POLL: Final = 0.1  # seconds; on Windows, waiting for a queue ignores Ctrl-C
 _HOME: Final = Path(__file__).parents[2]
 _CRASHES: Final = 0xC0000000  # smallest Windows exit code of a crash
@@ -119,7 +120,7 @@ class Worker:
         size = HEADER.unpack(self._read(HEADER.size, deadline, timeout))[0]
         return pickle.loads(self._read(size, deadline, timeout))
 
-    def _read(self, size: int, deadline: float, timeout: float) -> bytes:
+    def _read(self, size: int, deadline: float, timeout: float) -> bytearray:
         try:
             return self._pipe.take(size, deadline)
         except Late:
@@ -168,29 +169,38 @@ class Pipe:
     """The reading end of a pipe, exclusively owned. Windows can wait for sockets only, so a thread reads there."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._pump = None if CAN_WAIT else _Pump(stream)
+        self._rest = bytearray()  # received, not taken yet
+        self._more = _reader(stream)
 
-    def take(self, size: int, deadline: float) -> bytes:
+    def take(self, size: int, deadline: float) -> bytearray:
         """Return `size` bytes, before `deadline` on the monotonic clock. Raises Late, and EOFError if the pipe ends."""
-        data = bytearray()
-        if self._pump is not None:
-            while len(data) < size:
-                data += _some(self._pump.take(size - len(data), deadline))
-            return bytes(data)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stream, selectors.EVENT_READ)
-            while len(data) < size:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise Late
-                data += _some(self._stream.read1(size - len(data)))
-        return bytes(data)
+        while len(self._rest) < size:
+            chunk = self._more(deadline)
+            if not chunk:
+                raise EOFError
+            self._rest += chunk
+        taken = self._rest[:size]
+        del self._rest[:size]
+        return taken
 
 
-def _some(chunk: bytes) -> bytes:
-    if not chunk:
-        raise EOFError
-    return chunk
+def _reader(stream: Any) -> Callable[[float], bytes]:
+    """Return a function of a deadline, which returns available bytes, up to a chunk; b"" at the end. Raises Late.
+
+    A worker sends dozens of short messages: a poll needs no descriptor of its own for each.
+    """
+    if sys.platform == "win32" or not CAN_WAIT:
+        return _Pump(stream)
+    selector = selectors.PollSelector()
+    selector.register(stream, selectors.EVENT_READ)
+
+    def read(deadline: float) -> bytes:
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise Late
+        data: bytes = stream.read1(_CHUNK)
+        return data
+
+    return read
 
 
 class _Pump:
@@ -201,8 +211,6 @@ class _Pump:
 
         self._empty: type[Exception] = Empty
         self._chunks: SimpleQueue[bytes] = SimpleQueue()
-        self._rest = b""
-        self._has_ended = False
         threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
     def _read(self, stream: Any) -> None:
@@ -213,15 +221,13 @@ class _Pump:
                 chunk = stream.read1(_CHUNK)
             self._chunks.put(chunk)
 
-    def take(self, most: int, deadline: float) -> bytes:
-        """Return up to `most` available bytes; b"" at the end. Raises Late."""
-        while not self._rest and not self._has_ended:
+    def __call__(self, deadline: float) -> bytes:
+        while True:
             left = deadline - time.monotonic()
-            try:
-                self._rest = self._chunks.get(timeout=max(0.0, min(left, _POLL)))
-                self._has_ended = not self._rest
-            except self._empty:
-                if left <= 0:
-                    raise Late from None
-        taken, self._rest = self._rest[:most], self._rest[most:]
-        return taken
+            with contextlib.suppress(self._empty):
+                chunk = self._chunks.get(timeout=max(0.0, min(left, _POLL)))
+                if not chunk:
+                    self._chunks.put(chunk)  # the end stays
+                return chunk
+            if left <= 0:
+                raise Late

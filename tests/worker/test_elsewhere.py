@@ -54,7 +54,7 @@ START = "from tests.worker.toy import main; main()"
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows, which cannot wait for a pipe."""
     monkeypatch.setattr(process, "CAN_WAIT", False)
-    monkeypatch.setattr("selectors.DefaultSelector", None)
+    monkeypatch.setattr("selectors.PollSelector", None)
 
 
 @pytest.mark.usefixtures("no_waiting")
@@ -89,8 +89,9 @@ def test_a_model_is_verified_so(tmp_path: Path) -> None:
     assert report.verification.status == "verified"
 
 
-def test_what_a_pump_has_read_is_there_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "CAN_WAIT", False)
+@pytest.mark.parametrize("can_wait", [True, False])
+def test_what_was_read_is_there_in_pieces(can_wait: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "CAN_WAIT", can_wait)
     with subprocess.Popen([sys.executable, "-c", "print('abcdefg', end='')"], stdout=subprocess.PIPE) as writer:
         pipe = process.Pipe(writer.stdout)
         deadline = time.monotonic() + 60
