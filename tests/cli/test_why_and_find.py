@@ -63,7 +63,7 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     assert r.returncode == 0, r.stderr
     assert "fold_conv_bn: fired 1 time; 4 BatchNormalization left" in r.stdout
     assert "1 time: Conv output used elsewhere" in r.stdout
-    assert "✗ Conv|ConvTranspose  Conv" in r.stdout
+    assert "✗ Conv|ConvTranspose|Gemm  Conv" in r.stdout
     assert "(also read by " in r.stdout
     assert "✓ const w  " in r.stdout
     first, second, *_ = run("why", source, "implicit-broadcast").stdout.splitlines()
@@ -72,7 +72,7 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     operand = "    ✗ 0  n1: float[batch,4,8,8]  (not constant: made by BatchNormalization)\n"
     assert operand in run("why", source, "add_zero").stdout
     fired = run("why", source, "conv-bn-folding")
-    assert "fold_gemm_bn: fired 0 times" in fired.stdout
+    assert "fold_matmul_bn: fired 0 times" in fired.stdout
     assert "it is Conv" in fired.stdout
 
 

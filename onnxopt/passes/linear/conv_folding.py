@@ -129,19 +129,17 @@ def fold_standardized_input(m: Match, x: Value, z: Array, t: Array, w: Array, b:
 _SHIFTED: Final = one_of("Add", "Sub")(var("x"), const("t"), name="shift")
 
 
-@rewrite(op.Conv(_SHIFTED, const("w"), const("b").opt(), name="conv"))
-def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
-    """Conv(x + t; W, b) = Conv(x; W, b + sum Wt), without padding, which is zero behind the sum."""
-    return m.op.Conv(x, m.value("w"), shifted(m, x, t, w, b), like=m.conv)
+@rewrite(op.Conv(either(op.Add(var("y"), _SHIFTED, name="sum"), _SHIFTED), const("w"), const("b").opt(), name="conv"))
+def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None, y: Value | None = None) -> Value:
+    """Conv(x + t; W, b) = Conv(x; W, b + sum Wt), without padding, which is zero behind the sum.
+
+    Likewise Conv(y + (x + t); W, b), as in global response normalization.
+    """
+    bias = _bias_for_shifted(m, x, t, w, b)
+    return m.op.Conv(x if y is None else m.op.Add(y, x, like=m.sum), m.value("w"), bias, like=m.conv)
 
 
-@rewrite(op.Conv(op.Add(var("y"), _SHIFTED, name="sum"), const("w"), const("b").opt(), name="conv"))
-def fold_shifted_summand(m: Match, y: Value, x: Value, t: Array, w: Array, b: Array | None) -> Value:
-    """Conv(y + (x + t); W, b) = Conv(y + x; W, b + sum Wt), as in global response normalization."""
-    return m.op.Conv(m.op.Add(y, x, like=m.sum), m.value("w"), shifted(m, x, t, w, b), like=m.conv)
-
-
-def shifted(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
+def _bias_for_shifted(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
     """Return the bias of a Conv for input x instead of x + t."""
     m.require(linear.unpadded(m.conv), "the padding is not shifted")
     m.require(m.conv.attr("group") == 1, "grouped convolution")
@@ -181,7 +179,6 @@ class ConvAddFolding(RewritePass):
         fold_scaled_input,
         fold_standardized_input,
         fold_shifted_input,
-        fold_shifted_summand,
     )
 
 
@@ -215,30 +212,17 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     return a, c
 
 
-def normalized(m: Match, node: Node, x: Value, w: Array, b: Array | None, a: Array, c: Array) -> Value:
-    """Return the Conv or Gemm of x with outputs multiplied by a, plus c, for each output channel."""
-    bias = c if b is None else a * bias_per_channel(m, node, b, a.size) + c
-    weight = m.const(linear.scale_outputs(node, w, a), like=w)
-    return again(m, node, x, weight, m.const(bias, like=w, hint=m.value("shift").name))
-
-
-@rewrite(batch_norm(one_of("Conv", "ConvTranspose")(var("x"), const("w"), const("b").opt(), name="conv")))
+@rewrite(batch_norm(linear_call()))
 def fold_conv_bn(
     m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
 ) -> Value:
-    """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps)."""
-    m.require(scale.size == linear.output_channels(m.conv, w), "channel count differs")
-    m.require(not quantized(m, x), "the convolution is quantized")
-    return normalized(m, m.conv, x, w, b, *affine(m, m.bn, scale, shift, mean, var))
-
-
-@rewrite(batch_norm(op.Gemm(var("x"), const("w"), const("b").opt(), name="gemm")))
-def fold_gemm_bn(
-    m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
-) -> Value:
-    """BatchNormalization(Gemm(x, W, b)) = Gemm(x, aW, a(b - mean) + shift)."""
-    m.require(scale.size == linear.output_channels(m.gemm, w), "channel count differs")
-    return normalized(m, m.gemm, x, w, b, *affine(m, m.bn, scale, shift, mean, var))
+    """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps); so Gemm."""
+    m.require(scale.size == linear.output_channels(m.linear, w), "channel count differs")
+    m.require(m.linear.op == "Gemm" or not quantized(m, x), "the convolution is quantized")
+    a, c = affine(m, m.bn, scale, shift, mean, var)
+    bias = c if b is None else a * bias_per_channel(m, m.linear, b, a.size) + c
+    weight = m.const(linear.scale_outputs(m.linear, w, a), like=w)
+    return again(m, m.linear, x, weight, m.const(bias, like=w, hint=m.value("shift").name))
 
 
 @rewrite(batch_norm(op.MatMul(var("x"), const("w"), name="matmul")))
@@ -321,4 +305,4 @@ class ConvBnFolding(RewritePass):
         after=("common-subexpressions",),
         ops=("BatchNormalization", "InstanceNormalization"),
     )
-    rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn, fold_after_instance_norm)
+    rules = (fold_conv_bn, fold_matmul_bn, fold_bn_before, fold_after_bn, fold_after_instance_norm)

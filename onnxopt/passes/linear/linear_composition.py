@@ -13,7 +13,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.proto.element_types import FLOATS, is_float
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
+from onnxopt.rewriting import Call, Match, const, either, op, quantized, rewrite, var
 from onnxopt.rewriting.rule import bias_per_channel
 from onnxopt.startup.record import record
 
@@ -117,17 +117,15 @@ def product(m: Match, w1: Array, w2: Array) -> Array:
     return result
 
 
-@rewrite(op.MatMul(op.MatMul(var("x"), const("w1"), name="inner"), const("w2"), name="outer"))
-def compose_products(m: Match, x: Value, w1: Array, w2: Array) -> Value:
-    """(x W) V = x (W V)."""
-    m.require(not quantized(m, x), "the products are quantized")
-    return m.op.MatMul(x, m.const(product(m, w1, w2), like=w1), like=m.outer)
+_INNER: Final = op.MatMul(var("x"), const("w1"))
 
 
-@rewrite(op.MatMul(op.Add(op.MatMul(var("x"), const("w1")), const("b1"), name="add"), const("w2"), name="outer"))
-def compose_products_with_bias(m: Match, x: Value, w1: Array, b1: Array, w2: Array) -> Value:
-    """(x W + b) V = x (W V) + b V, b along the columns."""
+@rewrite(op.MatMul(either(_INNER, op.Add(_INNER, const("b1"), name="add")), const("w2"), name="outer"))
+def compose_products(m: Match, x: Value, w1: Array, w2: Array, b1: Array | None = None) -> Value:
+    """(x W + b) V = x (W V) + b V, b along the columns, or none."""
     m.require(not quantized(m, x), "the products are quantized")
+    if b1 is None:
+        return m.op.MatMul(x, m.const(product(m, w1, w2), like=w1), like=m.outer)
     rank = m.rank(x)
     m.require(rank is not None and b1.ndim <= rank, "the rank is unknown, or would rise")
     columns = w1.shape[-1]
@@ -182,6 +180,5 @@ class LinearComposition(RewritePass):
         compose_pointwise_after,
         compose_pointwise_before,
         compose_products,
-        compose_products_with_bias,
         compose_gemms,
     )

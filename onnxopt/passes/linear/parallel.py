@@ -16,7 +16,7 @@ from onnxopt.graph.node import Node, present, producer
 from onnxopt.operators import ARITHMETIC, UNARY
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.proto.messages import Array, attribute_bytes, tensor_bytes
-from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
+from onnxopt.rewriting import Call, Match, const, either, op, quantized, rewrite, var
 from onnxopt.rewriting.parts import hoist, insert_new, insert_split, plan_hoist
 from onnxopt.startup.record import record
 
@@ -269,16 +269,17 @@ def branch(name: str, w: str, b: str) -> Call:
     return op.Conv(var("x"), const(w), const(b).opt(), name=name)
 
 
-@rewrite(op.Add(branch("first", "w1", "b1"), branch("second", "w2", "b2")))
-def merge_convs(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
-    """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c), the smaller kernel with zeros around it."""
-    return merged(m, m.first, m.second, (w1, b1, w2, b2))
+_FIRST, _SECOND = branch("first", "w1", "b1"), branch("second", "w2", "b2")
 
 
-@rewrite(op.Add(op.Add(var("y"), branch("first", "w1", "b1")), branch("second", "w2", "b2")))
-def merge_convs_in_sum(m: Match, y: Value, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
-    """(y + Conv(x; W, b)) + Conv(x; V, c) = y + Conv(x; W + V, b + c)."""
-    return m.op.Add(y, merged(m, m.first, m.second, (w1, b1, w2, b2)), like=m.anchor)
+@rewrite(either(op.Add(_FIRST, _SECOND), op.Add(op.Add(var("y"), _FIRST), _SECOND)))
+def merge_convs(
+    m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None, y: Value | None = None
+) -> Value:
+    """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c), the smaller kernel with zeros around it; in a sum with y,
+    too."""
+    made = merged(m, m.first, m.second, (w1, b1, w2, b2))
+    return made if y is None else m.op.Add(y, made, like=m.anchor)
 
 
 def with_identity(m: Match, w: Array, b: Array | None, scale: Array | None, shift: Array | None) -> Value:
@@ -341,4 +342,4 @@ class ParallelConvMerging(RewritePass):
     """
 
     info = PassInfo("parallel-conv-merging", opt_level=3, after=("conv-bn-folding",), ops=("Conv",))
-    rules = (merge_convs, merge_convs_in_sum, merge_identity, merge_batch_norm)
+    rules = (merge_convs, merge_identity, merge_batch_norm)
