@@ -7,6 +7,7 @@ Arithmetic is in float64; rounding to the weights' type happens once, when the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Final
 
@@ -15,7 +16,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Shape
+from onnxopt.graph.value import Shape, Value
 from onnxopt.operators import SAME_ORDER
 from onnxopt.proto.element_types import of
 from onnxopt.proto.messages import Array
@@ -214,11 +215,10 @@ def of_rank(array: Array, rank: int) -> Array:
     return array.reshape((1,) * (rank - array.ndim) + array.shape)
 
 
-def part_lengths(split: Node, axis: int) -> list[int] | None:
-    """Return the sizes of a Split's parts along an axis, or None if one is unknown."""
-    shapes = [types.shape(v) for v in split.outputs]
-    lengths = [d for dims in shapes if dims and isinstance(d := dims[axis], int)]
-    return lengths if len(lengths) == len(shapes) else None
+def lengths_of(parts: Sequence[Value | None], axis: int) -> list[int] | None:
+    """Return the lengths of all parts along an axis; None if one is unknown."""
+    found = [n for v in parts if (n := types.length_of(v, axis)) is not None]
+    return found if len(found) == len(parts) else None
 
 
 def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array | None:

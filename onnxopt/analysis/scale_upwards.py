@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import is_read_by_many
-from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, of_rank, part_lengths, underflows
+from onnxopt.analysis.linear import LARGE, before_move, fits, lengths_of, narrowed, of_rank, underflows
 from onnxopt.analysis.shapes.sizes import broadcast_shape
 from onnxopt.graph.node import Node, producer
 from onnxopt.graph.value import Value
@@ -328,7 +328,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
         if len(asked) < len(_parts(node)):
             return []
     axis, one = int(node.attr("axis")) % len(shape), np.ones(())
-    lengths = part_lengths(node, axis)
+    lengths = lengths_of(node.outputs, axis)
     wide = [of_rank(one if v is None else asked.get(v, one), len(shape)) for v in node.outputs]
     widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in wide))
     if lengths is None or not 0 < prod(widest) * sum(lengths) <= LARGE:

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.constants import READ_BY_MANY, is_read_by_many
-from onnxopt.analysis.linear import LARGE, before_move, fits, narrowed, of_rank, part_lengths
+from onnxopt.analysis.linear import LARGE, before_move, fits, lengths_of, narrowed, of_rank
 from onnxopt.analysis.scale_upwards import is_quantized, readers_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -69,7 +69,7 @@ def _of_whole(split: Node, part: Value, term: Array) -> Array | None:
     if not shape:
         return None
     axis = int(split.attr("axis") or 0) % len(shape)
-    lengths, wide = part_lengths(split, axis), of_rank(term, len(shape))
+    lengths, wide = lengths_of(split.outputs, axis), of_rank(term, len(shape))
     dims = [*wide.shape[:axis], sum(lengths or ()), *wide.shape[axis + 1 :]]
     if lengths is None or not 0 < np.prod(dims, dtype=float) <= LARGE:
         return None

@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import repeated
+from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.index_tensors import Span
 from onnxopt.analysis.shapes.sizes import LARGEST, order_of
 from onnxopt.graph import Graph, Shape, Value
@@ -17,7 +18,7 @@ from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, producer
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import after
-from onnxopt.rewriting.parts import insert_new, of_axes, run_along
+from onnxopt.rewriting.parts import insert_new, of_lists, run_along
 
 _MAX_PARTS: Final = 256  # parts of a tensor, and nodes removed with its scatters
 _MAX_ROUNDS: Final = 8
@@ -62,7 +63,7 @@ class Canvas:
             stands.dtype, stands.shape = types.dtype(updates), _with_ones(types.shape(updates) or (), missing)
             self.unsqueezed[stands] = updates, [*missing]
             updates = stands
-        self.layouts[scatter.output] = (*front, (updates, 0, _size(updates, self.axis)), *back)
+        self.layouts[scatter.output] = (*front, (updates, 0, types.length_of(updates, self.axis)), *back)
         self.scatters.append(scatter)
         return True
 
@@ -188,8 +189,7 @@ class Canvas:
             if _is_all(parts[0], axis):
                 return v
             start, end = parts[0][1], LARGEST[1] if parts[0][2] is None else parts[0][2]
-            bounds = [graph.constant(np.array([n], np.int64), f"{v.name}_cut", scatter) for n in (start, end, axis)]
-            node = Node(make_node("Slice", "", "", {}), [v, *bounds], [])
+            node = of_lists(graph, "Slice", v, scatter, [start], [end], [axis])
         else:
             padded = _padded(parts)
             joined = [self._value(axis, some, scatter) for some in self._joins(axis, parts)]
@@ -208,7 +208,7 @@ class Canvas:
         if v in self.unsqueezed and v not in self.now:
             updates, axes = self.unsqueezed[v]
             updates = self._real(updates, scatter)
-            node = of_axes(self.graph, "Unsqueeze", updates, axes, scatter)
+            node = of_lists(self.graph, "Unsqueeze", updates, scatter, axes)
             self.now[v] = insert_new(self.graph, node, updates, scatter)
         while v in self.now:
             v = self.now[v]
@@ -233,25 +233,18 @@ def _with_ones(dims: Shape, missing: Sequence[int]) -> Shape:
 
 def _parts_of(base: Value, axis: int) -> Parts:
     """Return the inputs of a Concat along the axis if all lengths are known; else the whole value as a single part."""
-    node, size = producer(base, "Concat"), _size(base, axis)
+    node, size = producer(base, "Concat"), types.length_of(base, axis)
     if node is None or node.graph is not base.graph or node.has_references:
         return ((base, 0, size),)
-    inputs = node.operands
-    sizes = [_size(v, axis) for v in inputs]
-    if int(node.attr("axis")) % (types.rank(base) or 1) != axis or None in sizes or len(sizes) >= _MAX_PARTS:
+    sizes = lengths_of(node.operands, axis)
+    if sizes is None or int(node.attr("axis")) % (types.rank(base) or 1) != axis or len(sizes) >= _MAX_PARTS:
         return ((base, 0, size),)
-    return tuple((v, 0, n) for v, n in zip(inputs, sizes))
-
-
-def _size(v: Value, axis: int) -> int | None:
-    dims = types.shape(v)
-    size = dims[axis] if dims is not None and axis < len(dims) else None
-    return size if isinstance(size, int) and size >= 0 else None
+    return tuple((v, 0, n) for v, n in zip(node.operands, sizes))
 
 
 def _is_all(part: Part, axis: int) -> bool:
     v, start, end = part
-    return not start and (end is None or end == _size(v, axis))
+    return not start and (end is None or end == types.length_of(v, axis))
 
 
 def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:

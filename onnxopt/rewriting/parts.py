@@ -74,23 +74,20 @@ def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan 
 
 def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, sizes: Sequence[int], before: Node) -> Node:
     """Split `x` into `parts`, existing values taken over from their producers. Returns the Split."""
-    if graph.opset() >= 13:
-        given = graph.constant(np.array(sizes, np.int64), f"{x.name}_split", before)
-        node = Node(make_node("Split", "", "", {"axis": axis}), [x, given], [])
-    else:
-        node = Node(make_node("Split", "", "", {"axis": axis, "split": list(sizes)}), [x], [])
-    graph.insert(node, before)
+    node = graph.insert(of_lists(graph, "Split", x, before, sizes, axis=axis), before)
     for i, part in enumerate(parts):
         graph.take_over(part, node, i)
     return node
 
 
-def of_axes(graph: Graph, op: str, x: Value | None, axes: list[int], before: Node) -> Node:
-    """Return a detached Squeeze or Unsqueeze of `x` in the opset's form, without outputs."""
-    if graph.opset() < FORMS[op].since:
-        return Node(make_node(op, "", "", {"axes": axes}), [x], [])
-    constant = graph.constant(np.array(axes, np.int64), f"{x.name if x is not None else op}_axes", before)
-    return Node(make_node(op, "", "", {}), [x, constant], [])
+def of_lists(graph: Graph, op: str, x: Value | None, before: Node, *lists: Sequence[int], **attributes: int) -> Node:
+    """Return a detached Split, Slice, Squeeze, Unsqueeze or Reduce* of `x` without outputs; the lists are operands, or
+    attributes in the form of older opsets."""
+    form, name = FORMS[op], x.name if x is not None else op
+    if graph.opset() < form.since:
+        return Node(make_node(op, "", "", {**attributes, **dict(zip(form.names, map(list, lists)))}), [x], [])
+    given = [graph.constant(np.array(v, np.int64), f"{name}_{k}", before) for k, v in zip(form.names, lists)]
+    return Node(make_node(op, "", "", attributes), [x, *given], [])
 
 
 def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:

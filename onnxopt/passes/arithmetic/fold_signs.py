@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.linear import lengths_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -157,8 +158,8 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
         return None
     inputs = present([v if neg is None else neg.inputs[0] for neg, v in zip(negs, concat.inputs)])
     axis = int(concat.attr("axis"))
-    lengths = [n for v in inputs if (n := types.length_of(v, axis)) is not None]
-    if len(lengths) < len(inputs) or sum(lengths) > _MAX_SIGNS:
+    lengths = lengths_of(inputs, axis)
+    if lengths is None or sum(lengths) > _MAX_SIGNS:
         return None, []
     signs = np.concatenate([np.full(n, 1.0 if neg is None else -1.0) for n, neg in zip(lengths, negs)])
     behind = len(types.dims_of(inputs[0])) - 1 - axis if axis >= 0 else -1 - axis

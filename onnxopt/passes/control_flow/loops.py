@@ -25,7 +25,7 @@ from onnxopt.graph.node import Node, array_of, present, producer
 from onnxopt.graph.schema import signature
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.parts import insert_new, of_lists
 from onnxopt.rewriting.replace import forward_results, misleads, obstacle, remove_dead
 
 
@@ -302,5 +302,5 @@ def _inline(graph: Graph, node: Node) -> None:
     carried = len(body.inputs) - 2
     counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
     _, *results = graph.inline(body, [*counted, *present(node.inputs[2:])])  # all are present, otherwise declined
-    collected = [insert_new(graph, of_axes(graph, "Unsqueeze", v, [0], node), v, node) for v in results[carried:]]
+    collected = [insert_new(graph, of_lists(graph, "Unsqueeze", v, node, [0]), v, node) for v in results[carried:]]
     forward_results(graph, node, [*results[:carried], *collected])

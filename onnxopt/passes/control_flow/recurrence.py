@@ -19,9 +19,9 @@ from onnxopt.operators import MULTIDIRECTIONAL, PICKS, RANDOM, RECURRENT, REDUCT
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import Array, make_node
-from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.parts import insert_new, of_lists
 from onnxopt.rewriting.replace import forward_results
-from onnxopt.rewriting.rule import FORMS, Declined, canonical_operands, listed_axes, require
+from onnxopt.rewriting.rule import Declined, canonical_operands, listed_axes, require
 
 _TRIPS: Final = 1 << 12
 _PICKED: Final = 1 << 16  # indices stored for all iterations
@@ -211,10 +211,9 @@ class _Batch:
 
     def _batched(self, node: Node, given: list[Operand], inputs: list[Value | None], axes: list[int] | None) -> Node:
         """Return the operator that runs a step for all iterations."""
-        if axes is not None and node.op in REDUCTIONS:
-            return self._reduce(node, inputs[0], axes)
         if axes is not None:
-            return of_axes(self.graph, node.op, inputs[0], axes, self.loop)
+            keep = {"keepdims": int(node.keeps_dims)} if node.op in REDUCTIONS else {}
+            return of_lists(self.graph, node.op, inputs[0], self.loop, axes, **keep)
         if node.op == "Slice" and isinstance(given[1], np.ndarray):
             return Node(make_node("Gather", "", "", {"axis": 0}), inputs, [])
         return node.copy(inputs, [])
@@ -227,13 +226,6 @@ class _Batch:
         if v is not None and v.graph is self.body:  # a constant of the body
             return self.graph.constant(v.array, v.name, self.loop)
         return v
-
-    def _reduce(self, node: Node, x: Value | None, axes: list[int]) -> Node:
-        keep = {"keepdims": int(node.keeps_dims)}
-        if self.graph.opset() < FORMS[node.op].since:
-            return Node(make_node(node.op, "", "", {"axes": axes, **keep}), [x], [])
-        given = self.graph.constant(np.array(axes, np.int64), f"{node.output.name}_axes", self.loop)
-        return Node(make_node(node.op, "", "", keep), [x, given], [])
 
 
 def _axes_along(node: Node, rank: int) -> list[int]:

@@ -134,8 +134,8 @@ def _hoist_all(split: Node, ctx: PassContext) -> None:
     """Move equal readers of all parts of a Split in front of it, as long as nodes are saved."""
     while split.graph is not None and not split.has_references:
         graph, x, parts, axis = split.graph, split.inputs[0], present(split.outputs), split.attr("axis") or 0
-        sizes = [n for v in parts if (n := types.length_of(v, axis)) is not None]
-        plan = plan_hoist(parts, axis, sizes) if len(sizes) >= max(2, len(split.outputs)) else None
+        sizes = linear.lengths_of(split.outputs, axis) or ()
+        plan = plan_hoist(parts, axis, sizes) if len(sizes) > 1 and len(parts) == len(sizes) else None
         if x is None or plan is None or plan.saved < 1 or not ctx.spend("hoisted", at=split):
             return
         replaced, split = split, hoist(plan, x, split)

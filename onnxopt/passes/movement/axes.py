@@ -16,7 +16,7 @@ from onnxopt.operators import REDUCTIONS, broadcasts
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Passing, View, WithOnes, WithoutOnes, passes
-from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.parts import insert_new, of_lists
 from onnxopt.rewriting.relayout import End, Relayout
 from onnxopt.rewriting.rule import listed_axes
 
@@ -247,7 +247,7 @@ class _Changed(Relayout):
 
         def write(before: Node) -> Value:
             if given is None:
-                made = of_axes(self.graph, region.op, v, region.axes, before)
+                made = of_lists(self.graph, region.op, v, before, region.axes)
                 return insert_new(self.graph, made, v, before)
             if direct is not None and v.producer is not None:
                 self.graph.move_after(direct, v.producer)  # it may stand behind its new readers
@@ -385,7 +385,7 @@ def _move_before_picks(graph: Graph, x: Value, place: int, axes: Sequence[int], 
     kept = [i for i in range(rank - 1) if i not in axes]
     picked = kept[place] if place < len(kept) else rank - 1  # position of the picked axis among the added ones
     first, reader = found[0]
-    made = of_axes(graph, "Unsqueeze", x, [a + (a >= picked) for a in axes], first)
+    made = of_lists(graph, "Unsqueeze", x, first, [a + (a >= picked) for a in axes])
     whole = insert_new(graph, made, reader.output, first)
     for gather, behind in found:
         gather.set_input(0, whole)

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
+from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node, array_of, own_producer, present, producer
@@ -101,8 +102,8 @@ def _split(m: Match, split: Node, axis: int) -> tuple[Value, dict[Value, range]]
 
 def _index_ranges(m: Match, parts: list[Value], axis: int) -> dict[Value, range]:
     """Return the index range of each part of a Split; declines if the Concat has many indices."""
-    sizes = [n for v in parts if (n := types.length_of(v, axis)) is not None]
-    m.require(len(sizes) == len(parts) and sum(sizes) <= _PICKS, "parts of unknown length, or long ones")
+    sizes = lengths_of(parts, axis) or ()
+    m.require(sizes and sum(sizes) <= _PICKS, "parts of unknown length, or long ones")
     ends = [*accumulate(sizes)]
     places = {v: range(end - size, end) for v, size, end in zip(parts, sizes, ends)}
     m.require(sum(len(places[v]) for v in present(m.concat.inputs)) <= _PICKS, "an index for each would be large")

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from onnxopt.analysis import types
+from onnxopt.analysis.linear import lengths_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node, present, producer
 from onnxopt.operators import ARITHMETIC, UNARY, of_form
@@ -168,7 +169,7 @@ class _Packing:
         split, at = producer(values[0], "Split"), values[0].index
         if split is None or split.has_references or int(split.attr("axis")) % self.rank != self.axis:
             return None
-        known = all(types.length_of(v, self.axis) is not None for v in split.outputs)
+        known = lengths_of(split.outputs, self.axis)
         return split if known and split.outputs[at : at + len(values)] == [*values] else None
 
     def _alike(self, values: Pack) -> _Alike | None:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Final
 
 from onnxopt.analysis import types
+from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.index_tensors import WHOLE, Box, box_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
@@ -15,7 +16,7 @@ from onnxopt.operators import CUTTING
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.canvas import Canvas, padding_of
-from onnxopt.rewriting.parts import insert_new, of_axes, run_along
+from onnxopt.rewriting.parts import insert_new, of_lists, run_along
 
 Part = tuple[Value, int, int]  # (value, first input of the Concat, end input)
 _Range = tuple[Value, int, int | None]  # (value, start, end), at the end of the axis None
@@ -111,10 +112,10 @@ def _places(front: Sequence[int | None], back: Sequence[int | None], place: int)
 
 def _of_split(node: Node, axis: int, dims: Shape) -> list[_Range] | None:
     """Return the parts of a Split along the axis."""
-    sizes = [types.length_of(v, axis) for v in node.outputs]
-    if int(node.attr("axis") or 0) % len(dims) != axis or None in sizes:
+    sizes = lengths_of(node.outputs, axis)
+    if sizes is None or int(node.attr("axis") or 0) % len(dims) != axis:
         return None
-    ends = [*accumulate(size or 0 for size in sizes)]
+    ends = [*accumulate(sizes)]
     return [*zip(present(node.outputs), [0, *ends], [*ends[:-1], None])]
 
 
@@ -131,7 +132,7 @@ def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
     for v, start, end in parts:
         inputs = concat.inputs[start:end]
         if node.op == "Gather":
-            squeeze = of_axes(graph, "Squeeze", inputs[0], [int(node.attr("axis") or 0)], node)
+            squeeze = of_lists(graph, "Squeeze", inputs[0], node, [int(node.attr("axis") or 0)])
             describe_as(squeeze.proto, node.proto)
             graph.take_over(v, graph.insert(squeeze, node))
             continue
@@ -216,7 +217,7 @@ def _assign_all(graph: Graph, scatter: Node, missing: Sequence[int], now: dict[V
     updates = scatter.inputs[2]
     assert updates is not None
     if missing:
-        node = of_axes(graph, "Unsqueeze", updates, [*missing], scatter)
+        node = of_lists(graph, "Unsqueeze", updates, scatter, missing)
         graph.take_over(scatter.output, graph.insert(node, scatter))
     elif (kept := scatter.output.replace_all_uses_with(updates)) is not updates:
         now[updates] = kept
@@ -228,7 +229,7 @@ def _pad(graph: Graph, scatter: Node, missing: Sequence[int], pads: Array, fill:
     updates = scatter.inputs[2]
     assert updates is not None
     if missing:
-        updates = insert_new(graph, of_axes(graph, "Unsqueeze", updates, [*missing], scatter), updates, scatter)
+        updates = insert_new(graph, of_lists(graph, "Unsqueeze", updates, scatter, missing), updates, scatter)
     given = [graph.constant(a, f"{updates.name}_pads", scatter) for a in (pads, fill)]
     node = Node(make_node("Pad", "", "", {"mode": "constant"}), [updates, *given], [None])
     describe_as(node.proto, scatter.proto)

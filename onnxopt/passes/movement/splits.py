@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import REFUSED, is_refused
+from onnxopt.analysis.linear import lengths_of
 from onnxopt.analysis.shapes.sizes import is_behind, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import describe_as
@@ -18,8 +18,8 @@ from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import constant_target
-from onnxopt.rewriting.parts import insert_new, insert_split
-from onnxopt.rewriting.rule import FORMS, constant_cuts, listed_axes
+from onnxopt.rewriting.parts import insert_new, insert_split, of_lists
+from onnxopt.rewriting.rule import constant_cuts, listed_axes
 
 Range = tuple[int, int]
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
@@ -79,13 +79,6 @@ def _axis(node: Node, rank: int) -> int:
     return int(node.attr("axis") or 0) % rank
 
 
-def _lengths(values: Sequence[Value | None], axis: int) -> list[int] | None:
-    """Return the lengths of all values along an axis; None if one is unknown."""
-    found = [types.length_of(v, axis) for v in values]
-    known = [n for n in found if n is not None]
-    return known if len(known) == len(found) else None
-
-
 def _is_cut_here(node: Node, source: Value) -> bool:
     return not source.constant and source.graph is node.graph and node.output.is_used
 
@@ -132,7 +125,7 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     if len(node.outputs) < 2 or len(read) != 1 or not rank or node.has_references:
         return None
     part, axis = read[0], _axis(node, rank)
-    sizes, whole = _lengths(node.outputs[: part.index + 1], axis), types.length_of(source, axis)
+    sizes, whole = lengths_of(node.outputs[: part.index + 1], axis), types.length_of(source, axis)
     if sizes is None or (whole is not None and sum(sizes) > whole):
         return None  # no runtime accepts such lengths
     return part, axis, (sum(sizes[:-1]), sum(sizes))
@@ -148,7 +141,7 @@ def _split_again(node: Node) -> tuple[Node, int, list[int], list[Value]] | None:
         return None
     axis, whole = _axis(node, rank), outer.inputs[0]
     parts = [w for v in outer.outputs for w in (node.outputs if v is part else [v])]
-    own, sizes = _lengths(present(node.outputs), axis), _lengths(parts, axis)
+    own, sizes = lengths_of(present(node.outputs), axis), lengths_of(parts, axis)
     # In code that never runs, parts may be longer than the whole, which runtimes reject on loading.
     if own is None or sizes is None or types.length_of(part, axis) != sum(own):
         return None
@@ -166,12 +159,7 @@ def _split_at_once(graph: Graph, inner: Node, outer: Node, axis: int, sizes: lis
 
 
 def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> None:
-    given = dict(zip(("starts", "ends", "axes"), ([n] for n in (*bounds, axis))))
-    if graph.opset() < FORMS["Slice"].since:
-        node = Node(make_node("Slice", "", split.name, given), [split.inputs[0]], [None])
-    else:
-        numbers = [graph.constant(np.array(n, np.int64), f"{part.name}_{what}", split) for what, n in given.items()]
-        node = Node(make_node("Slice", "", split.name, {}), [split.inputs[0], *numbers], [None])
+    node = of_lists(graph, "Slice", split.inputs[0], split, bounds[:1], bounds[1:], [axis])
     describe_as(node.proto, split.proto)
     graph.take_over(part, graph.insert(node, split))
     graph.remove(split)
