@@ -1,4 +1,4 @@
-"""`onnxopt bisect IN` finds a wrong rewrite, `onnxopt reproduce DIR` repeats the failure of a pass."""
+"""`onnxopt bisect IN`: finds the rewrite that makes a result wrong."""
 
 from __future__ import annotations
 
@@ -80,21 +80,3 @@ def bisect(
         say(f"no part of the model shows it by itself: {output} is not written")
     if not quiet:
         say(f"found by verifying {counted(found.runs, 'result')}")
-
-
-@click.command(epilog="Exit codes: 0 it does not fail here, 4 (or 1) it fails again, 2 the folder is not a reproducer.")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def reproduce(folder: Path) -> None:
-    """Repeat the failure of a pass, saved by `optimize --reproducer DIR`.
-
-    \b
-    onnxopt optimize model.onnx out.onnx --reproducer crash
-    onnxopt reproduce crash
-    """
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline.reproducer import reproduce as run
-
-    error = run(folder)
-    if error is not None:
-        raise error
-    say(f"{folder}: does not fail here")

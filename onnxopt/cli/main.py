@@ -22,24 +22,24 @@ from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, is_sh
 from onnxopt.runtime import let_threads_sleep
 from onnxopt.startup.lazy_imports import import_onnx_in_parts, is_importing
 
-# Imported when called: each command pays only for what it uses.
+# Modules of this room, imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
-    "optimize": ("onnxopt.cli.optimize", "Optimize a model and verify the result."),
-    "verify": ("onnxopt.cli.verify", "Compare the results of two models, output by output."),
-    "bench": ("onnxopt.cli.bench", "Measure the latency of a model, or compare two models."),
-    "stats": ("onnxopt.cli.stats", "Count the contents of a model, or compare two models."),
-    "diff": ("onnxopt.cli.stats", "Show the changes from one model to another."),
-    "report": ("onnxopt.cli.report", "Show a model, or its optimization, in an HTML page."),
-    "passes": ("onnxopt.cli.passes", "List the passes."),
-    "explain": ("onnxopt.cli.explain", "Print the manual page of a pass or rule."),
-    "why": ("onnxopt.cli.why", "Show why a rule fires at a node, or why not."),
-    "find": ("onnxopt.cli.find", "Find the nodes that match a pattern."),
-    "partition": ("onnxopt.cli.partition", "Split a model into parts supported by a backend."),
-    "extract": ("onnxopt.cli.extract", "Write the part of a model between values."),
-    "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
-    "demo": ("onnxopt.cli.demo", "Optimize a small model supplied with onnxopt."),
-    "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
-    "reproduce": ("onnxopt.cli.bisect", "Repeat the failure of a pass."),
+    "optimize": "Optimize a model and verify the result.",
+    "verify": "Compare the results of two models, output by output.",
+    "bench": "Measure the latency of a model, or compare two models.",
+    "stats": "Count the contents of a model, or compare two models.",
+    "diff": "Show the changes from one model to another.",
+    "report": "Show a model, or its optimization, in an HTML page.",
+    "passes": "List the passes.",
+    "explain": "Print the manual page of a pass or rule.",
+    "why": "Show why a rule fires at a node, or why not.",
+    "find": "Find the nodes that match a pattern.",
+    "partition": "Split a model into parts supported by a backend.",
+    "extract": "Write the part of a model between values.",
+    "bisect": "Find the rewrite that makes a result wrong.",
+    "demo": "Optimize a small model supplied with onnxopt.",
+    "completion": "Print the shell's completion script.",
+    "reproduce": "Repeat the failure of a pass.",
 }
 _ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
 _PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goes
@@ -58,7 +58,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(import_module(f"onnxopt.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -98,7 +98,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
 def _refuse_empty(command: click.Command, arguments: list[str]) -> None:

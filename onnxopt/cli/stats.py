@@ -1,4 +1,4 @@
-"""`onnxopt stats A [B]`, `onnxopt diff A B`, and the changes of a run by operator (`--stats`)."""
+"""`onnxopt stats A [B]`, and the changes of a run by operator (`--stats`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import click
 
 from onnxopt.cli.files import json_text
 from onnxopt.cli.options import apply_all, dim_option, format_option, shape_option
-from onnxopt.cli.report import tell_page
 from onnxopt.cli.say import say, say_all
-from onnxopt.cli.values import NewFile
 from onnxopt.errors import UsageError, few
 
 if TYPE_CHECKING:
@@ -123,32 +121,6 @@ def _bounds(models: Sequence[ModelStats]) -> str:
         "peak memory": [int(not w.peak_exact) for w in works],
     }
     return "".join(f"lower bound,{name},{','.join(map(str, row))}\n" for name, row in rows.items() if any(row))
-
-
-@click.command(epilog="Exit codes: 0 done, also where the models differ, 2 wrong usage, unreadable input or page.")
-@click.argument("a", metavar="A", type=click.Path(path_type=Path))
-@click.argument("b", metavar="B", type=click.Path(path_type=Path))
-@counting_options
-@click.option("--html", type=NewFile(), metavar="FILE.html", help="Write a page with both graphs side by side, too.")
-def diff(a: Path, b: Path, html: Path | None, **counting: Any) -> None:
-    """Show the changes from model A to model B: operators, parameters, bytes, work, inputs and outputs.
-
-    The page also has both graphs, node by node, and changed weights. The models are not run: `onnxopt verify A B`
-    checks whether both compute the same, `onnxopt report A B` lists the changes of each pass.
-
-    \b
-    onnxopt diff model.onnx model.opt.onnx
-    onnxopt diff old.onnx new.onnx --html diff.html
-    onnxopt diff old.onnx new.onnx --format markdown
-    """
-    tell_counts(a, b, **counting)
-    if html is not None:
-        from onnxopt.api.page import diff as make_page
-        from onnxopt.reporting.progress import Progress
-
-        with Progress() as progress:
-            page = make_page(a, b, html, progress=progress.phase)
-        tell_page(page, html, err=True)
 
 
 _MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link

@@ -19,8 +19,8 @@ from tests.cli.conftest import SCRIPT, Run
 def options() -> set[str]:
     """Every long option of every command."""
     found = set()
-    for name, (module, _) in _COMMANDS.items():
-        command = getattr(import_module(module), name)
+    for name in _COMMANDS:
+        command = getattr(import_module(f"onnxopt.cli.{name}"), name)
         for param in command.params:
             if isinstance(param, click.Option):
                 found |= {f.removeprefix("--") for f in (*param.opts, *param.secondary_opts) if f.startswith("--")}

@@ -32,8 +32,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # what a run leaves behind becomes our child
     from onnxopt.cli.main import _COMMANDS  # what a run would import, whole
 
-    for module, _ in _COMMANDS.values():
-        import_module(module)
+    for name in _COMMANDS:
+        import_module(f"onnxopt.cli.{name}")
     for module in ("numpy", "onnx.reference", "onnx.shape_inference", "onnxopt.api"):
         import_module(module)
     for folder in ("analysis", "graph", "io", "passes", "pipeline", "reporting", "rewriting"):
