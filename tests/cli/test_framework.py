@@ -140,7 +140,7 @@ def test_explain_is_a_manual_page(run: Run) -> None:
     page = run("explain", "conv-bn-folding").stdout
     assert page.startswith("conv-bn-folding: rewrite pass, from -O2 on, of onnxopt\n")
     assert "fold_conv_bn\n      BatchNormalization(Conv(x; W, b))" in page
-    assert "BatchNormalization(Conv|ConvTranspose(x, const w, const b?)" in page
+    assert "BatchNormalization(Conv|ConvTranspose|Gemm(x, const w, const b?)" in page
     assert "swish=false" in run("explain", "fuse-activation").stdout
     r = run("explain", "conv-bn")
     assert r.returncode == 2
@@ -153,7 +153,7 @@ def test_explain_is_a_manual_page(run: Run) -> None:
 def test_explain_shows_a_rule(run: Run) -> None:
     page = run("explain", "fold-conv-bn").stdout
     assert page.startswith("fold_conv_bn: rule of the pass conv-bn-folding, from -O2 on\n")
-    assert "  BatchNormalization(Conv|ConvTranspose(x, const w, const b?), const scale" in page
+    assert "  BatchNormalization(Conv|ConvTranspose|Gemm(x, const w, const b?), const scale" in page
     r = run("explain", "fold-conv-bm")
     assert (r.returncode, r.stderr.splitlines()[1].startswith("hint: did you mean fold_conv_bn")) == (2, True)
 

@@ -216,7 +216,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
 def fold_conv_bn(
     m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
 ) -> Value:
-    """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps); so Gemm."""
+    """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps); also Gemm."""
     m.require(scale.size == linear.output_channels(m.linear, w), "channel count differs")
     m.require(m.linear.op == "Gemm" or not quantized(m, x), "the convolution is quantized")
     a, c = affine(m, m.bn, scale, shift, mean, var)
