@@ -1,4 +1,4 @@
-"""One worker for the verdicts of a module: its start is most of what one of a small model costs."""
+"""Tests of a module share one worker: for a small model, the start of a worker takes most of the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import keeping_judge
 
-_OWN_WORKERS = "test_lost_workers"  # which is about what becomes of them
+_OWN_WORKERS = "test_lost_workers"  # its tests kill workers
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Two models, and what verification says of them."""
+"""Pairs of models, and the verdict of verification on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.samples import parsed
 
 
 def with_constants(text: str, constants: Mapping[str, Any]) -> ModelProto:
-    """A model from text that reads these initializers, which it does not hold."""
+    """Return a model from text, with initializers for names that the text reads."""
     model = parsed(text)
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(c), name) for name, c in constants.items())
     return model
@@ -29,7 +29,7 @@ def verdict(
 
 
 def own_check(folder: Path, a: ModelProto | str, b: ModelProto | str) -> Verification:
-    """What the optimizer's own check says, of a result whose parts it knows."""
+    """Return the verdict of the optimizer's own check."""
     _save(folder, a, b)
     with Verifier(folder / "a.onnx") as verifier:
         verifier.submit(folder / "b.onnx")

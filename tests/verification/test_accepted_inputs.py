@@ -1,4 +1,4 @@
-"""Inputs accepted by the original are searched for, as long as further ones could say more."""
+"""The search for inputs accepted by the original ends when further attempts are useless."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.worker.serving import Refused
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'
-# A worker that searches for a second of a processor.
+# The start of a worker that searches for one second of processor time.
 BRIEFLY = """
 from functools import partial
 from onnxopt.verification import judge, original
@@ -29,7 +29,7 @@ judge.main()
 
 
 def attempts(model: str, run: Any, search: Search) -> tuple[list[int], str]:
-    """The sizes of its first input that are tried, in elements, and what came of it."""
+    """Return the attempted sizes of the first input (in elements), and the reason of refusal ("" if accepted)."""
     plan = make_plan(parser.parse_model(f"{HEAD} {model}"))
     tried: list[int] = []
 
@@ -51,17 +51,17 @@ def failing(error: Exception) -> Any:
     return run
 
 
-def test_what_no_size_changes_is_tried_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "_SHORT", 60.0)  # counts are looked at, whatever attempts take
+def test_a_failure_independent_of_sizes_ends_the_search_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "_SHORT", 60.0)  # the test counts attempts: their duration must not end the search
     model, search = "g (float[N, C, H] x) => (y) { y = Relu (x) }", Search()
     tried, why = attempts(model, failing(NotImplementedError("no kernel")), search)
     assert len(tried) == 8
     assert why.endswith("no kernel; no others were tried, as sizes do not matter to it")
-    assert len(attempts(model, failing(NotImplementedError("no kernel")), search)[0]) == 1  # of another case
+    assert len(attempts(model, failing(NotImplementedError("no kernel")), search)[0]) == 1  # a further case
     assert len(attempts(model, failing(ValueError("too small")), Search())[0]) > 20
 
 
-def test_what_fails_is_not_tried_with_far_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempted_sizes_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "_MAX_RETRIED_BYTES", 1 << 14)
     tried, _ = attempts("g (float[N, 3, H, W] x) => (y) { y = Relu (x) }", failing(ValueError("too small")), Search())
     assert 16 * 16 * 3 <= max(tried) < 1 << 12
@@ -69,8 +69,8 @@ def test_what_fails_is_not_tried_with_far_more(monkeypatch: pytest.MonkeyPatch) 
     assert len(attempts(large, failing(ValueError("too small")), Search())[0]) > 10
 
 
-def test_it_ends(tmp_path: Path) -> None:
-    """No sizes fit: each attempt is larger than the one before."""
+def test_the_search_ends_although_no_sizes_fit(tmp_path: Path) -> None:
+    """The search ends after its time budget if no sizes fit. Each attempt is larger than the one before."""
     text = """g (float[batch, 128, h, w] x, float[batch, 32, s] z, int32 i) => (float[] y, int64[] o)
     { a = Shape (x) b = Reshape (z, a) y = Relu (b) r = Relu (y) o = Gather (a, i) }"""
     onnx.save(parser.parse_model(f"{HEAD} {text}"), tmp_path / "m.onnx")
@@ -97,7 +97,7 @@ def test_it_ends(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_original_that_nothing_runs_takes_no_time(body: str, says: str, tmp_path: Path) -> None:
+def test_an_original_without_an_engine_is_refused_quickly(body: str, says: str, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(f"{HEAD} g {body}"), tmp_path / "in.onnx")
     began = time.monotonic()
     report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
@@ -107,15 +107,15 @@ def test_an_original_that_nothing_runs_takes_no_time(body: str, says: str, tmp_p
     assert time.monotonic() - began < 5
 
 
-def test_sizes_that_a_trace_left_in_a_target() -> None:
-    """As many dims as before, of which those that are known stay: the others are what the target says."""
+def test_reshape_targets_of_a_trace_demand_sizes() -> None:
+    """A target of the input's rank that repeats the known dims demands its other numbers as sizes."""
     body = "g (float[b, 1, s, 8] x, float[n, 4] z) => (y, v) <int64[4] t = {2, 1, 5, 8}, int64[2] u = {8, 2}>"
     text = f"{HEAD} {body} {{ c = Reshape (x, t) y = Relu (c) d = Reshape (z, u) v = Relu (d) }}"
     plan = make_plan(parser.parse_model(text))
     assert plan.demanded == {"b": 2, "s": 5}
 
 
-def test_what_fails_in_the_same_words_gets_less_time() -> None:
+def test_repeated_failures_with_one_message_get_less_time() -> None:
     model, search = "g (float[N, C, H] x) => (y) { y = Relu (x) }", Search()
     attempts(model, failing(ValueError("never")), search)
     assert search.seconds == 0.5 and search.why == " after 0.5 s"
@@ -127,7 +127,10 @@ def test_what_fails_in_the_same_words_gets_less_time() -> None:
 
 
 def test_floats_that_become_sizes() -> None:
-    """As a segmentation model is told the size of its picture."""
+    """A float input that becomes a shape is fed with whole numbers of at least 1.
+
+    Segmentation models have such an input: the size of the picture.
+    """
     text = """g (float[1, 1, 8, 8] x, float[2] size) => (y) <int64[2] ones = {1, 1}> {
       h = Cast <to = 7> (size) s = Concat <axis = 0> (ones, h) y = Resize <mode = "linear"> (x, , , s) }"""
     plan = make_plan(parser.parse_model(f"{HEAD} {text}"))

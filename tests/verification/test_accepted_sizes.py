@@ -1,4 +1,4 @@
-"""Sizes accepted by a model whose dims do not declare them are found, and something is verified."""
+"""Sizes accepted by a model are found although its dims do not declare them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from onnxopt.verification.inputs.values import InputMaker, says_lengths
 from tests.runtime import plain_session
 from tests.samples import build_text, parsed
 
-# The mask is as long as what is there already and what is new; no dim of an input says so.
+# The mask covers the past and the new tokens; no dim of an input declares the sum.
 PAST = """
 g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past) => (float[s0, total] present)
 { both = Concat <axis = 1> (past, new) present = Mul (both, mask) }
 """
-# So is a mask of integers, and no output says so, either; the words are of a table.
+# The same with an integer mask, without a declaration in an output; tokens index a table.
 UNTOLD = """
 g (int64[b, t] words, int64[b, all] mask, float[b, p, 4] past) => (float[b, n, 4] y)
 <float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64[1] last = {2}>
@@ -36,7 +36,7 @@ g (int64[b, t] words, int64[b, all] mask, float[b, p, 4] past) => (float[b, n, 4
   y = Mul (both, wide)
 }
 """
-# A layer that looks back over a window keeps that much of what there is, and its past is called otherwise.
+# A layer with a window keeps a window of its past, and the past has another dim name.
 WINDOW = """
 g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past, float[s0, s15] older)
     => (float[s0, total] present, float[s0, kept] window)
@@ -49,7 +49,7 @@ g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past, float[s0, s15] 
   window = Slice (masked, most, end, axis)
 }
 """
-# Traced with seven tokens.
+# A trace with seven tokens in its constants.
 BAKED = """
 g (float[b, t, 4] x) => (float[p, q, r] y)
 <int64[1] seven = {7}, int64[1] two = {2}, int64 one = {1}, int64[1] zero = {0}, int64 first = {0}>
@@ -63,7 +63,7 @@ g (float[b, t, 4] x) => (float[p, q, r] y)
   y = Reshape (tokens, target)
 }
 """
-# A loop over seven steps, which the trace has unrolled.
+# The steps of a loop that the trace has unrolled.
 _STEPS = range(7)
 UNROLLED = f"""
 g (float[t, 4] x) => (float[t, 4] y) <int64[1] first = {{0}}, {", ".join(f"int64 at{i} = {{{i}}}" for i in _STEPS)}>
@@ -73,7 +73,7 @@ g (float[t, 4] x) => (float[t, 4] y) <int64[1] first = {{0}}, {", ".join(f"int64
   y = Add (x, all)
 }}
 """
-# Traced with one text, by an exporter that calls dims as they come.
+# A trace of one text, by an exporter that numbers dims.
 ONE = """
 g (float[d0, d1] x) => (float[4] y, int64[4] i)
 <int64[1] first = {0}, int64[1] four = {4}>
@@ -83,7 +83,7 @@ g (float[d0, d1] x) => (float[4] y, int64[4] i)
   y, i = TopK <axis = 0> (c, four)
 }
 """
-# A window over raw audio, longer than a picture is wide.
+# A window over raw audio that is longer than the side of a picture.
 LONG = """
 g (float[b, 1, t] x, float[1, 1, 400] w) => (float[b, 1, n] y)
 { y = Conv <strides = [160]> (x, w) }
@@ -128,7 +128,7 @@ def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Pa
     assert [c.dims for c in verdict.cases][: len(dims)] == dims
 
 
-# Traced with lengths of which the longest was all of the time, which is one axis or another.
+# The trace had the maximum length in one constant axis, the other axis varies.
 @pytest.mark.parametrize(("shape", "fed"), [("2, 6, 4", [6, 4]), ("2, 4, 6", [6, 4])], ids=["behind the batch", "last"])
 def test_lengths_are_found(shape: str, fed: list[int], tmp_path: Path) -> None:
     text = f"""
@@ -152,8 +152,8 @@ def test_lengths_are_found(shape: str, fed: list[int], tmp_path: Path) -> None:
     assert verify(path, path).status == EQUAL
 
 
-def test_what_are_no_lengths() -> None:
-    """Bytes, which hold no long ones; what indexes a table; what is compared; more than one number each."""
+def test_only_vectors_of_free_integers_are_lengths() -> None:
+    """Bytes, indices, compared numbers and matrices are not fed as lengths."""
     text = """
     g (uint8[2] pixels, int64[2] words, int64[2] flags, int64[2, 2] pairs, int64[2] lengths) => (bool[2] y)
     <float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64 seven = {7}>
@@ -163,7 +163,7 @@ def test_what_are_no_lengths() -> None:
     assert [i.name for i in plan.inputs if says_lengths(i)] == ["lengths"]
 
 
-# What is read, what makes it, and the size of one of its dims that nothing else would do for.
+# (inputs, nodes, weights, the only size of a dim that the weights accept)
 DEMANDED = [
     ("float[c, c, h, w] x", "y = Conv (x, w)", "float[8, 12, 3, 3] w", {"c": 12}),
     (
@@ -183,10 +183,10 @@ DEMANDED = [
     ("float[c, n] x", "y = Gemm <transA = 1> (x, w)", "float[12, 8] w", {"c": 12}),
     ("float[c, t, c] x", "y = MatMul (x, w)", "float[12, 8] w", {"c": 12}),
     ("float[t, n, c] x", "y, h = LSTM <hidden_size = 2> (x, w, r)", "float[1, 8, 12] w, float[1, 8, 2] r", {"c": 12}),
-    # with one of its numbers for all of them it would do as well
+    # a vector of one element would broadcast: no size is demanded
     ("float[n, c] x", "a = Add (x, w) y = MatMul (a, v)", "float[12] w, float[12, 8] v", {}),
     ("float[n, c] x", "y = MatMul (x, w)", "float[12] w", {}),
-    # whose name is the standard's, and nothing else
+    # only the name of the operator is the standard's
     ("float[n, c] x", "y = lab.MatMul (x, w)", "float[12, 8] w", {}),
 ]
 
@@ -210,12 +210,12 @@ def test_weights_leave_no_choice(taken: str, nodes: str, weights: str, sizes: di
 
 
 def test_far_larger_sizes_are_not_tried_for_another_case(tmp_path: Path) -> None:
-    """What is traced with seven tokens takes no others: those that it would fail on at length are left out."""
+    """A model traced with seven tokens is verified in under 5 s: a second case of larger sizes is not searched for."""
     path = save(build_text(BAKED), tmp_path)
     assert verify(path, path).seconds < 5
 
 
-# A detector: attention from one query over what a picture is reduced to, eight times in each direction.
+# A detector: attention from one query over a feature map, which has an eighth of the picture's size in each direction.
 DETECTOR = """
 g (float[b, 3, h, w] x, float[16, 3, 8, 8] w1, float[16, 16] wk, float[16, 16] wv, float[1, 1, 16] query)
   => (float[b, 1, 16] y)
@@ -237,8 +237,11 @@ g (float[b, 3, h, w] x, float[16, 3, 8, 8] w1, float[16, 16] wk, float[16, 16] w
 """
 
 
-def test_attention_is_over_several_tokens(tmp_path: Path) -> None:
-    """Over a single one it gives its value, whatever the keys are."""
+def test_attention_runs_over_several_tokens(tmp_path: Path) -> None:
+    """A changed scale of scores is found, in cases of several tokens.
+
+    Over a single token, attention returns the value whatever the keys are.
+    """
     for name, scale in (("a", "1.0"), ("b", "8.0")):
         onnx.save(_weighted(DETECTOR.replace("SCALE", scale)), tmp_path / name)
     verdict = verify(tmp_path / "a", tmp_path / "b")
@@ -249,7 +252,7 @@ def test_attention_is_over_several_tokens(tmp_path: Path) -> None:
 
 
 def _weighted(text: str) -> onnx.ModelProto:
-    """Inputs with fixed sizes become weights."""
+    """Return the model with inputs of fixed shape turned into weights."""
     model = parsed(text)
     rng = np.random.default_rng(0)
     for info in list(model.graph.input):
@@ -306,7 +309,7 @@ def test_both_sides_of_a_number_that_an_input_is_compared_with(tmp_path: Path) -
         assert verify(a, other).status == DIFFERENT
 
 
-def test_tokens_that_mean_something_are_among_the_others() -> None:
+def test_compared_tokens_are_fed_with_random_ones() -> None:
     text = """
     g (int64[n, t] ids) => (bool[n, t] y, bool[n, t] z)
     <int64 pad = {50256}, float far = {9.0}>
@@ -318,7 +321,7 @@ def test_tokens_that_mean_something_are_among_the_others() -> None:
     assert {0, 1, 50256, 9, 10} <= {*case.feeds["ids"].flat}
 
 
-# What is detected: nothing, unless a logit is larger than seven.
+# Detections, of logits above the threshold only: usually none.
 SCORES = """
 g (float[1, 1, 6] x) => (float[k, 1] y)
 <float[1, 6, 4] boxes = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11},
@@ -356,7 +359,7 @@ def test_inputs_on_another_scale(text: str, wrong: tuple[str, str], tmp_path: Pa
         ([np.nan, np.nan], True), ([np.nan, 0.0], False), ([0.0] * 99 + [1.0, 2.0], False),
     ],
 )  # fmt: skip
-def test_what_says_little(values: list[float], dull: bool) -> None:
+def test_constant_and_empty_outputs_are_dull(values: list[float], dull: bool) -> None:
     assert is_dull(np.array(values, np.float32)) == dull
     assert is_dull(np.ones(len(values), np.int64)) == (not values)
 

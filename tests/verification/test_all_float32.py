@@ -37,7 +37,7 @@ def single(tmp_path: Path, model: onnx.ModelProto) -> bool:
         (X + "<double d = {2}> { e = Cast <to = 11> (x) m = Mul (e, d) y = Cast <to = 1> (m) }", False),
         (X + "<float16 d = {2}> { i = Cast <to = 7> (x) e = CastLike (i, d) y = Cast <to = 1> (e) }", False),
         (X + "{ d = Constant <value = double {2.0}> () f = Cast <to = 1> (d) y = Mul (x, f) }", True),
-        (X + "{ n = com.microsoft.QuickGelu (x) y = Abs (n) }", False),  # what others define may make anything
+        (X + "{ n = com.microsoft.QuickGelu (x) y = Abs (n) }", False),  # a foreign operator may have any type inside
         ("(float[1, 10, 4] x) => (float[1, 10, 4] y) <float[10, 1, 1] w> { y = Conv <group = 10> (x, w) }", True),
         (X + "{ k, i = TopK <axis = 1> (x, n) y = RandomNormalLike <dtype = 11> (x) }", False),
         (X + "<bool c = {1}> { y = If (c) <then_branch = t () => (float[2, 3] a) { a = Exp (x) },"
@@ -52,7 +52,7 @@ def test_are_all_floats_single(text: str, expected: bool, tmp_path: Path) -> Non
     assert single(tmp_path, parser.parse_model(HEAD + text)) is expected
 
 
-def test_functions_that_are_called_as_operators_are(tmp_path: Path) -> None:
+def test_functions_named_like_operators(tmp_path: Path) -> None:
     text = (
         HEAD
         + X
@@ -86,8 +86,8 @@ def test_sparse_doubles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("between", "told"), [("a = Neg (x)", False), ("d = Cast <to = 11> (x) a = Cast <to = 1> (d)", True)]
 )
-def test_types_are_asked_for_where_they_say_something(between: str, told: bool, tmp_path: Path) -> None:
-    """What B does not make is given out where its type is not float32 for sure."""
+def test_types_of_unpaired_values_are_queried_unless_surely_float32(between: str, told: bool, tmp_path: Path) -> None:
+    """Values of A without a counterpart become outputs if their type may differ from float32."""
     for name, inside in (("a", f"{between} y = Abs (a)"), ("b", "y = Abs (x)")):
         onnx.save(parser.parse_model(f"{HEAD} {X} {{ {inside} }}"), tmp_path / f"{name}.onnx")
     a, b = (open_runner(str(tmp_path / f"{label}.onnx"), label) for label in "ab")

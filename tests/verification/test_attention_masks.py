@@ -1,4 +1,4 @@
-"""Scores beside a masking number still count."""
+"""Differences of scores count beside a large masking number."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ def test_a_mask_is_not_the_range(mask: float) -> None:
 
 
 @pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9])
-def test_one_place_of_a_mask_is_enough(mask: float) -> None:
-    """Two words under a causal mask: a wrong score was 3e-41 of the range, and agreed."""
+def test_a_single_masked_element_does_not_set_the_range(mask: float) -> None:
+    """A single masked element does not count as range.
+
+    Two tokens under a causal mask: a wrong score was 3e-41 of the range, and passed.
+    """
     a = np.array([[0.5, mask], [1.0, -2.0]], np.float32)
     b = a.copy()
     b[0, 0] = 0.6
@@ -31,7 +34,7 @@ def test_one_place_of_a_mask_is_enough(mask: float) -> None:
 
 
 @pytest.mark.parametrize("huge", [[3e4, 2e4], [3e4, 3e4 + 1], [3e4]], ids=["two", "near", "one"])
-def test_what_stands_out_is_no_mask(huge: list[float]) -> None:
+def test_an_ordinary_outlier_sets_the_range(huge: list[float]) -> None:
     a = np.array([0.5, 1.0, *huge], np.float32)
     b = a.copy()
     b[0] += 0.1
@@ -45,7 +48,7 @@ def test_a_mask_that_moved_is_the_range() -> None:
 
 
 def judge(tmp_path: Path, mask: float, *bodies: str) -> Verification:
-    """Of two that add a mask to what `d` is made."""
+    """Return the verdict on two models that add a mask to `d`, computed by `bodies`."""
     numbers = {"mask": mask, "zero": 0, "i": 0.1, "j": 0.2, "k": 0.3}
     constants = {name: np.float32(number) for name, number in numbers.items()}
     head = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 16] x, bool[N, 16] m) => (float[N, 16] y)'
@@ -59,8 +62,8 @@ def test_the_last_bits_of_a_mask_explain_no_difference_of_scores(mask: float, tm
     assert v.status == "different", v.message
 
 
-def test_the_noise_beside_infinities_is_known(tmp_path: Path) -> None:
-    """What cancels differs by all of its range."""
+def test_noise_is_known_beside_infinities(tmp_path: Path) -> None:
+    """Cancelled sums beside a mask of -inf are verified in pieces. Cancellation differs by the whole range."""
     terms = "u = Mul (x, i) v = Mul (x, j) w = Mul (x, k) "
     v = judge(
         tmp_path,
@@ -85,7 +88,7 @@ def test_the_noise_beside_infinities_is_known(tmp_path: Path) -> None:
     ],
     ids=["mask", "ones", "numbers", "one", "wide", "signs", "all", "infinity"],
 )
-def test_which_numbers_are_exact(numbers: list[float], kept: list[bool]) -> None:
+def test_numbers_kept_by_a_change_of_last_bits(numbers: list[float], kept: list[bool]) -> None:
     value = np.array(numbers, np.float32)
     assert (last_bit(value, Draws(0)) == value).tolist() == kept
 
@@ -99,11 +102,11 @@ MASKED = np.where(np.arange(200) % 3 == 0, -3.4e38, np.linspace(-1, 1, 200)).ast
         ([-3.0, 2.0], 3.0),
         ([], 0.0),
         ([3 + 4j, 1.0], 5.0),
-        (MASKED, 1.0),  # beside a mask no score would count
-        ([-3.4e38, 1.0, 0.5], 1.0),  # in one place, too
-        ([-1e7, 1.0, 0.5], 1e7),  # once is no mask, if float32 has digits left beside it
+        (MASKED, 1.0),  # beside a mask as range no score would count
+        ([-3.4e38, 1.0, 0.5], 1.0),  # a single masked element, too
+        ([-1e7, 1.0, 0.5], 1e7),  # a single outlier is no mask if float32 has digits left beside it
         ([-3.4e38, -3.0e38, 1.0], 3.4e38),
-        ([-3.4e38, -3.4e38, 1e36], 3.4e38),  # what is between is seen
+        ([-3.4e38, -3.4e38, 1e36], 3.4e38),  # numbers between mask and scores count
         ([1e-45, -1e-45], 1e-45),
     ],
 )
@@ -116,12 +119,12 @@ def test_the_range_of_values(values: list[complex], span: float) -> None:
     assert not found.note
 
 
-def test_what_is_no_number_has_no_range() -> None:
+def test_nan_does_not_count_as_range() -> None:
     assert difference(np.float32([np.nan, 2, -3]), np.float32([np.nan, 2, -3])).span == 3.0
     assert difference(np.float32([np.nan, 2]), np.float32([1, 2])).note
 
 
-def test_scores_that_were_narrowed_beside_one_place_of_a_mask(tmp_path: Path) -> None:
+def test_narrowed_scores_beside_a_single_masked_element(tmp_path: Path) -> None:
     head = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y) <float low = {-3.4028235e+38}>'
     )
@@ -133,7 +136,7 @@ def test_scores_that_were_narrowed_beside_one_place_of_a_mask(tmp_path: Path) ->
 
 
 def causal(tmp_path: Path, low: float, *scores: str) -> Verification:
-    """Of two that add `low` to what a causal mask hides of their scores, and decide upon what Softmax makes of it."""
+    """Return the verdict on two attentions with a causal mask of `low`, whose ArgMax is part of the output."""
     rng = np.random.default_rng(0)
     q, k = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
     third, off = np.float32(1 / 3), np.float32(1.3 / 3)
@@ -152,8 +155,11 @@ WRONG = "q2 = MatMul (x, wq) s2 = MatMul (q2, k) t2 = Mul (s2, off) f = Add (t2,
 
 
 @pytest.mark.parametrize("low", [-1e9, -1e12, -12345.678])
-def test_the_last_bits_of_a_mask_that_is_made_explain_nothing_beside_it(low: float, tmp_path: Path) -> None:
-    """What a mask is multiplied with stands alone, and so its last bits are changed: those of -1e9 by 64."""
+def test_rounding_of_a_computed_mask_does_not_excuse_scores(low: float, tmp_path: Path) -> None:
+    """Rounding of a computed mask does not excuse wrong scores beside the mask.
+
+    The mask's factor has a cutpoint of its own, so its last bits are changed: by 64 at -1e9.
+    """
     v = causal(tmp_path, low, SCORES, WRONG)
     assert v.status == "different", v.message
     assert v.places[0].value == "f"

@@ -32,7 +32,7 @@ BROADCAST = "m = ReduceMean <axes = [0]> (x) d = Sub (x, m) y = Tanh (d)"
     ],
     ids=["squeezed", "counted"],
 )
-def test_what_only_a_batch_of_one_shows_is_different(a: str, b: str, tmp_path: Path) -> None:
+def test_a_difference_at_a_batch_of_one_only_is_found(a: str, b: str, tmp_path: Path) -> None:
     found = judge(tmp_path, a, b)
     assert (found.status, found.cases[-1].dims) == ("different", {"batch": 1}), found.message
 
@@ -41,12 +41,12 @@ def test_what_only_a_batch_of_one_shows_is_different(a: str, b: str, tmp_path: P
     ("a", "b"),
     [
         ("s = Squeeze (x) y = Tanh (s)", "k = Identity (x) s = Squeeze (k) y = Tanh (s)"),
-        (BROADCAST, BROADCAST),  # which is zero then
+        (BROADCAST, BROADCAST),  # zero at a batch of one
         ("r = Reshape (x, pairs) y = Tanh (r)", "k = Identity (x) r = Reshape (k, pairs) y = Tanh (r)"),
     ],
     ids=["right", "says nothing", "takes none"],
 )
-def test_where_it_shows_nothing_it_is_no_case(a: str, b: str, tmp_path: Path) -> None:
+def test_a_batch_of_one_without_evidence_is_no_case(a: str, b: str, tmp_path: Path) -> None:
     found = judge(tmp_path, a, b)
     assert (found.status, len(found.cases)) == ("equal", 2), found.message
     assert all(case.dims["batch"] > 1 for case in found.cases)

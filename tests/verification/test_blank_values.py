@@ -30,7 +30,7 @@ def judge(tmp_path: Path, a: str, b: str) -> Verification:
 
 
 @BEFORE
-def test_what_is_wrong_behind_a_dead_end_is_inconclusive(before: str, read: str, tmp_path: Path) -> None:
+def test_a_change_behind_a_blank_value_is_inconclusive(before: str, read: str, tmp_path: Path) -> None:
     v = judge(tmp_path, before + f"y = Mul ({read}, two)", before + f"y = Mul ({read}, seven)")
     assert (v.status, "output `y` is" in v.message) == ("inconclusive", True), v.message
 
@@ -46,21 +46,24 @@ def test_what_is_wrong_behind_a_dead_end_is_inconclusive(before: str, read: str,
     ],
     ids=["otherwise", "in two steps", "constant", "names"],
 )
-def test_what_is_right_behind_a_dead_end_is_verified(
+def test_an_equivalent_form_behind_a_blank_value_is_verified(
     before: str, read: str, one: str, other: str, tmp_path: Path
 ) -> None:
-    """It is tried on drawn numbers, where a look at the nodes does not tell."""
+    """An equivalent form behind a blank value is compared on drawn numbers, if the nodes differ."""
     v = judge(tmp_path, before + one.replace("READ", read), before + other.replace("READ", read))
     assert v.status == "verified in pieces", v.message
 
 
-def test_where_drawn_numbers_differ_nobody_is_accused(tmp_path: Path) -> None:
-    """What is left out may be right for all that can come up."""
+def test_a_difference_on_drawn_numbers_is_no_accusation(tmp_path: Path) -> None:
+    """A difference on drawn numbers is inconclusive, not "different".
+
+    The removed node may be redundant for all reachable values.
+    """
     v = judge(tmp_path, CUT_OFF + "p = Abs (u) y = Neg (p)", CUT_OFF + "y = Neg (u)")
     assert v.status == "inconclusive"
 
 
-def test_a_piece_that_begins_before_a_dead_end_is_tried_on_larger_numbers(tmp_path: Path) -> None:
+def test_a_piece_with_a_blank_inside_is_run_on_larger_numbers(tmp_path: Path) -> None:
     a = "t = Constant <value = float {5}> () s = Sub (r11, t) u = Relu (s) y = Mul (u, two)"
     b = "n = Mul (r11, two) t = Constant <value = float {TEN}> () s = Sub (n, t) y = Relu (s)"
     assert judge(tmp_path, a, b.replace("TEN", "10")).status == "verified in pieces"

@@ -1,4 +1,4 @@
-"""Numbers that a model clips, compares or computes with: faults beyond small numbers are found."""
+"""Faults at numbers that a model clips, compares or computes with are found, beyond small numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.uses import INDEX, SIZE, UNKNOWN, Uses
 from onnxopt.verification.inputs.values import InputMaker
 
-# (name, interface, constants, body, what is wrong then)
+# (name, interface, constants, body, change that makes a fault)
 WRONG = [
     ("Abs of integers", "int64[n] x", "int64[n] y", "", "y = Abs (x)", ("Abs", "Identity")),
     ("Clip of integers", "int64[n] x", "int64[n] y", "int64 a = {-10}, int64 b = {10}", "y = Clip (x, a, b)",
@@ -82,7 +82,7 @@ def saved(proto: onnx.ModelProto, path: Path) -> Path:
 @pytest.mark.parametrize(
     ("inputs", "output", "constants", "body", "change"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
-def test_what_is_wrong_beyond_small_numbers(
+def test_faults_beyond_small_numbers_are_found(
     inputs: str, output: str, constants: str, body: str, change: tuple[str, str], tmp_path: Path
 ) -> None:
     a = saved(model(inputs, output, constants, body), tmp_path / "a.onnx")
@@ -108,7 +108,7 @@ def test_what_is_wrong_beyond_small_numbers(
          " else_branch = b () => (int64[1] q) { q = Identity (x) }> y = Expand (v, t)", SIZE),
     ],
 )  # fmt: skip
-def test_what_becomes_of_integers(body: str, role: str) -> None:
+def test_roles_of_integer_inputs(body: str, role: str) -> None:
     proto = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>'
         f"g (float[4] v, int64[1] x, bool c) => (float[k] y) {{ {body} }}"
@@ -116,22 +116,25 @@ def test_what_becomes_of_integers(body: str, role: str) -> None:
     assert Uses(proto.graph).found["x"].role == role
 
 
-def test_where_nothing_asks_for_more_there_are_two_cases(tmp_path: Path) -> None:
+def test_a_model_without_breakpoints_has_two_cases(tmp_path: Path) -> None:
     table = "float[2, 4] w = {1, 2, 3, 4, 5, 6, 7, 8}"
     body = "e = Gather (w, ids) s = Add (e, x) y = Softmax (s)"
     path = saved(model("int64[n] ids, float[n, 4] x", "float[n, 4] y", table, body), tmp_path / "m.onnx")
     assert [c.name for c in verify(path, path).cases] == ["case 1", "case 2"]
 
 
-def test_what_the_original_does_not_take_is_left_out(tmp_path: Path) -> None:
-    """An index that nothing bounds: the rows of what it indexes are computed."""
+def test_refused_wide_numbers_are_left_out(tmp_path: Path) -> None:
+    """Numbers refused by the original make no case.
+
+    The index is bounded by computed rows, which the plan does not know.
+    """
     text = "t = Concat <axis = 0> (v, v) i = Sub (x, one) j = Abs (i) y = Gather (t, j)"
     path = saved(model("float[2] v, int64[n] x", "float[n] y", "int64 one = {1}", text), tmp_path / "m.onnx")
     verdict = verify(path, path)
     assert verdict.status == EQUAL, verdict.message
 
 
-def test_what_overflows_is_left_out(tmp_path: Path) -> None:
+def test_overflowing_wide_numbers_are_left_out(tmp_path: Path) -> None:
     path = saved(
         model(
             "float[n] x", "float[n] y", "float a = {600}, float b = {0}", "t = Max (x, b) s = Min (t, a) y = Exp (s)"
@@ -141,8 +144,11 @@ def test_what_overflows_is_left_out(tmp_path: Path) -> None:
     assert "wide" not in [c.name for c in verify(path, path).cases]
 
 
-def test_what_kills_the_original_is_left_out(tmp_path: Path) -> None:
-    """The smallest integer divided by -1 ends a process on many machines; on others it is a number."""
+def test_wide_numbers_that_crash_the_original_are_left_out(tmp_path: Path) -> None:
+    """Numbers that crash the original make no case.
+
+    Division of the smallest integer by -1 ends a process on many machines, and gives a number on others.
+    """
     consts = "int64 a = {4611686018427387904}, int64 b = {-1}"
     path = saved(model("int64[n] x", "int64[n] y", consts, "t = Mul (x, a) y = Div (t, b)"), tmp_path / "m.onnx")
     assert verify(path, path).status in AGREES
@@ -169,7 +175,7 @@ def test_few_numbers_have_both_signs() -> None:
         assert x.min() < 0 < x.max()
 
 
-def test_tokens_that_are_compared_with_ask_for_nothing_more() -> None:
+def test_compared_tokens_in_range_need_no_wide_case() -> None:
     table = "float[4, 1] w = {1, 2, 3, 4}, int64 pad = {1}, float z = {0}"
     body = "e = Gather (w, x) p = Equal (x, pad) y = Where (p, z, e)"
     assert not make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table, body)).asks_wide(())

@@ -1,4 +1,4 @@
-"""Branches are compared with their counterparts, whatever the name and the place of the If in the other model."""
+"""Branches are compared with their counterparts, whatever the name and position of the If in the other model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RIGHT = ("equal", "verified", "verified in pieces")
 
 
 def branch(condition: str, out: str, then: str, other: str, name: str = "") -> str:
-    """An If of two branches, of which each text makes `OUT`."""
+    """Return an If of two branches; each text makes `OUT`."""
     t, e = f"{out}t", f"{out}e"
     return f"""{name} {out} = If ({condition}) <
         then_branch = g{t} () => (float[N, 4] {t}) {{ {then.replace("OUT", t)} }},
@@ -33,14 +33,14 @@ def scaled(by: float) -> str:
 
 
 def nested(out: str, condition: str, inner: str, *, then: str, other: str, last: str, name: str = "") -> str:
-    """An If in the then branch of another."""
+    """Return an If inside the then branch of another."""
     return branch(condition, out, branch(inner, "OUT", then, other, name), last, name)
 
 
 def inlined(
     *, then: float = 3.0, other: float = 5.0, last: float = 7.0, condition: str = "c", inner: str = "c", name: str = ""
 ) -> str:
-    """What is left of `around`, where b is always true."""
+    """Return `around` without its always-true condition b."""
     bodies = {"then": scaled(then), "other": scaled(other), "last": scaled(last)}
     return f"{RARE} {nested('y', condition, inner, **bodies, name=name)}"
 
@@ -57,27 +57,36 @@ def judged(tmp_path: Path, a: str, b: str) -> Verification:
 
 @pytest.mark.parametrize("name", ["", "[same]"], ids=["unnamed", "one name"])
 @pytest.mark.parametrize("inner", ["c", "d", "r"])
-def test_a_branch_in_place_is_right(inner: str, name: str, tmp_path: Path) -> None:
-    """The outer If of the original and that of the result make one value, and ask different things."""
+def test_an_inlined_branch_is_right(inner: str, name: str, tmp_path: Path) -> None:
+    """An If replaced by its branch is right.
+
+    The outer Ifs of original and result make one value, on different conditions.
+    """
     v = judged(tmp_path, around(inner=inner, name=name), inlined(inner=inner, name=name))
     assert v.status in RIGHT, v.message
 
 
 @pytest.mark.parametrize("wrong", ["then", "last"])
-def test_what_is_wrong_in_a_branch_that_runs_is_different(wrong: str, tmp_path: Path) -> None:
+def test_a_fault_in_a_taken_branch_is_different(wrong: str, tmp_path: Path) -> None:
     v = judged(tmp_path, around(), inlined(**{wrong: 3.5}))  # type: ignore[arg-type]
     assert v.status == "different", v.message
     assert len(v.places) == 1
 
 
-def test_what_is_wrong_where_no_input_comes_is_not_right(tmp_path: Path) -> None:
-    """The else branch on a condition, in the then branch on the same: nobody is accused of it."""
+def test_a_fault_in_an_unreachable_branch_is_inconclusive(tmp_path: Path) -> None:
+    """A fault in an unreachable branch is inconclusive, not "different".
+
+    The branch is the else branch on a condition, inside the then branch on the same condition.
+    """
     v = judged(tmp_path, around(), inlined(other=5.5))
     assert v.status == "inconclusive", v.message
 
 
-def test_what_is_wrong_in_a_branch_that_no_case_takes_is_different(tmp_path: Path) -> None:
-    """On a condition that both ask, which is computed: the branch is compared on what it would be given."""
+def test_a_fault_in_an_untaken_branch_is_different(tmp_path: Path) -> None:
+    """A fault in an untaken branch on a computed condition of both models is "different".
+
+    The branch is compared on forced inputs.
+    """
     v = judged(tmp_path, around("d", "r"), inlined(condition="d", inner="r", then=3.5))
     assert v.status == "different", v.message
 
@@ -89,23 +98,26 @@ def test_the_opposite_condition_has_the_branches_exchanged(tmp_path: Path) -> No
     assert v.status == "different", "the branch that no case takes was held against the other"
 
 
-def test_a_condition_that_another_value_says_too_is_no_contradiction(tmp_path: Path) -> None:
-    """Two comparisons are one in the result, and a branch that no case takes is asked for with the one turned."""
+def test_two_equal_conditions_merged_into_one_are_no_contradiction(tmp_path: Path) -> None:
+    """Two equal comparisons that are one value in the result are not "different".
+
+    An untaken branch is forced by negating one of them.
+    """
     twice = RARE + " q = Greater (m, high)"
     a, b = (nested("y", "r", i, then=scaled(3.0), other=scaled(5.0), last=scaled(7.0)) for i in ("q", "r"))
     v = judged(tmp_path, f"{twice} {a}", f"{RARE} {b}")
     assert v.status != "different", v.message
 
 
-def test_what_no_input_takes_may_be_left_out(tmp_path: Path) -> None:
+def test_an_unreachable_branch_may_be_removed(tmp_path: Path) -> None:
     a = nested("y", "c", "c", then=scaled(3.0), other=scaled(5.0), last=scaled(7.0))
     v = judged(tmp_path, a, branch("c", "y", scaled(3.0), scaled(7.0)))
     assert v.status in RIGHT, v.message
     assert judged(tmp_path, a, branch("c", "y", scaled(5.0), scaled(7.0))).status == "different"
 
 
-def test_conditions_that_only_agree_accuse_nobody(tmp_path: Path) -> None:
-    """Two that are never true are no one condition: what the branches make need not be the same."""
+def test_conditions_that_agree_by_chance_are_not_paired(tmp_path: Path) -> None:
+    """Two conditions that are never true are not taken for one: a difference of their branches is inconclusive."""
     other = RARE + " k = Constant <value_float = 20000.0> () q = Greater (m, k)"
     a = f"{other} {branch('r', 'y', scaled(3.0), scaled(7.0))}"
     v = judged(tmp_path, a, f"{other} {branch('q', 'y', scaled(5.0), scaled(7.0))}")
@@ -135,16 +147,16 @@ def test_the_optimizer_s_own_results_are_verified(level: int, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("inner", ["c", "d", "r"])
-def test_no_single_case_accuses(inner: str, tmp_path: Path) -> None:
-    """Each case that `onnxopt verify` makes, where all take one branch."""
+def test_no_single_case_makes_an_inlined_branch_different(inner: str, tmp_path: Path) -> None:
+    """The cases of `onnxopt verify`, of which some take one branch throughout, agree on an inlined branch."""
     for name, text in (("a", around(inner=inner)), ("b", inlined(inner=inner))):
         onnx.save(parser.parse_model(f"{HEAD} {{ {text} }}"), tmp_path / f"{name}.onnx")
     v = compare_files(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions())
     assert v.status in RIGHT, v.message
 
 
-def test_a_cast_of_a_condition_asks_the_same(tmp_path: Path) -> None:
-    """Exporters write one of what is no number; nobody takes it for another condition."""
+def test_a_cast_condition_is_paired_with_its_boolean(tmp_path: Path) -> None:
+    """A boolean cast to boolean is the same condition. Exporters write the Cast."""
     a = f"{RARE} q = Cast <to = 9> (r) {branch('q', 'y', scaled(3.0), scaled(7.0))}"
     b = f"{RARE} {branch('r', 'y', 'u = Neg (x) kk = Constant <value_float = -3.0> () OUT = Mul (u, kk)', scaled(7.0))}"
     v = judged(tmp_path, a, b)
@@ -153,8 +165,11 @@ def test_a_cast_of_a_condition_asks_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", [6, 1, 2], ids=["int32", "float", "uint8"])
-def test_a_condition_that_was_a_number_on_the_way_asks_the_same(to: int, tmp_path: Path) -> None:
-    """Paddle hands its conditions on as integers. The branch that no case takes is compared as any other."""
+def test_a_condition_cast_through_a_number_is_paired_with_its_boolean(to: int, tmp_path: Path) -> None:
+    """A boolean cast to a number and back is the same condition.
+
+    Paddle passes conditions as integers. The untaken branch is compared.
+    """
     a = f"{RARE} z = Cast <to = {to}> (r) q = Cast <to = 9> (z) {branch('q', 'y', scaled(3.0), scaled(7.0))}"
     then = "u = Neg (x) kk = Constant <value_float = -3.0> () OUT = Mul (u, kk)"
     v = judged(tmp_path, a, f"{RARE} {branch('r', 'y', then, scaled(7.0))}")
@@ -163,8 +178,8 @@ def test_a_condition_that_was_a_number_on_the_way_asks_the_same(to: int, tmp_pat
     assert v.status == "different", v.message
 
 
-def test_a_number_that_becomes_an_integer_on_the_way_asks_something_else(tmp_path: Path) -> None:
-    """One half is true, and zero is not."""
+def test_a_number_cast_through_an_integer_is_another_condition(tmp_path: Path) -> None:
+    """A float cast to an integer first is another condition: 0.5 is true, and 0 is not."""
     max_ = "m = ReduceMax <keepdims = 0> (x) k = Constant <value_float = 9.0> () s = Add (m, k)"
     branches = branch("q", "y", scaled(3.0), scaled(7.0))
     a = f"{max_} z = Cast <to = 6> (s) q = Cast <to = 9> (z) {branches}"
@@ -173,8 +188,11 @@ def test_a_number_that_becomes_an_integer_on_the_way_asks_something_else(tmp_pat
 
 
 @pytest.mark.parametrize(("then", "expected"), [("OUT = Relu (x)", RIGHT), ("OUT = Abs (x)", ("different",))])
-def test_one_of_b_is_in_the_place_of_two(then: str, expected: tuple[str, ...], tmp_path: Path) -> None:
-    """The conditions are written otherwise, and agree; what they decide is never taken."""
+def test_one_untaken_if_may_replace_two_equal_ones(then: str, expected: tuple[str, ...], tmp_path: Path) -> None:
+    """One untaken If in place of two is compared with both.
+
+    The two conditions have different nodes, and equal values.
+    """
     never = "big = Constant <value_float = 1000000.0> () s = ReduceSum <keepdims = 0> (x) c1 = Greater (s, big)"
     again = "one = Constant <value_float = 1.0> () t = ReduceSum <keepdims = 0> (x) u = Mul (t, one) c2 = Less (big, u)"
     twice, other = "qOUT = Relu (x) OUT = Relu (qOUT)", "OUT = Neg (x)"
@@ -185,8 +203,11 @@ def test_one_of_b_is_in_the_place_of_two(then: str, expected: tuple[str, ...], t
     assert found.status in expected
 
 
-def test_a_branch_that_lists_inputs_reads_what_is_called_so_around_it(tmp_path: Path) -> None:
-    """By the standard it has none. onnxruntime refuses such a model, the reference evaluator runs it."""
+def test_inputs_of_a_branch_are_read_from_the_outer_scope(tmp_path: Path) -> None:
+    """A declared input of a branch is the outer value of this name.
+
+    The standard allows no inputs. onnxruntime refuses the model, the reference evaluator runs it.
+    """
     text = """g (float[2] x, bool c) => (float[2] y) {{ v = Exp (x)
       y = If (c) <then_branch = t ({0}) => (float[2] p) {{ p = Neg (v) }},
                   else_branch = e ({0}) => (float[2] q) {{ q = Abs (v) }}> }}"""

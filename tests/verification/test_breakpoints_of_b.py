@@ -35,7 +35,7 @@ def status(a: str, b: str, tmp_path: Path) -> str:
     ],
     ids=["bounded above", "kept from overflow", "another branch"],
 )
-def test_what_only_the_second_does(a: str, b: str, tmp_path: Path) -> None:
+def test_a_breakpoint_of_the_second_model_alone_is_reached(a: str, b: str, tmp_path: Path) -> None:
     assert status(a, b, tmp_path) == "different"
 
 
@@ -50,7 +50,7 @@ def test_the_same_bounds_otherwise(a: str, b: str, tmp_path: Path) -> None:
     assert status(a, b, tmp_path) in ("equal", "verified")
 
 
-def test_edges_that_rounding_made_are_no_others() -> None:
+def test_breakpoints_equal_up_to_rounding_are_one() -> None:
     a, b = (model(f"m = Mul (x, {k}) y = Min (m, twenty)") for k in ("half", "five"))
     plan = make_plan(a)
     assert plan.beside(a) == plan
@@ -60,7 +60,7 @@ def test_edges_that_rounding_made_are_no_others() -> None:
     assert plan.beside(near).inputs == plan.inputs
 
 
-def test_integers_are_what_the_first_takes() -> None:
+def test_integer_inputs_keep_the_range_of_the_first_model() -> None:
     plan = make_plan(model("y = Neg (x)", "int64"))
     assert plan.beside(model("z = Neg (x) y = Min (z, x)", "int64")).inputs == plan.inputs
 
@@ -86,7 +86,7 @@ OTHERWISE = "f = Cast <to = 1> (t) q = {} (t, {}) c = Where (q, one, f) y = Mul 
     ],
     ids=["a count", "a large one", "either sign", "from the end", "as if from the start", "from the start"],
 )  # fmt: skip
-def test_integers_that_only_the_second_compares_with(given: str, a: str, b: str, said: str, tmp_path: Path) -> None:
+def test_integers_compared_in_the_second_model_only(given: str, a: str, b: str, said: str, tmp_path: Path) -> None:
     for name, body in (("a", a), ("b", b)):
         text = f'<ir_version: 8, opset_import: ["" : 17]> g ({given}) => (float[n, 4] y) {INTEGERS} {{ {body} }}'
         onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
@@ -95,7 +95,7 @@ def test_integers_that_only_the_second_compares_with(given: str, a: str, b: str,
     assert compare_files(tmp_path / "a.onnx", tmp_path / "a.onnx", VerifyOptions(cases=("all",))).status == "equal"
 
 
-def test_sizes_stay_what_they_are() -> None:
+def test_inputs_that_become_sizes_get_no_breakpoints_of_the_second_model() -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (int64 x) => (float[n] y) <int64 k = {700}, int64[1] a = {0}, '
     text += "float o = {1}> { BODY u = Unsqueeze (s, a) y = Expand (o, u) }"
     plan, other = (parser.parse_model(text.replace("BODY", b)) for b in ("s = Abs (x)", "s = Min (x, k)"))

@@ -26,7 +26,7 @@ HEAD = """<ir_version: 9, opset_import: ["" : 19]> g (float[n, 64] x) => (float[
 FLOOR = "f = Floor (m) y = Mul (f, two)"
 SATURATES = "y = HardSigmoid <alpha = 1.0, beta = 0.0> (m)"
 LESS = "c = Greater (x, high) f = Cast <to = 1> (c)"
-# Of these numbers the first is far from any edge of what is made of it, also times a power of two; the others are not.
+# FAR is far from any breakpoint of the values computed from it, also times a power of two; the others are near one.
 FAR, NEAR, HIGH = 0.25, 0.49, 4486.0
 PAIRS = {
     "a step": (f"m = Mul (x, two) {FLOOR}", f"m = Mul (x, more) {FLOOR}", (FAR, NEAR, FAR / 2), True),
@@ -71,7 +71,7 @@ def groupings(cases: Sequence[Case]) -> Iterator[list[list[Case]]]:
 
 
 @pytest.mark.parametrize(("a", "b", "numbers", "is_open"), PAIRS.values(), ids=PAIRS)
-def test_what_is_not_seen_is_the_same(
+def test_unseen_parts_do_not_depend_on_groups(
     a: str, b: str, numbers: tuple[float, ...], is_open: bool, tmp_path: Path
 ) -> None:
     at, found = look(tmp_path, a, b), list[list[str]]()
@@ -83,15 +83,15 @@ def test_what_is_not_seen_is_the_same(
     assert all(why == found[0] for why in found)
 
 
-def test_a_part_that_one_case_runs_is_seen() -> None:
+def test_a_part_run_by_one_group_is_seen() -> None:
     never = Pieces(["a"], complete=True, unseen=["a branch"])
     assert never.joined(Pieces(["b"], complete=True)).unseen == []
     assert Pieces(["b"], complete=True).joined(never).unseen == []
     assert never.joined(Pieces(["zeros"], complete=True), proves=False).unseen == ["a branch"]
-    assert never.joined(Pieces(["b"])).unseen == ["a branch"]  # where not all is settled, nothing is seen
+    assert never.joined(Pieces(["b"])).unseen == ["a branch"]  # an incomplete group proves nothing of a part
 
 
-def test_what_drawn_numbers_only_do_not_show_is_not_seen() -> None:
+def test_a_part_that_differs_on_drawn_numbers_stays_unseen() -> None:
     differs = Pieces(["a"], complete=True, unseen=["v, and it differs"], dead=["y"])
     silent = Pieces(["b"], complete=True, silent=["v", "y"])
     for found in (differs.joined(silent), silent.joined(differs)):
@@ -99,13 +99,16 @@ def test_what_drawn_numbers_only_do_not_show_is_not_seen() -> None:
     assert silent.joined(Pieces(["c"], complete=True)).joined(differs).unseen == []
 
 
-def test_what_no_case_can_settle_stays() -> None:
+def test_an_unsettled_value_of_one_group_stays_unseen() -> None:
     found = Pieces(["a"], complete=True, unseen=["v"], shown=["v"]).joined(Pieces(["b"], complete=True))
     assert (found.unseen, found.shown) == (["v"], ["v"])
 
 
-def test_where_something_is_wrong_no_numbers_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a fault pieces may be long, and what drawn numbers show accuses nobody."""
+def test_no_numbers_are_drawn_behind_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No piece is probed on drawn numbers once a place differs.
+
+    Pieces behind a fault may be long, and drawn numbers accuse nobody.
+    """
     asked: list[str] = []
 
     def agrees(cone: Cone, *how: object) -> Verdict:

@@ -1,4 +1,4 @@
-"""Inputs chosen to show differences: their values, and wrong results that random inputs miss."""
+"""Chosen inputs: their values, and the faults that random inputs miss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(text: str, **constants: Any) -> onnx.ModelProto:
 
 
 def judge(a: onnx.ModelProto, b: onnx.ModelProto, folder: Path, *cases: str) -> Verification:
-    """The verdict of the optimizer's own check, or that of these cases."""
+    """Return the verdict of the optimizer's own check, or on the named cases."""
     return verdict(folder, a, b, VerifyOptions(cases=cases or None))
 
 
@@ -33,7 +33,7 @@ def judge(a: onnx.ModelProto, b: onnx.ModelProto, folder: Path, *cases: str) -> 
 
 
 @pytest.mark.parametrize("shape", ["", "[1]", "[4]"], ids=["scalar", "one", "row"])
-def test_ones_are_true(shape: str) -> None:
+def test_booleans_of_the_case_ones_are_true(shape: str) -> None:
     plan = make_plan(model(f"(float[N, 4] x, bool{shape} b) => (y) {{ y = Where (b, x, x) }}"))
     ones, zeros = (InputMaker(plan, {}, 0).fill(RECIPES[name], {"N": 2}).feeds["b"] for name in ("ones", "zeros"))
     assert ones.all() and not zeros.any()
@@ -45,19 +45,19 @@ def test_a_single_boolean_is_true_then_false() -> None:
     assert [bool(b.all()) for b in found] == [True, False] * 4
 
 
-def test_what_is_wrong_where_all_are_true_is_found(tmp_path: Path) -> None:
+def test_a_fault_at_all_true_booleans_is_found(tmp_path: Path) -> None:
     text = "(float[N, 4] x, bool[4] b) => (y) {{ f = Cast <to = 1> (b) m = ReduceMin (f) s = {} y = Mul (x, s) }}"
     a, b = (model(text.format(body)) for body in ("Identity (m)", "Sub (m, m)"))
     assert judge(a, b, tmp_path, "random", "ones").status == DIFFERENT
 
 
-# -- sizes that are no multiples of strides --------------------------------------------------------------
+# -- sizes that are not multiples of strides ---------------------------------------------------------------
 
 WEIGHTS = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)}
 POOL = "MaxPool <kernel_shape = [2, 2], strides = [2, 2]{}>"
 FLOOR = POOL.format("")
 PICTURE = "(float[N, 3, H, W] x) => (float[N, C, P, Q] y)"
-# Rounded up or down, or padding that depends on the size.
+# Floor or ceil division, or padding that depends on the size.
 ODD = {
     "behind two strides": f"{{{{ p = {FLOOR} (x) q = {FLOOR} (p) y = {POOL} (q) }}}}",
     "at once": f"{{{{ p = {POOL} (x) y = Relu (p) }}}}",
@@ -76,7 +76,7 @@ CEIL = (", ceil_mode = 1", "")
     ],
     ids=list(ODD),
 )
-def test_what_is_left_over_at_strides_is_compared(
+def test_a_remainder_behind_strides_is_compared(
     body: str, variants: tuple[str, str], cases: tuple[str, ...], tmp_path: Path
 ) -> None:
     a, b = (model(PICTURE + body.format(v), **WEIGHTS) for v in variants)
@@ -89,7 +89,7 @@ def test_a_sequence_leaves_something_over(tmp_path: Path) -> None:
     assert judge(a, b, tmp_path).status == DIFFERENT
 
 
-def test_such_sizes_are_no_larger_and_no_squares() -> None:
+def test_ragged_sizes_are_no_larger_and_no_squares() -> None:
     plan = make_plan(model(PICTURE + ODD["behind two strides"].format(""), **WEIGHTS))
     second = plan.windows[1]
     sizes = second | plan.ragged
@@ -97,8 +97,8 @@ def test_such_sizes_are_no_larger_and_no_squares() -> None:
     assert {n % 2 for n in sizes.values()} != {0} and not any(n % 8 == 0 for n in sizes.values())
 
 
-def test_one_number_that_is_multiplied_like_a_mask_is_no_row_of_one(tmp_path: Path) -> None:
-    """It was, and asking for its last dim ended in an IndexError."""
+def test_a_scalar_multiplied_like_a_mask_is_no_row(tmp_path: Path) -> None:
+    """A scalar input times a masking number is verified. The question for its last dim was an IndexError."""
     head, k = "(float x) => (float y)", np.float32(-65504)
     made = model(f"{head} {{ y = Mul (x, k) }}", k=k)
     assert judge(made, made, tmp_path).status == EQUAL
@@ -112,17 +112,17 @@ def test_a_batch_of_one_is_compared(tmp_path: Path) -> None:
     assert judge(a, b, tmp_path).status == DIFFERENT
 
 
-# A model that asks for multiples: the skip does not fit otherwise.
+# A model that needs multiples: the two operands of the skip connection differ in shape otherwise.
 SKIP = (
     f"{PICTURE} {{ c = {FLOOR} (x) u = Resize (c, , s) y = Add (x, u) }}",
     {"s": np.array([1, 1, 2, 2], np.float32)},
 )
-# Padding as long as the sound: it has a dim of its own.
+# Padding as long as the sound, with a dim name of its own.
 MASKED = """(float[N, 1, T] x, float[N, 1, S] m) => (float[N, 1, P] y)
 { s = Mul (x, m) y = MaxPool <kernel_shape = [4], strides = [4]> (s) }"""
 
 
-def test_a_model_that_asks_for_multiples_is_given_them(tmp_path: Path) -> None:
+def test_a_model_that_needs_multiples_gets_multiples(tmp_path: Path) -> None:
     made = model(SKIP[0], **SKIP[1])
     assert make_plan(made).ragged
     verdict = judge(made, made, tmp_path)
@@ -133,7 +133,7 @@ def test_a_model_that_asks_for_multiples_is_given_them(tmp_path: Path) -> None:
     assert {c.name for c in verdict.cases} >= {"extremes", "dynamic-2"}
 
 
-def test_what_is_as_long_stays_so(tmp_path: Path) -> None:
+def test_dims_of_equal_length_stay_equal(tmp_path: Path) -> None:
     made = model(MASKED)
     verdict = judge(made, made, tmp_path)
     assert verdict.status == EQUAL
@@ -141,8 +141,8 @@ def test_what_is_as_long_stays_so(tmp_path: Path) -> None:
     assert verdict.cases[1].dims["T"] % 4
 
 
-def test_outputs_that_are_empty_are_no_case_of_a_size(tmp_path: Path) -> None:
-    """What is only there behind the first row of what a window makes."""
+def test_sizes_with_empty_outputs_are_not_chosen(tmp_path: Path) -> None:
+    """No case has an empty output. The output has elements only behind the first row of a window."""
     made = model(f"{PICTURE} {{ p = {FLOOR} (x) y = Slice (p, one, end, two) }}", one=[1], end=[99], two=[2])
     verdict = judge(made, made, tmp_path, "dynamic")
     assert [0 in o.shape for c in verdict.cases for o in c.outputs] == [False] * 3
@@ -150,7 +150,7 @@ def test_outputs_that_are_empty_are_no_case_of_a_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stepwise", [False, True], ids=["own", "named"])
-def test_where_the_original_dies_at_such_sizes_it_is_given_others(stepwise: bool, tmp_path: Path) -> None:
+def test_sizes_that_crash_the_original_are_replaced(stepwise: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     onnx.save(model(PICTURE + ODD["at once"].format("")), path)
     start = (
@@ -190,7 +190,7 @@ def test_sequences_have_two_lengths(bodies: tuple[str, str], cases: tuple[str, .
     assert judge(a, b, tmp_path, *cases).status == DIFFERENT
 
 
-def test_a_model_that_asks_for_two_is_given_two(tmp_path: Path) -> None:
+def test_a_model_that_needs_two_sequence_elements_gets_two(tmp_path: Path) -> None:
     body = "t = ConcatFromSequence <axis = 0, new_axis = 1> (s) y = Mul (t, w)"
     made = model(f"(seq(float[N, 8]) s) => (y) {{ {body} }}", w=np.ones((2, 1, 8), np.float32))
     verdict = judge(made, made, tmp_path)
@@ -200,14 +200,14 @@ def test_a_model_that_asks_for_two_is_given_two(tmp_path: Path) -> None:
 PICKED = "(float[N, 8] x, int64[2] at) => (float[N, 2] y) {{ y = Gather <axis = 1> (x, {}) }}"
 
 
-def test_integers_that_a_caller_may_override_are_overridden(tmp_path: Path) -> None:
+def test_overridable_integers_are_overridden(tmp_path: Path) -> None:
     numbers = np.array([1, 2])
     a, b = (model(PICKED.format(name), at=numbers, fixed=numbers) for name in ("at", "fixed"))
     assert judge(a, b, tmp_path).status == DIFFERENT
     assert judge(a, b, tmp_path, "overrides").status == DIFFERENT
 
 
-def test_where_others_are_refused_they_stay(tmp_path: Path) -> None:
+def test_overridable_integers_keep_their_values_if_others_are_refused(tmp_path: Path) -> None:
     made = model(PICKED.format("at"), at=np.array([6, 7]))
     verdict = judge(made, made, tmp_path)
     assert verdict.status == EQUAL and len(verdict.cases) == 3
@@ -229,14 +229,14 @@ LARGE = [
 
 
 @pytest.mark.parametrize("bodies", LARGE, ids=["narrower", "moments"])
-def test_integers_that_become_floats_are_large(bodies: tuple[str, str], tmp_path: Path) -> None:
+def test_integers_cast_to_float_are_large(bodies: tuple[str, str], tmp_path: Path) -> None:
     numbers = {"k": np.float32(1e-3), "origin": np.float32(1.6e9)}
     a, b = (model(f"(int64[N, 4] t) => (float[N, 4] y) {{ {body} }}", **numbers) for body in bodies)
     assert judge(a, b, tmp_path).status == DIFFERENT
 
 
 @pytest.mark.parametrize(("body", "largest"), [("y = Mul (f, k)", 1e9), ("p = Mul (f, k) y = Sin (p)", 1000)])
-def test_integers_of_which_sines_are_taken_are_small(body: str, largest: float) -> None:
+def test_integers_under_a_sine_are_small(body: str, largest: float) -> None:
     plan = make_plan(model(f"(int64[N] t) => (y) {{ f = Cast <to = 1> (t) {body} }}", k=np.float32(0.5)))
     found = InputMaker(plan, {}, 0).fill(OWN[2], {"N": 64}, "wide").feeds["t"]
     assert (abs(found).max() > 1000) == (largest > 1000)
@@ -264,15 +264,18 @@ def test_scores_of_few_rows_beside_boxes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "batches"),
     [
-        (["batch_size, N", "batch_size"], ["batch_size"]),  # samples
+        (["batch_size, N", "batch_size"], ["batch_size"]),  # N counts samples
         (["N, 4"], ["N"]),
         (["T, N, 4"], ["N"]),
         (["N, T, 4", "N"], ["N"]),
         (["batch, b, n"], ["batch"]),
     ],
 )
-def test_what_is_called_n_inside_of_a_batch_is_none(shapes: list[str], batches: list[str]) -> None:
-    """A batch has three rows at most, and of three samples no window is filled."""
+def test_a_later_dim_named_n_is_no_batch(shapes: list[str], batches: list[str]) -> None:
+    """A dim named N behind a batch dim is not a batch.
+
+    A batch has at most three rows, and three samples fill no window.
+    """
     inputs = ", ".join(f"float[{s}] x{i}" for i, s in enumerate(shapes))
     plan = make_plan(model(f"({inputs}) => (y) {{ y = Relu (x0) }}"))
     assert [s for s in plan.symbols if plan.is_batch(s)] == batches

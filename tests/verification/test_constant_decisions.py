@@ -17,7 +17,7 @@ HEAD = """<ir_version: 9, opset_import: ["" : 17, "ai.onnx.ml" : 3]> g (float[n,
 LESS = "s = Sigmoid (x)  c = Less (s, highs)  f = Cast <to = 1> (c)"
 MORE = "s = Sigmoid (x)  c = Greater (s, high)"
 BEST = "s = Add (x, few)  b = ArgMax <axis = 1, keepdims = 0> (s)"
-# What is decided, what is made of it, and that as it would be wrong.
+# name: (the decision, nodes that read the decision, these nodes with a fault)
 WRONG = {
     "a comparison that is never true": (
         LESS,
@@ -43,7 +43,7 @@ WRONG = {
         "y = ai.onnx.ml.ArrayFeatureExtractor (others, b)",
     ),
 }
-# What is right, whatever is decided.
+# name: (the decision, nodes that read the decision, an equivalent form)
 RIGHT = {
     "a comparison": (LESS, "n = Neg (f)  y = Add (n, one)", "y = Sub (one, f)"),
     "what chooses": (MORE, "n = Not (c)  y = Where (n, x, two)", "y = Where (c, two, x)"),
@@ -67,17 +67,17 @@ RIGHT = {
 
 
 def own(tmp_path: Path, decided: str, a: str, b: str, head: str = HEAD) -> Verification:
-    """What the optimizer's own check says."""
+    """Return the verdict of the optimizer's own check."""
     return own_check(tmp_path, *(f"{head} {{ {decided}  {text} }}" for text in (a, b)))
 
 
 @pytest.mark.parametrize(("decided", "a", "b"), WRONG.values(), ids=WRONG)
-def test_what_is_made_of_other_decisions_is_asked_for(decided: str, a: str, b: str, tmp_path: Path) -> None:
+def test_a_fault_behind_a_constant_decision_does_not_pass(decided: str, a: str, b: str, tmp_path: Path) -> None:
     found = own(tmp_path, decided, a, b)
     assert found.status in ("different", "inconclusive"), found.message
 
 
 @pytest.mark.parametrize(("decided", "a", "b"), RIGHT.values(), ids=RIGHT)
-def test_what_is_right_whatever_is_decided(decided: str, a: str, b: str, tmp_path: Path) -> None:
+def test_an_equivalent_form_behind_a_constant_decision_is_right(decided: str, a: str, b: str, tmp_path: Path) -> None:
     found = own(tmp_path, decided, a, b)
     assert found.status in ("equal", "verified", "verified in pieces"), found.message

@@ -34,7 +34,7 @@ def test_all_forms() -> None:
     assert [found[name].tolist() for name in "abcde"] == [1.5, [1.5, 2.5], 3, [3, 4], [5]]
 
 
-def test_what_they_say_of_inputs() -> None:
+def test_constant_nodes_give_breakpoints_and_shapes() -> None:
     model = parser.parse_model(
         HEAD + "(float[n, 6] x, int64[n] i) => (float[n, 2, 3] y) { low = Constant <value_float = 2.0> ()"
         " at = Constant <value_int = 7> () to = Constant <value_ints = [-1, 2, 3]> ()"
@@ -56,7 +56,7 @@ def test_what_they_say_of_inputs() -> None:
     ],
     ids=["float", "integer", "case of letters"],
 )
-def test_what_is_wrong_at_their_edges_is_found(
+def test_a_fault_at_a_breakpoint_of_a_constant_node_is_found(
     interface: str, body: str, wrong: tuple[str, str], options: VerifyOptions | None, tmp_path: Path
 ) -> None:
     text = f"{HEAD}{interface} {{ {body} }}"
@@ -73,8 +73,11 @@ def test_what_is_wrong_at_their_edges_is_found(
         ("y = ReduceLogSumExp <axes = [1]> (x)", "e = Exp (x) s = ReduceSum <keepdims = 1> (e, one) y = Log (s)"),
     ],
 )
-def test_extremes_are_all_there(right: str, wrong: str, tmp_path: Path) -> None:
-    """Of few elements none may have been the largest: Exp did not overflow."""
+def test_the_case_extremes_feeds_every_extreme(right: str, wrong: str, tmp_path: Path) -> None:
+    """Every extreme is fed, also to an input of few elements.
+
+    The largest one was missing at times, and Exp did not overflow.
+    """
     for name, body in (("a", right), ("b", wrong)):
         text = f"{HEAD}(float[n, 8] x) => (float[n, m] y) <int64[1] one = {{1}}> {{ {body} }}"
         onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")

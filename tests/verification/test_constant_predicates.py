@@ -38,26 +38,26 @@ USED = pytest.mark.parametrize("used", [CHOSEN, BRANCH, TURNS], ids=["Where", "I
 
 
 def own(tmp_path: Path, a: str, b: str, used: str = CHOSEN) -> Verification:
-    """What the optimizer's own check says."""
+    """Return the verdict of the optimizer's own check."""
     return own_check(tmp_path, *(f"{HEAD} {{ {text} {used} }}" for text in (a, b)))
 
 
 @USED
-def test_what_a_further_case_shows_is_different(used: str, tmp_path: Path) -> None:
-    """At zero the one is below and the other above."""
+def test_a_difference_in_a_further_case_is_found(used: str, tmp_path: Path) -> None:
+    """Predicates that differ at zero only are found. At zero, one is below the bound, the other above."""
     a = "s = ReduceSumSquare <keepdims = 0> (x) m = Mul (s, two) c = Greater (m, half)"
     found = own(tmp_path, a, a.replace("Mul (s, two)", "Add (s, two)"), used)
     assert (found.status, [p.value for p in found.places][:1]) == ("different", ["m"]), found.message
 
 
 @USED
-def test_a_bound_that_a_further_case_reaches(used: str, tmp_path: Path) -> None:
+def test_a_moved_bound_is_found_in_a_further_case(used: str, tmp_path: Path) -> None:
     a = "m = ReduceMin <keepdims = 0> (x) c = Greater (m, low)"
     found = own(tmp_path, a, a.replace("c = Greater (m, low)", "n = Neg (m) c = Less (n, high)"), used)
     assert (found.status, [p.value for p in found.places][:1]) == ("different", ["c"]), found.message
 
 
-def test_the_place_of_what_is_largest_is_always_the_same(tmp_path: Path) -> None:
+def test_a_constant_index_of_topk_is_inconclusive(tmp_path: Path) -> None:
     a = "t = Concat <axis = 1> (x, m) v, k = TopK <axis = 1> (t, first) y = Cast <to = 1> (k)"
     made = "s = ReduceSum (x, last) m = Add (s, FAR)"
     found = own(tmp_path, *(f"{made.replace('FAR', far)} {a}" for far in ("high", "higher")), used="")
@@ -65,8 +65,11 @@ def test_the_place_of_what_is_largest_is_always_the_same(tmp_path: Path) -> None
     assert "`k` says next to nothing in any case" in found.message
 
 
-def test_further_cases_are_for_the_result_that_asked_for_them(tmp_path: Path) -> None:
-    """A branch that only these take is not seen by them: the next result may differ in it, where all is zero."""
+def test_further_cases_of_one_result_do_not_serve_the_next(tmp_path: Path) -> None:
+    """Further cases made for one result do not make a branch seen in the next result.
+
+    A branch taken in further cases only has zero inputs there.
+    """
     a = "s = ReduceSumSquare <keepdims = 0> (x) m = Mul (s, two) c = Greater (m, half)"
     wrong = a.replace("Mul (s, two)", "Add (s, two)")
     then = BRANCH.replace("Neg (x)", "Mul (x, two)")
@@ -95,7 +98,7 @@ MEAN, SUM = "m = ReduceMean <keepdims = 0> (x)", "m = ReduceSum <keepdims = 0> (
     ],
     ids=["value", "bound", "name"],
 )
-def test_what_none_shows_is_inconclusive(used: str, a: str, b: str, tmp_path: Path) -> None:
+def test_a_predicate_constant_in_every_case_is_inconclusive(used: str, a: str, b: str, tmp_path: Path) -> None:
     found = own(tmp_path, a, b, used)
     assert (found.status, " says next to nothing in any case" in found.message) == ("inconclusive", True), found.message
     assert own(tmp_path, a, a, used).status in ("equal", "verified in pieces")
@@ -118,7 +121,7 @@ def test_what_none_shows_is_inconclusive(used: str, a: str, b: str, tmp_path: Pa
     ],
     ids=["scale", "sign", "bounds", "turned", "operator"],
 )  # fmt: skip
-def test_what_is_made_otherwise_and_is_right(used: str, a: str, b: str, tmp_path: Path) -> None:
+def test_an_equivalent_predicate_is_right(used: str, a: str, b: str, tmp_path: Path) -> None:
     found = own(tmp_path, a, b, used)
     assert found.status in ("equal", "verified", "verified in pieces"), found.message
 
@@ -133,8 +136,11 @@ LESS = "m = ReduceMean <keepdims = 0> (n) z = Less (m, high)"
     [(FEW.replace("BODY", LESS), 4), ("n = Neg (x) " + LESS.replace("z =", "y ="), 23)],
     ids=["a loop", "nodes"],
 )
-def test_what_takes_turns_is_asked_on_few_numbers(text: str, runs: int, tmp_path: Path) -> None:
-    """It may take hundreds of them, and is asked inside of one, too."""
+def test_a_predicate_behind_a_loop_is_probed_a_few_times(text: str, runs: int, tmp_path: Path) -> None:
+    """A predicate that depends on a loop is probed in 4 runs, another one in 23.
+
+    A loop may have hundreds of iterations. Predicates inside the body are probed, too.
+    """
     told: list[str] = []
     head = HEAD.replace("bool yes", "bool high_ = {1}, bool yes")
     other = text.replace("ReduceMean <keepdims = 0> (n)", "ReduceMean <keepdims = 0> (a)").replace(
@@ -166,8 +172,8 @@ def counted(tmp_path: Path, a: str, b: str) -> Verification:
     return own_check(tmp_path, *(COUNTED.replace("COMPARED", text) for text in (a, b)))
 
 
-def test_a_counter_is_held_against_what_ends_it(tmp_path: Path) -> None:
-    """No case takes as many turns."""
+def test_a_comparison_of_a_loop_counter_with_its_end_is_inconclusive(tmp_path: Path) -> None:
+    """A changed comparison of a counter with its end is inconclusive. No case runs as many iterations."""
     found = counted(tmp_path, "c = Less (j, u)", "c = LessOrEqual (j, u)")
     assert found.status == "inconclusive", found.message
     assert "`c` says next to nothing" in found.message
@@ -182,7 +188,7 @@ def test_a_counter_is_held_against_what_ends_it(tmp_path: Path) -> None:
     ],
     ids=["turned", "not the opposite", "never negative"],
 )
-def test_comparisons_of_integers_that_say_the_same(a: str, b: str, tmp_path: Path) -> None:
+def test_equivalent_integer_comparisons_are_right(a: str, b: str, tmp_path: Path) -> None:
     found = counted(tmp_path, a, b)
     assert found.status in ("equal", "verified", "verified in pieces"), found.message
 
@@ -196,7 +202,7 @@ def turned(tmp_path: Path, a: str, b: str) -> Verification:
     return own_check(tmp_path, *(f"{head} {{ {TURNED.replace('COMPARED', text)} }}" for text in (a, b)))
 
 
-def test_a_decision_in_a_body_that_no_turn_takes_otherwise(tmp_path: Path) -> None:
+def test_a_decision_in_a_body_constant_in_every_iteration(tmp_path: Path) -> None:
     a = f"{MEAN.replace('(x)', '(v)')} c = Less (m, high)"
     found = turned(tmp_path, a, a.replace("high", "higher"))
     assert (found.status, "`c` says next to nothing" in found.message) == ("inconclusive", True), found.message
@@ -205,15 +211,15 @@ def test_a_decision_in_a_body_that_no_turn_takes_otherwise(tmp_path: Path) -> No
     assert turned(tmp_path, a, a.replace("Less (m, high)", "Greater (high, m)")).status == "equal"
 
 
-def test_which_turn_it_is_does_not_become_any_number(tmp_path: Path) -> None:
-    """There are three."""
+def test_an_iteration_number_beyond_the_trip_count_is_not_probed(tmp_path: Path) -> None:
+    """Comparisons of the iteration number beyond the trip count are equal. The loop has three iterations."""
     assert turned(tmp_path, "c = Less (t, far)", "c = Less (t, farther)").status == "equal"
 
 
 @pytest.mark.parametrize(
     ("end", "turning"), [("Greater (m, high)", {"i"}), ("Greater (s, most)", set()), ("Identity (go)", set())]
 )
-def test_which_loops_data_decide_to_end(end: str, turning: set[str]) -> None:
+def test_loops_with_a_data_dependent_end(end: str, turning: set[str]) -> None:
     graph = parser.parse_model(COUNTED.replace("COMPARED", "c = Identity (h)").replace("And (c, h)", end)).graph
     found = changing(graph)
     assert (found.turning, found.open) == (turning, set())
@@ -222,8 +228,11 @@ def test_which_loops_data_decide_to_end(end: str, turning: set[str]) -> None:
 @pytest.mark.parametrize(
     ("picked", "is_open"), [("zero", False), ("k", True)], ids=["a place that is a constant", "one that callers give"]
 )
-def test_the_rank_of_what_a_sequence_holds(picked: str, is_open: bool) -> None:
-    """PyTorch's hstack asks for it, of the first tensor; another one has another."""
+def test_the_rank_of_a_sequence_element_decides_if_known(picked: str, is_open: bool) -> None:
+    """The rank of a sequence element is known for a constant position only.
+
+    PyTorch's hstack compares the rank of the first tensor.
+    """
     graph = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
         g (float[n, 8] x, float[n] z, int64 k) => (y) <int64 one = {{1}}, int64 zero = {{0}}> {{
             s = SequenceConstruct (x, z) v = SequenceAt (s, {picked}) d = Shape (v) r = Size (d) c = Equal (r, one)
@@ -232,7 +241,7 @@ def test_the_rank_of_what_a_sequence_holds(picked: str, is_open: bool) -> None:
     assert changing(graph).open == ({"y"} if is_open else set())
 
 
-def test_a_branch_that_no_rank_takes_is_not_missed(tmp_path: Path) -> None:
+def test_a_branch_excluded_by_the_rank_needs_no_evidence(tmp_path: Path) -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]>
         g (float[n, 8] x, float[n, 8] z) => (float[n, m] y) <int64 one = {1}, int64 zero = {0}> { BODY }"""
     asked = """s = SequenceConstruct (x, z) v = SequenceAt (s, zero) d = Shape (v) r = Size (d) c = Equal (r, one)
@@ -252,16 +261,19 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("around", HIDDEN.values(), ids=HIDDEN)
-def test_a_decision_in_what_always_runs(around: str, tmp_path: Path) -> None:
-    """One node, of which only the results are seen."""
+def test_a_constant_decision_inside_a_body_or_function(around: str, tmp_path: Path) -> None:
+    """A constant decision inside a subgraph that always runs is inconclusive.
+
+    Only the results of the outer node are compared.
+    """
     a = f"{MEAN.replace('(x)', '(v)')} c = Less (m, high)"
     others = a.replace("high", "higher"), a.replace("Mean", "Sum"), a.replace("Less (m, high)", "Greater (high, m)")
     mine, *theirs = (HEAD.replace("[", '["own" : 1, ', 1) + around.replace("COMPARED", text) for text in (a, *others))
     assert [own_check(tmp_path, mine, b).status for b in theirs] == ["inconclusive", "inconclusive", "equal"]
 
 
-def test_a_scan_goes_along_other_axes(tmp_path: Path) -> None:
-    """The body is held against the other on what both are given there, which is another part of what is turned."""
+def test_a_scan_over_other_axes_is_compared(tmp_path: Path) -> None:
+    """Bodies of Scans over different axes are compared on the slices that each is given."""
     text = """<ir_version: 9, opset_import: ["" : 17]> g (float[4, 4] x) => (y) <float high = {2000}> {
         TURNED y = Scan <num_scan_inputs = 1, AXES, body = l (float[4] NAME) => (w) {
             m = ReduceMean <keepdims = 0> (NAME) COMPARED w = Where (c, NAME, m) }> (READ) }"""

@@ -31,7 +31,7 @@ def picture(*, batch: str = "N") -> onnx.ModelProto:
 
 
 def weighted(path: Path, *, odd: int = 0) -> onnx.ModelProto:
-    """A product with a weight of 128 KiB, at a place in the file that is no multiple of four where `odd` is not."""
+    """Save a MatMul with a weight of 128 KiB, at an offset in the file that is a multiple of four unless `odd`."""
     text = HEAD + "(float[N, 128] x) => (float[N, 256] y) { y = MatMul (x, w) }"
     model = parser.parse_model(text)
     weight = np.random.default_rng(0).normal(size=(128, 256)).astype(np.float32)
@@ -42,7 +42,9 @@ def weighted(path: Path, *, odd: int = 0) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2, 3])
-def test_large_weights_are_mapped_where_they_lie(odd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_mapped_from_the_model_file(
+    odd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "m.onnx"
     weighted(path, odd=odd)
     feeds = {"x": np.random.default_rng(1).normal(size=(3, 128)).astype(np.float32)}
@@ -54,8 +56,10 @@ def test_large_weights_are_mapped_where_they_lie(odd: int, tmp_path: Path, monke
         assert np.array_equal(OnnxRuntime(str(path), optimize=optimize).run(feeds)[0], expected)
 
 
-def test_a_file_whose_weights_cannot_be_mapped_fails_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message is that of the file, and a file that is cut off is none."""
+def test_a_file_with_unmappable_weights_fails_with_its_own_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with a wrong weight size fails with the runtime's error of this file. A truncated file is not mapped."""
     monkeypatch.setattr(run, "_LARGE_FILE", 1)
     path = tmp_path / "m.onnx"
     model = weighted(path)
@@ -86,8 +90,8 @@ def test_batches_are_small_where_a_run_is_much_work() -> None:
 
 
 @pytest.mark.parametrize(("least", "count"), [(1 << 20, 1), (1 << 40, 2)])
-def test_one_case_of_much_work_is_enough(least: int, count: int, tmp_path: Path) -> None:
-    """Of fixed sizes, where nothing is decided or cut off."""
+def test_an_expensive_model_of_fixed_sizes_has_one_case(least: int, count: int, tmp_path: Path) -> None:
+    """An expensive model of fixed sizes, without decisions and clipping, has one case."""
     path = tmp_path / "m.onnx"
     path.write_bytes(picture(batch="1").SerializeToString())
     start = f"from onnxopt.verification import judge, original; original._ONCE = {least}; judge.main()"
@@ -98,7 +102,7 @@ def test_one_case_of_much_work_is_enough(least: int, count: int, tmp_path: Path)
 
 
 def same(tmp_path: Path, a: str, b: str) -> bool:
-    """Do both make `y` alike, as files tell?"""
+    """Return whether both models make `y` alike, by their files alone."""
     found = []
     for name, text in {"a": a, "b": b}.items():
         path = tmp_path / f"{name}.onnx"
@@ -116,14 +120,14 @@ def test_a_fill_is_the_constant_that_it_makes(tmp_path: Path) -> None:
     assert not same(tmp_path, fill.replace("<value = float[1] {2.5}> ", ""), constant)
 
 
-def test_a_dropout_hands_its_input_on_whoever_reads_its_mask(tmp_path: Path) -> None:
+def test_a_dropout_is_the_identity_if_its_mask_is_unread(tmp_path: Path) -> None:
     dropout = "{ d, mask = Dropout (x) y = Neg (d) }"
     assert same(tmp_path, dropout, "{ y = Neg (x) }")
     mask = "{ d, mask = Dropout (x) m = Cast <to = 1> (mask) y = Neg (m) }"
     assert not same(tmp_path, mask, "{ m = Cast <to = 1> (x) y = Neg (m) }")
 
 
-def test_large_constants_that_differ_in_one_place_are_others() -> None:
+def test_large_constants_that_differ_in_one_element_differ() -> None:
     a = np.random.default_rng(0).normal(size=1 << 18).astype(np.float32)
     for k in (0, 12345, a.size - 1):
         b = a.copy()
@@ -131,8 +135,8 @@ def test_large_constants_that_differ_in_one_place_are_others() -> None:
         assert elements(a) == elements(a.copy()) and elements(a) != elements(b)
 
 
-def test_equal_numbers_are_moved_by_their_last_bits_alike() -> None:
-    """As the same rounding would have moved each of them."""
+def test_changes_of_last_bits_are_the_same_for_equal_numbers() -> None:
+    """Equal elements get the same change of last bits, as a rounding would change them."""
     moved = last_bit(np.full(100, 0.1, np.float32), Draws(0))
     assert len(np.unique(moved)) == 1 and moved[0] != np.float32(0.1)
     several = last_bit(np.tile(np.array([0.1, 0.3], np.float32), 50), Draws(0))

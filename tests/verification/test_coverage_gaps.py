@@ -1,4 +1,4 @@
-"""Parts of a model without a case: compared on suitable inputs, or named in the verdict."""
+"""Parts of a model run in no case are compared on suitable inputs, or named in the verdict."""
 
 from __future__ import annotations
 
@@ -75,14 +75,16 @@ def judge(tmp_path: Path, place: tuple[str, str, str], a: str, b: str, *, turned
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_what_is_wrong_where_no_case_comes_is_found(place: tuple[str, str, str], tmp_path: Path) -> None:
+def test_a_fault_in_a_coverage_gap_is_found(place: tuple[str, str, str], tmp_path: Path) -> None:
     v = judge(tmp_path, place, "z = Mul (x, two)", "z = Mul (x, seven)")
     assert (v.status, [p.value for p in v.places]) == ("different", ["z"]), v.message
 
 
 @pytest.mark.parametrize("other", ["z = Add (x, x)", "o = Identity (x) z = Mul (o, two)"], ids=["changed", "names"])
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_what_is_right_where_no_case_comes_is_verified(place: tuple[str, str, str], other: str, tmp_path: Path) -> None:
+def test_an_equivalent_form_in_a_coverage_gap_is_verified(
+    place: tuple[str, str, str], other: str, tmp_path: Path
+) -> None:
     v = judge(tmp_path, place, "z = Mul (x, two)", other)
     assert v.status in ("equal", "verified in pieces"), v.message
 
@@ -92,7 +94,7 @@ def test_what_is_right_where_no_case_comes_is_verified(place: tuple[str, str, st
     [("if in an if", "then branch on `c` was never taken"), ("if in a loop", "then branch on `c`"),
      ("if in a function", "then branch on `c`"), ("an output", "then branch on `c`"), ("no turn", "was never run")],
 )  # fmt: skip
-def test_what_says_nothing_there_is_inconclusive(place: str, says: str, tmp_path: Path) -> None:
+def test_a_coverage_gap_of_nan_is_inconclusive(place: str, says: str, tmp_path: Path) -> None:
     one, other = (NAN.replace("TIMES", times) for times in ("two", "seven"))
     v = judge(tmp_path, PLACES[place], one, other)
     assert v.status == "inconclusive"
@@ -112,27 +114,27 @@ def test_a_branch_of_empty_values_is_inconclusive(tmp_path: Path) -> None:
     assert judge(tmp_path, place, one, one.replace("Mul (l, two)", "Add (l, l)")).status == "verified in pieces"
 
 
-def test_nodes_need_not_stand_in_order(tmp_path: Path) -> None:
+def test_coverage_gaps_are_found_in_nodes_of_any_order(tmp_path: Path) -> None:
     place = (X, "{ " + rare("y") + " }", "")
     assert judge(tmp_path, place, "z = Mul (x, two)", "z = Mul (x, seven)", turned=True).status == "different"
     assert judge(tmp_path, place, "z = Mul (x, two)", "z = Add (x, x)", turned=True).status == "verified in pieces"
 
 
-def test_a_flag_that_is_fed_decides(tmp_path: Path) -> None:
-    """Whichever case feeds what."""
+def test_both_branches_on_a_boolean_input_are_compared(tmp_path: Path) -> None:
+    """Both branches on a boolean input are compared, whichever case feeds true or false."""
     place = ("(bool p, float[N, 4] x) => (float[N, 4] y)", ON_INPUT, "")
     assert judge(tmp_path, place, "z = Mul (x, two)", "z = Mul (x, seven)").status == "different"
     assert judge(tmp_path, place, "z = Mul (x, two)", "z = Add (x, x)").agrees
 
 
-def test_what_only_such_a_part_reads_is_part_of_it(tmp_path: Path) -> None:
+def test_values_read_by_a_coverage_gap_only_belong_to_it(tmp_path: Path) -> None:
     graph = "{ CHANGED " + RARE.replace("OUT", "y").replace("CHANGED", "z = Neg (k)") + " }"
     v = judge(tmp_path, (X, graph, ""), "k = Mul (x, two)", "k = Mul (x, seven)")
     assert (v.status, "then branch on `c` was never taken" in v.message) == ("inconclusive", True), v.message
     assert judge(tmp_path, (X, graph, ""), "k = Mul (x, two)", "k = Add (x, x)").agrees
 
 
-def test_what_a_loop_counts_and_no_case_reads_is_inconclusive(tmp_path: Path) -> None:
+def test_a_loop_carried_value_read_in_a_coverage_gap_is_inconclusive(tmp_path: Path) -> None:
     graph = """{ one = Constant <value_int = 1> ()
       y, last = Loop (three, yes, v, zero) <body = l (int64 i, bool go, float[N, 4] x, int64 k) => (on, q, z) {
         on = Identity (go) CHANGED m = ReduceMax <keepdims = 0> (x) c = Greater (m, high)
@@ -146,14 +148,14 @@ def test_what_a_loop_counts_and_no_case_reads_is_inconclusive(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "turns", ["n = Constant <value_int = 0> ()", "h = Shape (v) f = Size (h) t = Sub (f, three) n = Max (t, zero)"]
 )
-def test_a_loop_that_no_input_runs_needs_no_evidence(turns: str, tmp_path: Path) -> None:
+def test_a_loop_without_iterations_for_any_input_needs_no_evidence(turns: str, tmp_path: Path) -> None:
     graph = "{ " + turns + LOOP
     assert judge(tmp_path, (V, graph, ""), "z = Mul (x, two)", "z = Mul (x, seven)").status == "equal"
 
 
 @pytest.mark.parametrize("kind", ["loop", "function", "if"])
-def test_what_only_ranks_decide_inside_needs_no_evidence(kind: str, tmp_path: Path) -> None:
-    """Exporters ask for the rank of what they know the rank of."""
+def test_branches_excluded_by_ranks_need_no_evidence(kind: str, tmp_path: Path) -> None:
+    """A branch excluded by a known rank needs no evidence, at every depth. Exporters compare ranks that they know."""
     asks = """h = Shape (x) u = Size (h) c = Greater (u, three)
         OUT = If (c) <then_branch = t () => (z) { CHANGED }, else_branch = e () => (w) { w = Neg (x) }>"""
     place = {
@@ -165,7 +167,7 @@ def test_what_only_ranks_decide_inside_needs_no_evidence(kind: str, tmp_path: Pa
     assert v.status in ("equal", "verified in pieces"), v.message
 
 
-def test_what_data_decide_is_open_at_every_depth(tmp_path: Path) -> None:
+def test_data_dependent_branches_are_open_at_every_depth(tmp_path: Path) -> None:
     for place, expected in (("if in an if", {"y", "q"}), ("if in a loop", {"q"}), ("no turn", {"y"}), ("drawn", {"y"})):
         signature, graph, functions = PLACES[place]
         text = f"{HEAD} {signature} <{CONSTANTS}> {graph} {functions}".replace("CHANGED", "z = Neg (x)")

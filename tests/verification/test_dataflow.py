@@ -1,4 +1,4 @@
-"""One walk for each analysis: nodes in any order, with bodies and functions."""
+"""Each analysis is one walk over nodes in any order, with bodies and functions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def model(given: str, body: str, functions: str = "") -> onnx.ModelProto:
     return parser.parse_model(f"{OPSETS} g ({given}) => (y) {CONSTANTS} {{ {body} }} {functions}")
 
 
-def test_functions_say_what_becomes_of_an_input() -> None:
+def test_the_role_of_an_input_is_found_inside_functions() -> None:
     made = model("int64[n] x", "y = lab.pick (table, x)", FUNCTION)
     assert Uses(made.graph, made.functions).found["x"].role == INDEX
     assert Uses(made.graph).found["x"].role == UNKNOWN, "an operator that nothing is known of"
 
 
-def test_what_is_compared_behind_an_offset() -> None:
+def test_compared_numbers_behind_an_offset() -> None:
     added, taken = (f"t = {op} (x, one) y = Equal (t, seven)" for op in ("Add", "Sub"))
     assert Uses(model("int64 x", added).graph).compared() == {"x": (6, 5)}
     assert Uses(model("int64 x", taken).graph).compared() == {"x": (8, 7)}
@@ -39,8 +39,8 @@ def test_what_is_compared_behind_an_offset() -> None:
     assert Uses(guessed.graph).compared() == {}, "another number is added, which may be any"
 
 
-def test_both_branches_say_what_becomes_of_an_input() -> None:
-    """The last one alone was asked."""
+def test_the_role_of_an_input_is_found_in_both_branches() -> None:
+    """Inputs read in either branch get the role of the If's output. Only the last branch was read."""
     text = """i = If (c) <then_branch = t () => (p) { p = Add (x, one) }, else_branch = e () => (q) { q = Abs (k) }>
         y = Gather (table, i)"""
     found = Uses(model("int64[n] x, int64[n] k, bool c", text).graph).found
@@ -54,8 +54,8 @@ def test_a_branch_that_may_not_run_demands_no_size() -> None:
     assert demanded(model("float[n] x", "y = Reshape (x, three)").graph, {"x": ("n",)}) == {"n": 3}
 
 
-def test_nodes_may_stand_in_any_order() -> None:
-    """What is decided of a value that is made further behind was no decision."""
+def test_decisions_are_found_in_nodes_of_any_order() -> None:
+    """A decision on a value made by a later node is found."""
     made = model("float[n] x", "y = Greater (m, high) m = ReduceMax <keepdims = 0> (x)")
     assert Deciding(made.graph).others == ["y"]
     assert make_plan(made).decides
@@ -80,8 +80,8 @@ def test_slices_of_weights_are_no_sizes() -> None:
     assert [n for n, _ in Limits(model("float[n] x", "y = Slice (x, first, some)").graph).numbers] == [30]
 
 
-def test_rows_behind_an_offset(tmp_path: Path) -> None:
-    """As positions that begin at two."""
+def test_changed_table_rows_behind_an_offset(tmp_path: Path) -> None:
+    """A changed row of a table is reached through an offset index, like position embeddings that begin at two."""
     saved = []
     for name, factor in (("a", 1), ("b", 2)):
         made = model("int64[n] x", "i = Add (x, seven) y = Gather (words, i)")

@@ -1,4 +1,4 @@
-"""Channels that a Relu sets to zero in the few rows of fixed sizes: no usual case shows a change, other numbers do."""
+"""Channels that a Relu sets to zero in all rows of the usual cases: other numbers show a change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.verification.pairs import own_check, with_constants
 
 W = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
 V = np.random.default_rng(2).standard_normal((8, 3)).astype(np.float32)
-LOW = np.array([0] * 7 + [-2.5], np.float32)  # the last channel is below zero in the rows of both cases, not in all
+LOW = np.array([0] * 7 + [-2.5], np.float32)  # the last channel is negative in all rows of both cases only
 OTHER = np.array([0] * 7 + [-2.25], np.float32)
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> g (float[ROWS, 8] x) => (float[ROWS, N] y)'
 MUTED = "h = MatMul (x, w) b = Add (h, low) r = Relu (b) y = MatMul (r, v)"
@@ -36,20 +36,20 @@ def model(text: str, low: Any = LOW, rows: str = "1") -> ModelProto:
     return with_constants(text, {name: c for name, c in constants.items() if name in text})
 
 
-def test_a_channel_that_is_below_zero_in_all_rows_is_not_seen(tmp_path: Path) -> None:
+def test_a_change_of_a_dead_channel_does_not_pass(tmp_path: Path) -> None:
     found = own_check(tmp_path, model(MUTED), model(MUTED, OTHER))
     assert found.status in ("inconclusive", "different"), found.message
     assert found.pieces is not None
     assert own_check(tmp_path, model(MUTED), model(MUTED)).status == "equal"
 
 
-def test_nor_is_it_in_a_body(tmp_path: Path) -> None:
+def test_a_change_of_a_dead_channel_in_a_body_does_not_pass(tmp_path: Path) -> None:
     found = own_check(tmp_path, model(LOOP), model(LOOP, OTHER))
     assert found.status in ("inconclusive", "different"), found.message
     assert own_check(tmp_path, model(LOOP), model(LOOP.replace("Add (h, low)", "Add (low, h)"))).status in AGREE
 
 
-def test_nor_is_it_in_a_branch_that_no_case_takes(tmp_path: Path) -> None:
+def test_a_change_of_a_dead_channel_in_an_untaken_branch_does_not_pass(tmp_path: Path) -> None:
     text = RARE.replace("CONDITION", FOLDED)
     found = own_check(tmp_path, model(text), model(text, OTHER))
     assert found.status in ("inconclusive", "different"), found.message
@@ -71,13 +71,13 @@ def test_one_on_another_constant_does_not(tmp_path: Path) -> None:
     assert own_check(tmp_path, model(a), b).status == "inconclusive"
 
 
-def test_a_factor_that_is_moved_through_a_relu_is_right(tmp_path: Path) -> None:
+def test_a_factor_moved_through_a_relu_is_right(tmp_path: Path) -> None:
     before = "h = MatMul (x, w) b = Add (h, low) s = Mul (b, half) r = Relu (s) y = MatMul (r, v)"
     after = "h = MatMul (x, w) s = Add (h, low) k = Relu (s) r = Mul (k, half) y = MatMul (r, v)"
     assert own_check(tmp_path, model(before), model(after)).status in AGREE
 
 
-def test_of_many_rows_nothing_need_be_asked(tmp_path: Path) -> None:
+def test_many_rows_need_no_search_for_dead_channels(tmp_path: Path) -> None:
     fused = MUTED.replace("h = MatMul (x, w) b = Add (h, low)", "b = Gemm (x, w, low)")
     for rows, looked in (("1", True), ("n", False), ("64", False)):
         found = own_check(tmp_path, model(MUTED, rows=rows), model(fused, rows=rows))
@@ -101,7 +101,7 @@ SQUEEZED = """<ir_version: 10, opset_import: ["" : 20]> g (float[1, 8, 4, 4] x) 
     ],
     ids=["matrix", "no matrix", "something else between", "squeeze and excitation", "picture", "body"],
 )
-def test_what_may_be_muted(text: str, values: list[str]) -> None:
+def test_values_with_possibly_dead_channels(text: str, values: list[str]) -> None:
     text = text.replace("ROWS", "2").replace("N]", "3]")
     assert muted(parser.parse_model(text).graph) == values
 

@@ -1,4 +1,4 @@
-"""Nodes without a path to an output are left out: a branch there in one model only opens nothing."""
+"""Nodes without a path to an output are left out: an unread branch in one model is no coverage gap."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ END = "q = Mul (s, s) y = Round (q) }"
         f"{{ {IF} v = Neg (w) s = Neg (x) {END}",
     ],
 )
-def test_a_branch_that_nothing_reads_is_no_open_part(a: str, tmp_path: Path) -> None:
-    """It was "inconclusive" that it is gone: what of it was run is not known."""
+def test_an_unread_branch_is_no_coverage_gap(a: str, tmp_path: Path) -> None:
+    """An unread If may be removed. The removal was "inconclusive": the If counted as a part without a case."""
     assert verdict(tmp_path, HEAD + a, f"{HEAD}{{ s = Neg (x) {END}").status == "equal"
     other = verdict(tmp_path, HEAD + a.replace("Neg (k)", "Sin (k)"), f"{HEAD}{{ s = Exp (x) {END}")
     assert other.status == "different"
@@ -39,15 +39,15 @@ def test_a_branch_that_nothing_reads_is_no_open_part(a: str, tmp_path: Path) -> 
     [
         (f"{{ {IF} y = Neg (x) }}", ["Neg"]),
         (f"{{ {IF} y = Neg (w) }}", ["If", "Exp", "Cos", "Neg"]),
-        (f"{{ y = Neg (w) {IF} }}", ["Neg", "If", "Exp", "Cos"]),  # files have nodes in any order
+        (f"{{ y = Neg (w) {IF} }}", ["Neg", "If", "Exp", "Cos"]),  # nodes of a file are in any order
         (f"{{ k = Neg (x) {IF.replace('Exp (x)', 'Exp (k)').replace('u =', 'h = Sin (k) u =')} y = Abs (w) }}", None),
         (f"{{ {IF} v = Sin (w) z = my.send (v) y = Neg (x) }}", ["If", "Exp", "Cos", "Sin", "send", "Neg"]),
         (f"{{ {IF.replace('u = Exp', 'h = my.send (x) u = Exp')} y = Neg (x) }}", ["If", "send", "Exp", "Cos", "Neg"]),
-        ("{ z = Exp (x) y = Neg (x) }", ["Exp", "Neg"]),  # no part: not looked through
+        ("{ z = Exp (x) y = Neg (x) }", ["Exp", "Neg"]),  # a graph without subgraphs is not searched
         (f"{{ y = my.f (x, b) }} {FUNCTION.replace('MORE', IF)}", ["f", "Neg"]),
     ],
 )
-def test_what_leads_to_no_output(text: str, stay: list[str] | None) -> None:
+def test_nodes_kept_by_dead_code_elimination(text: str, stay: list[str] | None) -> None:
     model = parser.parse_model(HEAD + text)
     leave_out_unread(model)
     nodes = [*inside(model.graph.node), *inside(n for f in model.functions for n in f.node)]

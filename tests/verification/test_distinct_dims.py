@@ -1,4 +1,4 @@
-"""Dynamic dims have distinct sizes in some case: none is mistaken for another."""
+"""Dynamic dims have distinct sizes in some case: no dim is mistaken for another."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ LESS = f"from onnxopt.verification.inputs import cases; cases._FURTHER = {1 << 1
     ids=["two cases", "all cases"],
 )
 def test_a_tensor_of_many_dims_stays_small(cases: tuple[str, ...], start: str, most: int, tmp_path: Path) -> None:
-    """As many of them as there is room for have sizes of their own; with less room where there are many cases."""
+    """A tensor of twelve dims has at most `most` elements, and at least four distinct sizes.
+
+    Less memory is used for each of many cases.
+    """
     dims = ", ".join(f"d{i}" for i in range(12))
     onnx.save(parsed(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}"), tmp_path / "m.onnx")
     with Verifier(tmp_path / "m.onnx", VerifyOptions(cases=cases), foreign=True, start=start) as verifier:
@@ -63,7 +66,7 @@ def test_a_tensor_of_many_dims_stays_small(cases: tuple[str, ...], start: str, m
     assert max(len({*case.dims.values()}) for case in found.cases) >= 4
 
 
-def test_dims_that_have_to_be_the_same_are(tmp_path: Path) -> None:
+def test_dims_that_must_be_equal_are_equal(tmp_path: Path) -> None:
     text = "g (float[N, M] x, float[M, K] z) => (float[N, K] y) { a = MatMul (x, x) y = MatMul (a, z) }"
     onnx.save(parsed(text), tmp_path / "m.onnx")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
@@ -76,8 +79,11 @@ EACH = """g (float[n, t, 3] x) => (float[n, m, 3] y) <int64[1] zero = {0}, int64
 
 
 @pytest.mark.parametrize("step", [2, 3, 6])
-def test_what_steps_leave_over_is_not_left_out(step: int, tmp_path: Path) -> None:
-    """Up to the last element, or to the one before: the same, but where there is one more than a multiple of steps."""
+def test_a_slice_with_steps_is_compared_at_sizes_with_a_remainder(step: int, tmp_path: Path) -> None:
+    """A slice to the end and a slice to the last element but one are told apart.
+
+    They differ at one more than a multiple of the step.
+    """
     text = EACH.replace("STEP", str(step))
     for name, end in (("a", "9223372036854775807"), ("b", "-1"), ("c", "1000000")):
         onnx.save(parsed(text.replace("END", end)), tmp_path / f"{name}.onnx")
@@ -87,7 +93,7 @@ def test_what_steps_leave_over_is_not_left_out(step: int, tmp_path: Path) -> Non
             assert verifier.finish().status == status
 
 
-def test_a_model_that_takes_even_sizes_only_has_them_apart(tmp_path: Path) -> None:
+def test_a_model_of_even_sizes_gets_distinct_even_sizes(tmp_path: Path) -> None:
     text = """g (float[n, t, h] x) => (float[n, h, k] y, float[n, h, k, 2] z) <int64[1] zero = {0}, int64[1] end = {99},
         int64[1] two = {2}, int64[4] pairs = {0, 0, -1, 2}> { t = Transpose <perm = [0, 2, 1]> (x)
         y = Slice (t, zero, end, two, two) z = Reshape (t, pairs) }"""
@@ -100,7 +106,7 @@ def test_a_model_that_takes_even_sizes_only_has_them_apart(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("steps", "stride"), [((2,), 2), ((2, 3), 6), ((-1,), 1), ((-2, 4), 4), ((7, 5), 1), ((0,), 1), ((), 1)]
 )
-def test_a_stride_is_a_multiple_of_all_steps_that_is_not_large(steps: tuple[int, ...], stride: int) -> None:
+def test_a_stride_is_a_small_common_multiple_of_steps(steps: tuple[int, ...], stride: int) -> None:
     nodes = [f"k{i} = Constant <value_ints = [{n}]> () y{i} = Slice (x, k, k, k, k{i})" for i, n in enumerate(steps)]
     text = f"g (float[n] x, int64[1] k) => (float[n] y) {{ {' '.join(nodes)} y = Slice (x, k, k) }}"
     assert strides(parsed(text).graph) == stride

@@ -1,4 +1,4 @@
-"""Outputs without elements for any input: shape and type are compared."""
+"""Outputs without elements for any input are compared by shape and type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, float[0, 4]
     <int64[1] none = {0}, int64[1] one = {1}, int64[1] many = {100}, int64[1] more = {200}, float two = {2},
      float three = {3}>"""
 EMPTY = "y = Relu (x) s = Slice (x, none, none, one) z = Mul (s, two)"
-FAR = "y = Relu (x) s = Slice (x, many, more, none) z = Mul (s, two)"  # of more rows there is something, here as below
+FAR = "y = Relu (x) s = Slice (x, many, more, none) z = Mul (s, two)"  # not empty for many rows, also below
 MANY = "y = Relu (x) h = Shape <start = 0, end = 1> (x) k = Div (h, many) s = Slice (x, none, k, one) z = Mul (s, two)"
 GIVEN = "y = Relu (x) z = Mul (w, two)"
 
@@ -36,13 +36,13 @@ def text(nodes: str) -> str:
     ],
     ids=["factor", "no factor", "only in one", "only as the file says", "another output", "another shape"],
 )
-def test_what_is_always_empty_is_equal(one: str, other: str, status: str, tmp_path: Path) -> None:
+def test_verdicts_on_always_empty_outputs(one: str, other: str, status: str, tmp_path: Path) -> None:
     found = verdict(tmp_path, text(one), text(other))
     assert found.status == status, found.message
 
 
 @pytest.mark.parametrize(("nodes", "names"), [(EMPTY, {"z"}), (FAR, set()), (GIVEN, set())])
-def test_what_files_say_is_no_proof(nodes: str, names: set[str], tmp_path: Path) -> None:
+def test_outputs_proved_empty_by_nodes(nodes: str, names: set[str], tmp_path: Path) -> None:
     onnx.save(parser.parse_model(text(nodes)), tmp_path / "a.onnx")
     assert always_empty(tmp_path / "a.onnx") == names
 
@@ -66,7 +66,7 @@ LOOPING = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, bool ope
         ("one", "open", False),
     ],
 )
-def test_what_a_loop_stacks_that_makes_no_turn_is_always_empty(
+def test_the_scan_output_of_a_loop_without_iterations_is_always_empty(
     trips: str, begins: str, is_empty: bool, tmp_path: Path
 ) -> None:
     model = LOOPING.replace("TRIPS", trips).replace("BEGINS", begins)

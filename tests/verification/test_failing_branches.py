@@ -41,7 +41,7 @@ def judge(folder: Path, one: str, other: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("read", READ.values(), ids=READ)
-def test_what_its_reader_cannot_take_may_be_gone(read: str, tmp_path: Path) -> None:
+def test_a_branch_of_a_rank_that_its_reader_rejects_may_be_removed(read: str, tmp_path: Path) -> None:
     given = SQUEEZED.replace("OTHER", "i = Identity (x)")
     status, message = judge(tmp_path, f"{ASKED} u = {given} {read}", f"u = Squeeze (x, three) {read}")
     assert status == "verified in pieces", message
@@ -50,18 +50,18 @@ def test_what_its_reader_cannot_take_may_be_gone(read: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("other", "read"),
     [
-        ("z = ReduceMax <keepdims = 0, axes = [3]> (x) i = Identity (z)", READ["LSTM"]),  # as many axes
-        ("i = Identity (x)", "k = Relu (u) y = Identity (k)"),  # it takes any number of them
+        ("z = ReduceMax <keepdims = 0, axes = [3]> (x) i = Identity (z)", READ["LSTM"]),  # the same number of axes
+        ("i = Identity (x)", "k = Relu (u) y = Identity (k)"),  # Relu takes any number of axes
         ("i = Identity (x)", "k = Transpose (u) t = ReduceSum (k) s = Add (t, w) y = Unsqueeze (s, three)"),
         (
-            "i = Identity (x)",  # it may not run
+            "i = Identity (x)",  # the reader may not run
             """t = ReduceMax <keepdims = 0> (x) q = Greater (t, high) f = Neg (u)
             y = If (q) <then_branch = d () => (e) { e, h = LSTM <hidden_size = 5> (u, r, g) },
             else_branch = j () => (l) { l = Neg (f) }>""",
         ),
     ],
 )
-def test_what_it_may_take_may_not(other: str, read: str, tmp_path: Path) -> None:
+def test_a_branch_that_its_reader_accepts_may_not_be_removed(other: str, read: str, tmp_path: Path) -> None:
     given = SQUEEZED.replace("OTHER", other)
     read = read.replace("y = Identity (k)", "y = Unsqueeze (k, three)") if "Relu" in read else read
     status, message = judge(tmp_path, f"{ASKED} u = {given} {read}", f"u = Squeeze (x, three) {read}")
@@ -76,8 +76,11 @@ def test_the_branch_that_runs_is_compared(tmp_path: Path) -> None:
     assert status == "different", message
 
 
-def test_inference_is_asked_once_of_each_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever bodies and sets of cases ask, of 16 Ifs in a model of 1,000 nodes for minutes."""
+def test_shape_inference_runs_once_for_each_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shape inference runs once for each branch, however often bodies and sets of cases ask.
+
+    16 Ifs in a model of 1,000 nodes took minutes.
+    """
     given = SQUEEZED.replace("OTHER", "i = Identity (x)")
     file = tmp_path / "a.onnx"
     onnx.save(parsed(f"{HEAD} {{ {ASKED} u = {given} {READ['Conv']} }}"), file)
@@ -93,4 +96,4 @@ def test_inference_is_asked_once_of_each_branch(tmp_path: Path, monkeypatch: pyt
     i = next(k for k, node in enumerate(program.nodes) if node.op_type == "If")
     found = [traces.cannot_be_taken(program, i, name) for name in BRANCHES * 2]
     assert found == [False, True, False, True]
-    assert len(asked) == 3  # of the one, and of both for the other
+    assert len(asked) == 3  # one branch of the first If, both of the second

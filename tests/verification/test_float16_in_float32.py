@@ -1,4 +1,4 @@
-"""Losses in float16 where a runtime computes in float32: equal there, and different elsewhere."""
+"""Losses in float16 that a runtime hides by computing in float32: equal in this runtime, different in another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def judge(a: str, b: str, kind: str, tmp_path: Path, options: VerifyOptions | No
     ],
     ids=["product", "Softmax"],
 )
-def test_what_became_narrower(a: str, b: str, options: VerifyOptions | None, tmp_path: Path) -> None:
+def test_a_result_rounded_to_float16_is_inconclusive(
+    a: str, b: str, options: VerifyOptions | None, tmp_path: Path
+) -> None:
     v = judge(a, b, "float", tmp_path, options)
     assert (v.status, SAYS in v.message) == ("inconclusive", True), v.message
 
@@ -39,7 +41,7 @@ def test_what_became_narrower(a: str, b: str, options: VerifyOptions | None, tmp
 SUM = "f = Cast <to = 1> (x) q = Mul (f, f) t = ReduceSumSquare <axes = [1]> (q) r = Mul (t, k) l = Log (r)"
 
 
-def test_what_overflows_where_float32_was_left_out(tmp_path: Path) -> None:
+def test_an_overflow_without_the_float32_part_is_inconclusive(tmp_path: Path) -> None:
     a = f"{SUM} y = Cast <to = 10> (l)"
     b = a.replace("f = Cast <to = 1> (x) q = Mul (f, f)", "p = Mul (x, x)").replace("(q)", "(p)")
     b = b.replace("r = Mul (t, k)", "u = Cast <to = 1> (t) r = Mul (u, k)")
@@ -58,6 +60,6 @@ def test_what_overflows_where_float32_was_left_out(tmp_path: Path) -> None:
     ],
     ids=["factor of one", "moves", "Relu"],
 )  # fmt: skip
-def test_what_rounds_alike(a: str, b: str, tmp_path: Path) -> None:
+def test_equal_roundings_are_right(a: str, b: str, tmp_path: Path) -> None:
     v = judge(a, b, "float16", tmp_path)
     assert v.status in ("equal", "verified", "verified in pieces"), v.message

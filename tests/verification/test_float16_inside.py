@@ -1,4 +1,4 @@
-"""A result rounds to float16 inside, unlike the original: perturbed constants do not excuse a step."""
+"""A result that rounds to float16 inside, unlike the original: perturbed constants do not excuse the step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxopt.verification import PROVEN
 from tests.verification.pairs import verdict, with_constants
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> g (float[256, 16] x) => (float[256, 8] y)'
-TWO = "g1 = MatMul (x, w) h = Mul (g1, s) r = Relu (h) y = Softmax (r)"  # the scale is merged in B
+TWO = "g1 = MatMul (x, w) h = Mul (g1, s) r = Relu (h) y = Softmax (r)"  # B merges the scale
 ONE = "{} r = Relu (h) y = Softmax (r)"
 MERGED = "h = MatMul (x, ws)"
 NARROW = "f = MatMul (x, ws) i = Cast <to = 10> (f) h = Cast <to = 1> (i)"
@@ -24,7 +24,7 @@ def constants() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("made", "agrees"), [(MERGED, True), (NARROW, False)], ids=["merged", "narrowed"])
-def test_what_is_merged_may_round_and_not_to_float16(made: str, agrees: bool, tmp_path: Path) -> None:
+def test_merged_factors_may_round_but_not_to_float16(made: str, agrees: bool, tmp_path: Path) -> None:
     known = constants()
     a = with_constants(f"{HEAD} {{ {TWO} }}", {"w": known["w"], "s": known["s"]})
     b = with_constants(f"{HEAD} {{ {ONE.format(made)} }}", {"ws": known["ws"]})
@@ -33,7 +33,7 @@ def test_what_is_merged_may_round_and_not_to_float16(made: str, agrees: bool, tm
     assert agrees or found.status == "different"
 
 
-def test_what_is_narrow_in_both_may_be_merged(tmp_path: Path) -> None:
+def test_factors_rounded_to_float16_in_both_may_be_merged(tmp_path: Path) -> None:
     known = constants()
     a = TWO.replace("h = Mul (g1, s)", "m = Mul (g1, s) i = Cast <to = 10> (m) h = Cast <to = 1> (i)")
     x = with_constants(f"{HEAD} {{ {a} }}", {"w": known["w"], "s": known["s"]})

@@ -1,4 +1,4 @@
-"""A convolution in float64, without a kernel in runtimes, equals the runtime's in float32."""
+"""A convolution in float64, which runtimes have no kernel for, equals the runtime's convolution in float32."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_products_are_the_convolution(name: str, opset: int, bias: bool) -> None
         "opset 10",
     ],
 )
-def test_what_stays(kernel: list[int], attributes: dict[str, Any], opset: int) -> None:
+def test_convolutions_that_are_not_rewritten(kernel: list[int], attributes: dict[str, Any], opset: int) -> None:
     found = model(kernel, attributes, np.float64, opset, bias=False)
     before = found.SerializeToString()
     as_products(found, {})
     assert found.SerializeToString() == before
 
 
-def test_only_weights_that_nobody_reads_any_more_go() -> None:
+def test_only_unread_weights_are_removed() -> None:
     found = model([4, 6, 3, 3], {}, np.float64, 17, bias=True)
     weights = {t.name: numpy_helper.to_array(t) for t in found.graph.initializer}
     assert as_products(found, weights).keys() == {"b"}

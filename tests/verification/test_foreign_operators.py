@@ -1,4 +1,4 @@
-"""Operators without kernel or reference: the parts before and behind are verified, and the verdict says so."""
+"""Operators without kernel or reference: the parts before and behind are verified, and the verdict counts the nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def judge(tmp_path: Path, b: str, a: str = MODEL) -> Verification:
     return verdict(tmp_path, a, b)
 
 
-def test_what_is_before_and_behind_agrees(tmp_path: Path) -> None:
+def test_parts_before_and_behind_foreign_nodes_agree(tmp_path: Path) -> None:
     other = MODEL.replace(
         "read = Mul (before, half)", "two = Add (half, half) r = Mul (half, before) read = Mul (r, two)"
     )
@@ -54,12 +54,12 @@ def test_what_is_before_and_behind_agrees(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [("(before, half)", "(before, before)"), ("y = Relu", "y = Neg"), ("(x, w)", "(x, v)")]
 )
-def test_what_is_wrong_there_is_found(wrong: tuple[str, str], tmp_path: Path) -> None:
+def test_a_fault_before_or_behind_foreign_nodes_is_found(wrong: tuple[str, str], tmp_path: Path) -> None:
     other = MODEL.replace(*wrong).replace("before = ", "v = Transpose (w) before = ")
     assert judge(tmp_path, other).status == DIFFERENT
 
 
-def test_these_nodes_must_be_the_same(tmp_path: Path) -> None:
+def test_foreign_nodes_must_be_the_same(tmp_path: Path) -> None:
     assert judge(tmp_path, MODEL.replace("0.5>", "0.6>")).status == UNVERIFIED
     assert judge(tmp_path, MODEL.replace("(found, x)", "(found, half)")).status == DIFFERENT
     assert judge(tmp_path, MODEL.replace("(read)", "(before)")).status == DIFFERENT
@@ -75,15 +75,15 @@ TWO = "p = com.acme.Find (a) y = Mul (p, one)"
     ("a", "b", "status"),
     [
         (TWO, "y = com.acme.Find (a)", IN_PIECES),
-        (TWO, "q = com.acme.Find (a) p = Identity (q) y = Mul (p, one)", UNVERIFIED),  # the name is another's there
+        (TWO, "q = com.acme.Find (a) p = Identity (q) y = Mul (p, one)", UNVERIFIED),  # q is the output
         (TWO.replace("one", "half"), "y = com.acme.Find (a)", DIFFERENT),
         (TWO, "y = com.acme.Find (x)", DIFFERENT),
         (TWO, "y = com.acme.Find <k = 2> (a)", UNVERIFIED),
         (FIRST + TWO.replace("(a)", "(s)"), FIRST + "y = com.acme.Find (s)", IN_PIECES),
     ],
 )  # fmt: skip
-def test_what_such_a_node_makes_may_have_another_name(a: str, b: str, status: str, tmp_path: Path) -> None:
-    """A factor of one behind it is gone, and it makes the output itself."""
+def test_the_output_of_a_foreign_node_may_be_renamed(a: str, b: str, status: str, tmp_path: Path) -> None:
+    """A removed factor of one renames the output of the foreign node: the verdict pairs the nodes."""
     found = judge(tmp_path, BEHIND.format(made=b), BEHIND.format(made=a))
     assert found.status == status, found.message
 
@@ -112,8 +112,11 @@ RESULT = (
 
 
 @pytest.mark.parametrize("made", ["y", "z"])
-def test_an_identity_behind_them_need_not_stay(made: str, tmp_path: Path) -> None:
-    """Without it the node makes the output itself, whose name is another."""
+def test_an_identity_behind_foreign_nodes_may_be_removed(made: str, tmp_path: Path) -> None:
+    """An Identity behind a foreign node may be removed.
+
+    Without the Identity, the node makes the graph output, under another name.
+    """
     result = RESULT
     if made == "z":
         result = result.replace("y = com", "z = com").replace("z = Identity (y)", "y = Identity (z)")
@@ -126,7 +129,7 @@ def test_an_identity_behind_them_need_not_stay(made: str, tmp_path: Path) -> Non
     assert judge(tmp_path, result.replace("u = Mul", "v = Neg (y) u = Div"), RENAMED).status == DIFFERENT
 
 
-def test_nor_where_the_shape_of_what_they_make_is_unknown(tmp_path: Path) -> None:
+def test_an_identity_removed_behind_outputs_of_unknown_shape_is_no_difference(tmp_path: Path) -> None:
     text = RENAMED.replace("u = Mul (other, found)", "v = Expand (found, seven) w = Add (found, v) u = Mul (w, other)")
     text = text.replace("{", "<int64[1] seven = {7}> {").replace("float[n, 4] y, float[n, 4] z", "y, z")
     result = text.replace("found", "y").replace("y = Identity (y)", "").replace("again = Identity (y)", "")
@@ -143,7 +146,7 @@ SEGMENTS = "from onnxopt.verification import judge, original; original._NODES = 
 
 
 def in_segments(tmp_path: Path, b: str, a: str = MODEL, nodes: int = 3) -> Verification:
-    """As it is done from so many nodes on."""
+    """Return the verdict with segments from `nodes` nodes on."""
     for name, text in (("a", a), ("b", b)):
         onnx.save(parser.parse_model(text), tmp_path / name)
     with Verifier(tmp_path / "a", start=SEGMENTS.format(nodes)) as verifier:
@@ -151,7 +154,7 @@ def in_segments(tmp_path: Path, b: str, a: str = MODEL, nodes: int = 3) -> Verif
         return verifier.finish()
 
 
-def test_around_them_a_model_is_run_in_segments_too(tmp_path: Path) -> None:
+def test_a_model_with_foreign_nodes_is_run_in_segments(tmp_path: Path) -> None:
     found = in_segments(tmp_path, MODEL.replace("(before, half)", "(half, before)"))
     assert found.status == IN_PIECES
     assert found.message.endswith("behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)")
@@ -159,8 +162,8 @@ def test_around_them_a_model_is_run_in_segments_too(tmp_path: Path) -> None:
     assert in_segments(tmp_path, MODEL.replace("0.5>", "0.6>")).status == UNVERIFIED
 
 
-def test_a_model_of_many_nodes_is_run_around_them(tmp_path: Path) -> None:
-    """Each reads what the last one made; their results are declared nowhere."""
+def test_a_model_with_many_foreign_nodes_is_verified_in_pieces(tmp_path: Path) -> None:
+    """A model of 400 foreign nodes in a chain is verified in pieces. Outputs of the nodes are declared nowhere."""
     head, count = MODEL[: MODEL.index("g (")], 400
     steps = (f"a{i} = Abs (b{i}) c{i} = com.acme.Find (a{i}) b{i + 1} = Tanh (c{i})" for i in range(count))
     text = f"{head} g (float[n, 4] b0) => (float[n, 4] y) {{ {' '.join(steps)} y = Neg (b{count}) }}"
@@ -169,7 +172,7 @@ def test_a_model_of_many_nodes_is_run_around_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", [3, 1000])
-def test_those_that_nothing_needs_are_not_missed(nodes: int, tmp_path: Path) -> None:
+def test_unread_foreign_nodes_need_no_evidence(nodes: int, tmp_path: Path) -> None:
     text = MODEL.replace("z = com.acme.Last (found, x)", "z = Identity (x)").replace("[n, 2]", "[n, 4]")
     text = text.replace("(found, half)", "(read, half)")
     found = in_segments(tmp_path, text, text, nodes)
@@ -199,8 +202,11 @@ def test_in_bodies_and_functions_too(tmp_path: Path) -> None:
     assert judge(tmp_path, text.replace("e = Exp", "e = Sin"), text).status == DIFFERENT
 
 
-def test_behind_what_has_an_unknown_shape_nothing_is_run(tmp_path: Path) -> None:
-    """Taken to be like what they read, their results do not fit."""
+def test_parts_behind_outputs_of_unknown_shape_are_inconclusive(tmp_path: Path) -> None:
+    """Parts behind a foreign node of unknown output shape are not run: the verdict is inconclusive.
+
+    The assumed shape, that of the node's input, does not fit.
+    """
     text = MODEL.replace("behind = Add (found, half)", "v = Expand (half, seven) behind = Add (found, v)")
     text = text.replace("float half", "int64[1] seven = {7}, float half")
     found = judge(tmp_path, text, text)
@@ -232,11 +238,11 @@ def test_words_are_made_up_where_a_locale_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "missing"),
     [
-        ("float", "com.microsoft.GroupNorm <groups = 2, epsilon = 0.1, activation = 0> (a, g, g)"),  # for GPUs
-        ("double", "LpPool <kernel_shape = [1, 1]> (a)"),  # for floats
+        ("float", "com.microsoft.GroupNorm <groups = 2, epsilon = 0.1, activation = 0> (a, g, g)"),  # GPU kernels only
+        ("double", "LpPool <kernel_shape = [1, 1]> (a)"),  # float kernels only
     ],
 )
-def test_what_the_runtime_knows_and_has_no_kernel_for(kind: str, missing: str, tmp_path: Path) -> None:
+def test_operators_without_a_kernel_for_their_types(kind: str, missing: str, tmp_path: Path) -> None:
     text = f"""
     <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     h ({kind}[N, 5, 6, 4] x, {kind}[4] g) => (y)
@@ -250,8 +256,8 @@ def test_what_the_runtime_knows_and_has_no_kernel_for(kind: str, missing: str, t
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_narrower_type_is_rounded_to_around_them(dtype: str, tmp_path: Path) -> None:
-    """onnxruntime runs next to nothing of bfloat16 as it is."""
+def test_parts_around_foreign_nodes_are_verified_in_a_narrower_type(dtype: str, tmp_path: Path) -> None:
+    """Parts around foreign nodes are verified after `--dtype`. onnxruntime has few kernels for bfloat16."""
     onnx.save(parser.parse_model(MODEL), tmp_path / "a")
     report = optimize_file(tmp_path / "a", tmp_path / "b", dtype=dtype)
     assert report.verification is not None

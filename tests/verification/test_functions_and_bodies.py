@@ -1,6 +1,6 @@
-"""Functions, branches and loops that few inputs run: wrong results are found, right ones not accused.
+"""Functions, branches and loops run for few inputs: wrong results are found, right ones not accused.
 
-The condition is a sum above a million, absent from all cases of the judge.
+The condition is a sum above a million, which no case of the judge has.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ NOT_WRONG = {
     ("pair", "status"),
     [(name, OPEN) for name in WRONG] + [(name, RIGHT) for name in NOT_WRONG],
 )
-def test_parts_that_no_case_runs(pair: str, status: set[str], tmp_path: Path) -> None:
+def test_verdicts_on_parts_run_in_no_case(pair: str, status: set[str], tmp_path: Path) -> None:
     for name, proto in zip("ab", (WRONG | NOT_WRONG)[pair], strict=True):
         onnx.save(proto, tmp_path / f"{name}.onnx")
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status in status

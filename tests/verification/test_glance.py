@@ -1,4 +1,4 @@
-"""The original is opened before parsing, with the values that decide its branches among the outputs."""
+"""The original is opened before parsing, with the conditions of its branches among the outputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def save(path: Path, text: str) -> Path:
         ),
     ],
 )  # fmt: skip
-def test_what_decides_is_inside_and_of_the_main_graph(
+def test_a_glance_counts_nodes_and_lists_conditions_of_the_main_graph(
     text: str, nodes: int, conditions: list[str], tmp_path: Path
 ) -> None:
     assert glance(save(tmp_path / "m.onnx", text), 100) == Glance(nodes, tuple(conditions))
@@ -70,7 +70,7 @@ def test_of_many_nodes_only_the_number_is_said(tmp_path: Path) -> None:
 def test_the_original_is_opened_once(
     text: str, branches: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nothing changes is given out as well, and no branch that somebody would have to take."""
+    """The original is opened once, with its conditions as outputs: constant ones too, without branches to force."""
     opened: list[tuple[str, ...]] = []
     real = original.open_original
 

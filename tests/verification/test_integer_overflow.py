@@ -1,4 +1,4 @@
-"""Floats converted to integers: numbers too large for narrower integers are fed, or asked for."""
+"""Floats cast to integers: numbers too large for narrower integers are fed, or the verdict is inconclusive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(body: str, interface: str = WHOLE) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("kind", [INT8, UINT8, INT16])
-def test_what_is_too_large_for_narrower_integers_is_fed(kind: int, tmp_path: Path) -> None:
+def test_numbers_too_large_for_narrower_integers_are_fed(kind: int, tmp_path: Path) -> None:
     a = model("f = Floor (x) y = Cast <to = 7> (f)")
     b = model(f"f = Floor (x) c = Cast <to = {kind}> (f) y = Cast <to = 7> (c)")
     assert own_check(tmp_path, a, b).status == DIFFERENT
@@ -36,20 +36,23 @@ def test_what_is_too_large_for_narrower_integers_is_fed(kind: int, tmp_path: Pat
     ("body", "right"),
     [
         ("p = Mul (x, a) q = Mul (p, b) y = Cast <to = 7> (q)", "q = Mul (x, ab) y = Cast <to = 7> (q)"),
-        ("y = Cast <to = 7> (x)", "c = Cast <to = 6> (x) y = Cast <to = 7> (c)"),  # as far as int32 goes
+        ("y = Cast <to = 7> (x)", "c = Cast <to = 6> (x) y = Cast <to = 7> (c)"),  # within the range of int32
         ("c = Clip (x, zero, hundred) y = Cast <to = 7> (c)",
          "c = Clip (x, zero, hundred) d = Cast <to = 3> (c) y = Cast <to = 7> (d)"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("seed", range(3))
-def test_rounding_before_large_integers_accuses_nobody(body: str, right: str, seed: int, tmp_path: Path) -> None:
+def test_rounding_before_large_integers_is_no_difference(body: str, right: str, seed: int, tmp_path: Path) -> None:
     for options in (VerifyOptions(seed=seed), VerifyOptions(seed=seed, cases=("all",))):
         assert verdict(tmp_path, model(body), model(right), options).status in AGREES
 
 
 @pytest.mark.parametrize("kind", [INT8, UINT8, INT16])
-def test_inside_it_was_not_seen(kind: int, tmp_path: Path) -> None:
-    """In one of the cases that are run then, numbers are too large for 8 bits."""
+def test_a_narrower_cast_of_a_computed_value_does_not_pass(kind: int, tmp_path: Path) -> None:
+    """A narrower Cast of a computed value does not pass.
+
+    Numbers of one case are too large for 8 bits, none for 16 bits.
+    """
     a = model("h = MatMul (x, w) y = Cast <to = 7> (h)")
     b = model(f"h = MatMul (x, w) c = Cast <to = {kind}> (h) y = Cast <to = 7> (c)")
     for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, VerifyOptions(cases=("random", "uniform")))):
@@ -60,7 +63,7 @@ def test_inside_it_was_not_seen(kind: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "right"),
     [
-        # What is bounded stays so, or A's own integers are no wider, of which there is no right result beyond.
+        # Bounded numbers stay bounded. A's own integers are no wider: beyond them there is no right result.
         ("h = MatMul (x, w) c = Clip (h, zero, hundred) y = Cast <to = 7> (c)",
          "h = MatMul (x, w) c = Clip (h, zero, hundred) d = Cast <to = 3> (c) y = Cast <to = 7> (d)"),
         ("h = MatMul (x, w) c = Cast <to = 5> (h) y = Cast <to = 7> (c)",
@@ -68,13 +71,13 @@ def test_inside_it_was_not_seen(kind: int, tmp_path: Path) -> None:
         ("h = MatMul (x, w) y = Cast <to = 7> (h)", "h = MatMul (x, w) c = Cast <to = 6> (h) y = Cast <to = 7> (c)"),
     ],
 )  # fmt: skip
-def test_what_narrower_integers_hold_is_right(body: str, right: str, tmp_path: Path) -> None:
+def test_a_narrower_cast_of_bounded_numbers_is_right(body: str, right: str, tmp_path: Path) -> None:
     assert own_check(tmp_path, model(body), model(right)).status == EQUAL
     assert verdict(tmp_path, model(body), model(right)).status == EQUAL
 
 
-def test_sizes_are_not_made_so_large(tmp_path: Path) -> None:
-    """Nothing that a size is made of is drawn: a tensor of so many would not fit into memory."""
+def test_numbers_that_become_sizes_stay_small(tmp_path: Path) -> None:
+    """Numbers that a size is computed from are not drawn: a tensor of this size would not fit into memory."""
     interface = "(float[n, 8] x) => (float[i, m] y)"
     head, tail = "h = MatMul (x, w) s = ReduceMax (h) r = Relu (s) v = Reshape (r, shape)", "y = Expand (s, k)"
     a = model(f"{head} k = Cast <to = 7> (v) {tail}", interface)
@@ -89,15 +92,15 @@ def test_sizes_are_not_made_so_large(tmp_path: Path) -> None:
         ("y = Cast <to = 7> (x)", {127, -128, 255, 32767, -32768, 65535}),
         ("t = Mul (x, hundred) y = Cast <to = 5> (t)", {1.27, -1.28, 2.55}),
         ("y = Cast <to = 2> (x)", {127}),
-        ("y = Cast <to = 3> (x)", set()),  # there are no narrower ones
+        ("y = Cast <to = 3> (x)", set()),  # no narrower integers exist
         ("y = Cast <to = 9> (x)", set()),
         ("t = Tanh (x) y = Cast <to = 7> (t)", set()),
-        ("t = Cast <to = 7> (x) y = Gather (x, t)", set()),  # an index, or a size, beyond all there is
+        ("t = Cast <to = 7> (x) y = Gather (x, t)", set()),  # as index or size out of range
         ("t = Cast <to = 7> (x) s = Neg (t) y = Expand (w, s)", set()),
         ("t = Cast <to = 7> (x) f = Cast <to = 1> (t) k = Cast <to = 7> (f) y = Tile (w, k)", set()),
         ("t = Cast <to = 7> (x) s = Softmax (t) k = Cast <to = 7> (x) y = Add (k, k)", set()),
     ],
 )
-def test_what_large_integers_ask_for(body: str, whole: set[float]) -> None:
+def test_large_whole_numbers_that_casts_need(body: str, whole: set[float]) -> None:
     found = Uses(model(body).graph).found["x"].whole
     assert {round(n, 4) for n in found} == whole

@@ -1,4 +1,4 @@
-"""A verification as a job: plain data in, events and a verdict out; a dead worker is followed by another."""
+"""A verification as a job: plain data in, events and a verdict out; a dead worker is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxopt.verification.job import Death, Opening, Preparation, Submission
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) '
 A = HEAD + "{ a = Tanh (x) y = Relu (a) }"
 B = HEAD + "{ y = Relu (x) }"
-# Each call of these methods of the judge is written down.
+# A log of each call of these methods of the judge.
 COUNTED = """
 import os, signal
 from onnxopt.verification import judge
@@ -61,7 +61,7 @@ def test_a_job_is_data() -> None:
         assert pickle.loads(pickle.dumps(message)).__class__ is message.__class__
 
 
-def test_the_share_that_is_done_grows(files: Path) -> None:
+def test_the_reported_progress_grows(files: Path) -> None:
     shares: list[float] = []
     with verifier(files) as judged:
         judged.progress = shares.append
@@ -72,7 +72,10 @@ def test_the_share_that_is_done_grows(files: Path) -> None:
 
 @pytest.mark.parametrize("override", [True, False])
 def test_a_worker_derives_the_plan_that_a_caller_sends(override: bool, tmp_path: Path) -> None:
-    """Cases and verdict are the same. Without `override`, initializers that are inputs keep their values."""
+    """Cases and verdict are the same with a plan sent by the caller and one derived by the worker.
+
+    Without `override`, initializers that are inputs keep their values.
+    """
     text = A.replace("(float[N, 4] x)", "(float[N, 4] x, float two)").replace(
         "{", "<float two = {2}> { t = Mul (x, two) "
     )
@@ -92,7 +95,7 @@ def test_a_worker_derives_the_plan_that_a_caller_sends(override: bool, tmp_path:
     assert cases[0] == cases[1] and len(cases[0]) == 2 + override
 
 
-def test_a_worker_that_dies_of_deriving_the_plan_is_not_started_forever(files: Path) -> None:
+def test_a_crash_while_deriving_the_plan_ends_the_job(files: Path) -> None:
     with verifier(files, "judge.Judge.own_cases = die") as judged:
         judged.describe_file()
         judged.submit(files / "b")
@@ -101,7 +104,7 @@ def test_a_worker_that_dies_of_deriving_the_plan_is_not_started_forever(files: P
 
 
 @pytest.mark.parametrize("result", ["b", "c"])
-def test_where_a_look_into_pieces_dies_outputs_decide_and_nothing_is_run_again(result: str, files: Path) -> None:
+def test_after_a_crash_in_pieces_outputs_decide_without_new_runs(result: str, files: Path) -> None:
     with verifier(files, "judge.Judge.pieces = die", VerifyOptions(pieces=True)) as judged:
         judged.submit(files / result)
         found = judged.finish()
@@ -124,8 +127,11 @@ def test_a_fault_in_a_look_into_pieces_is_no_verdict_on_outputs(files: Path, mon
             judged.finish()
 
 
-def test_another_worker_is_told_what_was_done_when_one_dies_at_the_end(files: Path) -> None:
-    """The load with optimizations is the last step: whoever comes next runs nothing."""
+def test_a_crash_in_the_last_step_repeats_no_run(files: Path) -> None:
+    """A crash in the last step, the load with optimizations, repeats no run.
+
+    The next worker gets the finished answers.
+    """
     more = "judge.Judge.optimized = lambda self: (self.tell('loading the original with optimizations'), die(self))"
     with verifier(files, more) as judged:
         judged.submit(files / "b")

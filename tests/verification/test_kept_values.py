@@ -1,4 +1,4 @@
-"""Values of the original kept by verification in pieces: requested ones, or all if only runs tell the types."""
+"""Values of the original kept by verification in pieces: requested ones, or all if only runs give the types."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def walk(tmp_path: Path, a: str, b: str) -> Walk:
     return found
 
 
-def test_what_nobody_asks_for_is_not_kept(tmp_path: Path) -> None:
+def test_unpaired_values_are_not_kept(tmp_path: Path) -> None:
     found = walk(tmp_path, LONG, SHORT)
     assert found.outcome.cuts == found.outcome.candidates == 2
     assert not found.outcome.unsettled
     assert set(found.original.values[0]) == {"x", "a", "y"}
 
 
-def test_its_type_says_how_much_it_is_rounded(tmp_path: Path) -> None:
+def test_the_type_of_an_unpaired_value_sets_the_rounding(tmp_path: Path) -> None:
     text = f"{HEAD} {{ a = Exp (x)  h = Cast <to = 10> (a)  n = Exp (h)  y = Cast <to = 1> (n) }}"
     found = walk(
         tmp_path, text.replace("h = ", "k = ").replace("(h)", "(k)"), text.replace("n =", "m =").replace("(n)", "(m)")
@@ -47,7 +47,7 @@ def test_its_type_says_how_much_it_is_rounded(tmp_path: Path) -> None:
     assert found._paths(["y"], {"a"})["y"].coarsest > 1e-4
 
 
-def test_what_nothing_tells_the_type_of_is_run(tmp_path: Path) -> None:
+def test_values_of_unknown_type_are_run(tmp_path: Path) -> None:
     text = f"{HEAD} {{ a = Exp (x)  n = com.microsoft.QuickGelu (a)  m = Neg (n)  y = Abs (m) }}"
     found = walk(
         tmp_path, text, text.replace("n =", "i =").replace("(n)", "(i)").replace("m =", "o =").replace("(m)", "(o)")
@@ -56,7 +56,7 @@ def test_what_nothing_tells_the_type_of_is_run(tmp_path: Path) -> None:
     assert not found.outcome.unsettled
 
 
-def test_what_does_not_agree_is_not_run_again_in_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_differing_value_is_not_run_again_in_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = 40
     text = "".join(f"s{i} = Mul (x{i or ''}, two)  x{i + 1} = Mul (s{i}, half)  " for i in range(layers))
     head = HEAD.replace("y)", f"x{layers})")
@@ -77,7 +77,7 @@ def test_what_does_not_agree_is_not_run_again_in_each_segment(tmp_path: Path, mo
     assert sum(run) <= 3 * layers
 
 
-def test_of_what_fails_the_reason_is_kept_and_no_session(tmp_path: Path) -> None:
+def test_a_failure_is_kept_without_its_session(tmp_path: Path) -> None:
     text = f"{HEAD} {{ a = Exp (x)  t = Transpose (a)  y = Add (a, a) }}"
     found = walk(tmp_path, text, text.replace("Add (a, a)", "Add (a, t)"))
     why = found.replay.run_each(["y"], {"a"})["y"]

@@ -1,4 +1,4 @@
-"""The work of the judge per node stays constant in models of any length."""
+"""The verifier's work per node stays constant in models of any length."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = 14.0
 
 
 def chain(domains: list[str], functions: list[onnx.FunctionProto]) -> ModelProto:
-    """Of operators that each have a name of their own."""
+    """Return a chain of calls `f0`, `f1`, …, in these domains."""
     calls = [
         helper.make_node(f"f{i}", [f"e{i}"], [f"e{i + 1}"], domain=domain) for i, domain in enumerate(reversed(domains))
     ]
@@ -56,7 +56,7 @@ WRITTEN, FOLDED = "k = Constant <value_float = 2.0> () l = Mul (k, k) p = Mul (a
 
 
 def branching(count: int, product: str, name: str) -> ModelProto:
-    """Functions that hold a branch each."""
+    """Return a chain of functions with a branch each."""
     found = chain(["my"] * count, [])
     for node in list(found.graph.node)[1:-1]:
         node.input.append("c")
@@ -72,7 +72,7 @@ def branching(count: int, product: str, name: str) -> ModelProto:
 
 
 def branches(count: int, product: str, name: str) -> ModelProto:
-    """Branches on conditions of their own, in a chain of values that begin with `name`."""
+    """Return branches on conditions of their own, in a chain of values that begin with `name`."""
     steps = []
     for i in range(count):
         text = IF.replace("PRODUCT", product)
@@ -86,7 +86,7 @@ def branches(count: int, product: str, name: str) -> ModelProto:
 
 
 def outputs(count: int, product: str, name: str) -> ModelProto:
-    """One branch that makes many values."""
+    """Return one branch with `count` outputs."""
     made, then, otherwise = (", ".join(f"{letter}{i}" for i in range(count)) for letter in "vpq")
     products = " ".join(re.sub(r"\b([pkl])\b", rf"\g<1>{i}", product) for i in range(count))
     others = " ".join(f"q{i} = Tanh (a)" for i in range(count))
@@ -97,7 +97,7 @@ def outputs(count: int, product: str, name: str) -> ModelProto:
 
 
 def decisions(count: int) -> ModelProto:
-    """One behind the other, on what the last chose."""
+    """Return a chain of decisions, each on the value chosen by the one before."""
     steps = [
         f"a{i} = Abs (v{i}) g{i} = Greater (a{i}, tenth) v{i + 1} = Where (g{i}, a{i}, fifth)" for i in range(count)
     ]
@@ -125,7 +125,7 @@ FAMILIES: dict[str, Callable[[int], tuple[ModelProto, ...]]] = {
 
 
 def judged(original: Path, result: Path) -> None:
-    """As the worker does it, also in pieces."""
+    """Compare the two files like the worker, also in pieces."""
     judge = Judge()
     judge.open(str(original), VerifyOptions(), ("A", "B"))
     judge.plan(make_plan(onnx.load(original)))
@@ -140,7 +140,7 @@ def judged(original: Path, result: Path) -> None:
 def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
     steps = []
     paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
-    for count in (1, SMALL, LARGE):  # the first imports what is needed
+    for count in (1, SMALL, LARGE):  # the first imports modules
         for model, path in zip(FAMILIES[family](count), paths):
             onnx.save(model, path)
         steps.append(lines_executed(lambda: judged(*paths)))
@@ -159,7 +159,7 @@ def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
 
 
 def test_a_piece_holds_the_functions_that_it_calls(tmp_path: Path) -> None:
-    """A runtime reads all that a model holds, each time that one is loaded."""
+    """A piece holds only the functions that it calls. A runtime reads every function of a model, at each load."""
     model = branching(3, WRITTEN, "")
     model.functions[1].node.append(helper.make_node("f2", ["b", "c"], ["d"], domain="my"))
     onnx.save(model, tmp_path / "m.onnx")

@@ -1,4 +1,4 @@
-"""If outputs are blank at the first sizes, one more case has much longer inputs."""
+"""A further case has much longer inputs if outputs are blank at the first sizes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MADE = "s = Slice (x, START, end, AXIS)  y = ReduceSum (s, AXIS)"
 
 
 @pytest.mark.parametrize(("start", "status"), [("start", {"equal", "verified"}), ("other", {"different"})])
-def test_what_only_begins_later_is_seen(start: str, status: set[str], tmp_path: Path) -> None:
+def test_a_difference_at_long_inputs_only_is_found(start: str, status: set[str], tmp_path: Path) -> None:
     one, two = (MADE.replace("AXIS", a).replace("START", s) for a, s in (("axis", "start"), ("last", start)))
     found = own(tmp_path, "", one, two, HEAD)
     assert found.status in status, found.message
     assert [c.dims["T"] for c in found.cases if c.name == "longer"] == [128]
 
 
-def test_nothing_longer_is_tried_where_outputs_say_something(tmp_path: Path) -> None:
+def test_no_longer_case_if_outputs_are_not_blank(tmp_path: Path) -> None:
     one, two = (f"s = Exp (x)  y = ReduceMax <axes = [{a}]> (s)" for a in (1, -1))
     assert [c for c in own(tmp_path, "", one, two, HEAD).cases if c.name == "longer"] == []
 
@@ -36,7 +36,7 @@ def test_images_do_not_become_large(tmp_path: Path) -> None:
     assert all(c.dims["T"] * c.dims["U"] < 1 << 17 for c in found.cases)
 
 
-def test_an_original_that_dies_of_them_is_compared_as_before(tmp_path: Path) -> None:
+def test_an_original_that_crashes_on_longer_inputs_is_compared_without_them(tmp_path: Path) -> None:
     one, two = (MADE.replace("AXIS", a).replace("START", "start") for a in ("axis", "last"))
     for name, body in (("a", one), ("b", two)):
         (tmp_path / name).write_bytes(parser.parse_model(f"{HEAD} {{ {body} }}").SerializeToString())

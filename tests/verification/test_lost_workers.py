@@ -1,4 +1,4 @@
-"""A worker that dies or hangs is a verdict; another worker takes its place for the next result."""
+"""A worker that dies or hangs gives a verdict; another worker judges the next result."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
         ("compare", "different", "crashed (SIGSEGV) loading the result"),
     ],
 )
-def test_a_crash_is_a_verdict(when: str, status: str, says: str, tmp_path: Path) -> None:
-    """A real child that really dies, at the moment where a runtime would."""
+def test_a_crash_gives_a_verdict(when: str, status: str, says: str, tmp_path: Path) -> None:
+    """A crash of the worker gives a verdict.
+
+    A real child process dies, in the method in which a runtime would crash.
+    """
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(RELU).SerializeToString())
     start = WORKER + f"def die(*a):\n    {CRASH}\njudge.Judge.{when} = die\njudge.main()"
@@ -36,8 +39,13 @@ def test_a_crash_is_a_verdict(when: str, status: str, says: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("when", ["original", "result", "compare"])
-def test_a_fault_of_the_judge_is_no_verdict(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is there, whatever whoever looks at it does."""
+def test_an_internal_error_of_the_judge_is_not_verified(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An internal error of the judge gives "not verified", with a hint to report the error.
+
+    With ONNXOPT_DEBUG, the error is raised.
+    """
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(RELU).SerializeToString())
     start = WORKER + f"def fail(*a):\n    return opened\njudge.Judge.{when} = fail\njudge.main()"
@@ -66,8 +74,11 @@ def test_a_worker_that_cannot_start_is_started_three_times(tmp_path: Path) -> No
     assert log.read_text() == "..."
 
 
-def test_files_whose_parts_cannot_be_seen_are_verified_by_their_outputs(tmp_path: Path) -> None:
-    """The search for numbers that only one of the two has, and paths of roundings, ask for a look into both files."""
+def test_files_without_readable_structure_are_compared_by_outputs(tmp_path: Path) -> None:
+    """Files without readable structure are compared by outputs.
+
+    Numbers of one model only, and paths of roundings, need the structure of both files.
+    """
     a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
     a.write_bytes(parser.parse_model(HEAD + "{ h = Relu (x) y = Identity (h) }").SerializeToString())
     b.write_bytes(parser.parse_model(RELU).SerializeToString())
@@ -93,8 +104,8 @@ def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("slow", "status", "says"), [(0.45, "not verified", "--timeout"), (0.0, "different", "report it")]
 )
-def test_a_result_that_had_no_time_does_not_hang(slow: float, status: str, says: str, tmp_path: Path) -> None:
-    """What the original took of the timeout is no fault of the result's."""
+def test_a_slow_original_does_not_make_the_result_hang(slow: float, status: str, says: str, tmp_path: Path) -> None:
+    """Time used by the original is not counted against the result's timeout."""
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(RELU.replace("Relu", "Tanh")).SerializeToString())
     start = WORKER + (
@@ -112,7 +123,7 @@ def test_a_result_that_had_no_time_does_not_hang(slow: float, status: str, says:
 
 @pytest.mark.parametrize("when", ["original", "result", "compare", "pieces", "release"])
 def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> None:
-    """The worker of `a` and `b` dies once; another stands in its place."""
+    """The worker of `a` and `b` crashes once; the next result is judged by another worker."""
     for name, text in {"a": RELU, "b": ABS}.items():
         (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
     start = WORKER + (
@@ -148,10 +159,13 @@ SAMPLES = '<ir_version: 8, opset_import: ["" : 17]> g (float[batch, N] x) => (fl
     [(400, "SIGFPE", 512), (40, "SIGSEGV", 64), (400, "SIGKILL", 0), (1 << 20, "SIGFPE", 0)],
     ids=["a window", "a short one", "memory", "always"],
 )
-def test_an_original_that_dies_of_short_inputs_is_given_longer_ones(
+def test_an_original_that_crashes_on_short_inputs_gets_longer_ones(
     least: int, how: str, sizes: int, stepwise: bool, tmp_path: Path
 ) -> None:
-    """onnxruntime divides by zero where a sound has no frame. Who takes too much memory is not given more."""
+    """An original that crashes on short inputs gets longer ones, unless memory ran out.
+
+    onnxruntime divides by zero for a sound without a frame.
+    """
     for name, text in {"a": "{ y = Relu (x) }", "b": "{ y = Abs (x) }"}.items():
         (tmp_path / name).write_bytes(parser.parse_model(SAMPLES + text).SerializeToString())
     start = WORKER + SHORT.format(least=least, how=how)
@@ -164,7 +178,7 @@ def test_an_original_that_dies_of_short_inputs_is_given_longer_ones(
             assert sizes or f"crashed ({how})" in v.message, v.message
 
 
-def test_an_original_of_fixed_sizes_that_dies_is_given_no_others(tmp_path: Path) -> None:
+def test_an_original_of_fixed_sizes_that_crashes_gets_no_other_sizes(tmp_path: Path) -> None:
     text = SAMPLES.replace("[batch, N]", "[2, 5]") + "{ y = Relu (x) }"
     (tmp_path / "a").write_bytes(parser.parse_model(text).SerializeToString())
     with Verifier(tmp_path / "a", start=WORKER + SHORT.format(least=400, how="SIGFPE")) as verifier:
@@ -185,8 +199,11 @@ judge.main()
 
 
 @pytest.mark.parametrize("more", ["", "case 2"])
-def test_no_case_is_begun_after_those_before_it_took_all_of_the_time(more: str, tmp_path: Path) -> None:
-    """Each run has the timeout for itself, and there are as many as there are cases."""
+def test_no_case_starts_after_the_timeout_is_used_up(more: str, tmp_path: Path) -> None:
+    """No case starts after earlier cases have used the timeout.
+
+    Each run has the timeout for itself, so many cases would multiply it.
+    """
     (tmp_path / "a.onnx").write_bytes(parser.parse_model(RELU.replace("Relu", "Tanh")).SerializeToString())
     start = WORKER + SLOW.format(seconds=0.8 if more else 0.0)
     with Verifier(tmp_path / "a.onnx", VerifyOptions(timeout=1.5), start=start, stepwise=True) as verifier:
@@ -197,8 +214,8 @@ def test_no_case_is_begun_after_those_before_it_took_all_of_the_time(more: str, 
     assert not more or "1 case (N=2); but 1 more could not be run" in v.message
 
 
-def test_a_look_into_pieces_has_its_time_however_many_there_are(tmp_path: Path) -> None:
-    """A run of a piece is none of a case: they are many, and say each that they begin."""
+def test_the_timeout_covers_all_pieces_together(tmp_path: Path) -> None:
+    """All pieces share one timeout. Each run of a piece is reported, which does not restart the time."""
     (tmp_path / "a.onnx").write_bytes(parser.parse_model(RELU).SerializeToString())
     die = "def pieces(self, *a):\n    import time\n    for k in range(40):\n        self.tell('running a piece of A')"
     start = WORKER + f"{die}\n        time.sleep(0.1)\njudge.Judge.pieces = pieces\njudge.main()"
@@ -240,14 +257,17 @@ FAIL, HANG = "raise RuntimeError('it fails')", "__import__('time').sleep(60)"
         ({"b": FAIL}, LOADS_PLAIN, f"{ONE}: it fails; without them it is equal: bit for bit the same, "),
     ],
 )
-def test_what_the_optimizer_does_to_both_is_no_difference(
+def test_a_crash_of_runtime_optimizations_on_both_is_no_difference(
     endings: dict[str, str], status: str, says: str, stepwise: bool, tmp_path: Path
 ) -> None:
-    """It crashes on some models of float16, whatever was made of them: that is said. Where it takes the original only,
-    the result computes the same and is of no use where the original is. Afterwards the next result is judged."""
+    """A crash of the runtime's optimizations on both models is mentioned, and is no difference.
+
+    A crash on the result alone is a refusal: the result is useless where the original is in use. The optimizer
+    crashes on some float16 models. The next result is judged.
+    """
     for name, text in {"a": RELU, "b": RELU, "c": ABS, "d": RELU}.items():
         (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
-    to_hang = 0.6 if stepwise else 2.0  # where it is not for each step, the worker's start is in it
+    to_hang = 0.6 if stepwise else 2.0  # without steps, the time includes the worker's start
     options = VerifyOptions(timeout=to_hang if HANG in endings.values() else 60.0)
     start = WORKER + OPTIMIZED.format(endings=json.dumps(endings))
     with Verifier(tmp_path / "a", options, start=start, stepwise=stepwise) as verifier:

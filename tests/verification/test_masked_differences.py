@@ -1,4 +1,4 @@
-"""Values that agree although an operand disagrees: no usual case came near enough to a breakpoint."""
+"""Values that agree although an operand differs: no usual case came near enough to a breakpoint."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ def files(folder: Path, a: str, b: str, first: str = "n") -> tuple[Path, Path]:
 
 
 def own(a: Path, b: Path) -> Verification:
-    """What the optimizer's own check says."""
+    """Return the verdict of the optimizer's own check."""
     with Verifier(a) as verifier:
         verifier.submit(b)
         return verifier.finish()
 
 
 @USED
-def test_more_rows_show_what_few_do_not(used: str, tmp_path: Path) -> None:
-    """A factor is off by a four-thousandth: of the numbers of two cases none is so near an edge, or few are."""
+def test_more_rows_show_a_small_difference(used: str, tmp_path: Path) -> None:
+    """A factor that is off by 1/4000 is found in a case of more rows.
+
+    Two usual cases have few numbers near a breakpoint, or none.
+    """
     found = own(*files(tmp_path, f"m = Mul (x, two) {used}", f"m = Mul (x, off) {used}"))
     assert found.status == "different" and found.places[0].value == "m", found.message
 
@@ -56,8 +59,8 @@ def test_more_rows_show_what_few_do_not(used: str, tmp_path: Path) -> None:
     ],
     ids=["quantizer", "Round", "Floor", "Cast", "Greater"],
 )
-def test_what_no_input_shows_is_inconclusive(used: str, numbers: Any, tmp_path: Path) -> None:
-    """All that is given is far from an edge."""
+def test_a_difference_masked_in_every_case_is_inconclusive(used: str, numbers: Any, tmp_path: Path) -> None:
+    """A difference masked in every case is inconclusive. All given inputs are far from a breakpoint."""
     a, b = files(tmp_path, f"m = Mul (x, two) {used}", f"m = Mul (x, more) {used}", "1")
     given = tmp_path / "x.npy"
     np.save(given, np.asarray(numbers, np.float32).reshape(1, 8) / 2)
@@ -66,8 +69,8 @@ def test_what_no_input_shows_is_inconclusive(used: str, numbers: Any, tmp_path: 
     assert "is made of what differs" in found.message
 
 
-def test_levels_that_no_case_has_are_tried(tmp_path: Path) -> None:
-    """A zero point is off by one: what is quantized more coarsely next differs in few of the levels."""
+def test_quantizer_levels_of_no_case_are_probed(tmp_path: Path) -> None:
+    """A zero point that is off by one is inconclusive. The next, coarser quantizer differs in few of the levels."""
     coarse = "p = QuantizeLinear (d, two, z) y = DequantizeLinear (p, two, z)"
     a, b = (f"q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, {zero}) {coarse}" for zero in ("z", "one"))
     a, b = files(tmp_path, a, b, "1")
@@ -88,13 +91,13 @@ def test_levels_that_no_case_has_are_tried(tmp_path: Path) -> None:
     ],
     ids=["scale", "product", "through a Relu"],
 )  # fmt: skip
-def test_a_scale_that_is_moved_into_a_quantizer_is_right(a: str, b: str, tmp_path: Path) -> None:
+def test_a_scale_moved_into_a_quantizer_is_right(a: str, b: str, tmp_path: Path) -> None:
     rest = "y = DequantizeLinear (q, s, z)"
     found = own(*files(tmp_path, f"{a} {rest}", f"{b} {rest}"))
     assert found.status in ("equal", "verified", "verified in pieces"), found.message
 
 
-def test_what_only_moves_numbers_needs_no_look(tmp_path: Path) -> None:
+def test_equal_values_behind_moves_need_no_pieces(tmp_path: Path) -> None:
     a = f"t = Transpose (x) u = Transpose (t) m = Mul (u, two) {STEPS}"
     found = own(*files(tmp_path, a, f"u = Identity (x) m = Mul (u, two) {STEPS}"))
     assert (found.status, found.pieces) == ("equal", None), found.message

@@ -44,7 +44,7 @@ def test_cosine() -> None:
     assert cosine(a, 0 * a) is None
 
 
-def test_measure_counts_what_is_not_finite_and_leaves_it_out() -> None:
+def test_measure_counts_nan_and_infinities_and_ignores_them() -> None:
     a = np.array([1, np.nan, np.inf, 4], np.float32)
     record = measure("y", a, a.copy(), VerifyOptions())
     assert (record.ok, record.nan, record.inf, record.ulp) == (True, [1, 1], [1, 1], 0)
@@ -53,7 +53,7 @@ def test_measure_counts_what_is_not_finite_and_leaves_it_out() -> None:
     assert (record.ok, record.nan, record.note) == (False, [1, 0], "NaN in other places")
 
 
-def test_measure_says_what_is_allowed() -> None:
+def test_measure_records_the_tolerance() -> None:
     a = np.ones(3, np.float16)
     assert measure("y", a, a, VerifyOptions()).rtol == 6 * 2.0**-10
     assert measure("y", a, a, VerifyOptions(rtol=0.5, atol=0.25)).atol == 0.25

@@ -1,4 +1,4 @@
-"""A kernel absent from this onnxruntime is no fault of a result, if the caller asked for the operator."""
+"""A kernel missing in this onnxruntime is no fault of the result, if the caller asked for the operator."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FOREIGN = "the result cannot be loaded: lite:f(-1) is not a registered function/
     ("domains", "message", "status"),
     [(("lite",), FOREIGN, UNVERIFIED), (("other",), FOREIGN, DIFFERENT), (("lite",), LACKS, DIFFERENT)],
 )
-def test_what_was_asked_for_is_let_in(domains: tuple[str, ...], message: str, status: str) -> None:
+def test_a_missing_kernel_of_a_requested_domain_is_excused(domains: tuple[str, ...], message: str, status: str) -> None:
     verdict = let_in(Verification(DIFFERENT, message), domains)
     assert verdict.status == status
     assert (verdict.message == message) == (status == DIFFERENT)
 
 
-def test_what_is_missing() -> None:
+def test_the_missing_kernel_is_read_from_the_message() -> None:
     assert missing(LACKS) == missing(KERNEL) == "onnxruntime does not implement Mish of opset 22 for its types"
     assert missing(FOREIGN) == missing("the result cannot be loaded: 1 : FAIL") == ""

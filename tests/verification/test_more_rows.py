@@ -1,6 +1,6 @@
 """Small models that decide on floats, or clip at zero, have more rows in the second case.
 
-Few numbers are near a breakpoint, and all of few rows may be below zero in a channel.
+Few numbers are near a breakpoint, and few rows may all be below zero in a channel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def save(path: Path, body: str, width: int = 8) -> Path:
     return path
 
 
-def test_a_weight_that_lost_bits_before_a_quantizer_is_found(tmp_path: Path) -> None:
+def test_a_weight_with_lost_bits_before_a_quantizer_is_found(tmp_path: Path) -> None:
     a = save(tmp_path / "a.onnx", STEPS.replace("WEIGHT", "w"))
     found = verify(a, save(tmp_path / "b.onnx", STEPS.replace("WEIGHT", "half")))
     assert (found.status, found.cases[1].dims) == ("different", {"n": 64}), found.message
@@ -41,13 +41,13 @@ def test_a_weight_that_lost_bits_before_a_quantizer_is_found(tmp_path: Path) -> 
     [("h = MatMul (x, w) y = Tanh (h)", 3), (SAME_ROWS, 3), ("h = MatMul (x, w) y = Floor (h)", 64)],
     ids=["decides nothing", "takes no others", "decides"],
 )
-def test_other_rows_are_few_where_more_say_nothing(body: str, rows: int, tmp_path: Path) -> None:
+def test_more_rows_are_run_only_if_they_give_evidence(body: str, rows: int, tmp_path: Path) -> None:
     path = save(tmp_path / "a.onnx", body)
     found = verify(path, path)
     assert (found.status, found.cases[1].dims) == ("equal", {"n": rows}), found.message
 
 
-def test_what_runs_long_has_few(tmp_path: Path) -> None:
+def test_expensive_models_have_few_rows(tmp_path: Path) -> None:
     path = save(tmp_path / "a.onnx", "h = MatMul (x, w) f = Floor (h) y = MatMul (f, v)", 1 << 16)
     model = onnx.load(path)
     wide = np.ones((1 << 16, 8), np.float32)

@@ -1,4 +1,4 @@
-"""A result in a narrower type: rounding, faults, and overflow."""
+"""Results in a narrower type: rounding, faults and overflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.samples import parsed
 
 
 def products(scales: list[float]) -> ModelProto:
-    """x w0, relu, w1, …: weights of 16 by 16 of these sizes."""
+    """Return x w0, Relu, w1, …: MatMuls with weights of shape (16, 16) and these scales."""
     rng, nodes, value = np.random.default_rng(0), [], "x"
     weights = []
     for i, scale in enumerate(scales):
@@ -40,14 +40,14 @@ def products(scales: list[float]) -> ModelProto:
     ("numbers", "small"),
     [([1e-5, 0, -2e-5], True), ([1e-5, 1e-4], False), ([0, 0], False), ([np.inf, 1e-5], True), ([], False)],
 )
-def test_of_what_is_too_small_digits_are_lost(numbers: list[float], small: bool) -> None:
+def test_numbers_too_small_for_float16_lose_digits(numbers: list[float], small: bool) -> None:
     value = np.array(numbers, np.float32)
     assert is_too_small(value, "float16") == small
     assert not is_too_small(value, "bfloat16")
     assert not is_too_small(value.astype(np.float64), "float16")
 
 
-def test_what_a_type_holds() -> None:
+def test_narrowed_numbers_are_rounded_and_clamped() -> None:
     values = np.array([1 + 2**-12, 70000, -70000, np.inf, np.nan, 1e-9], np.float32)
     half = narrowed(values, "float16")
     assert half.dtype == np.float16
@@ -79,8 +79,11 @@ def test_both_types_are_verified_in_pieces(dtype: str, keep_io: bool, tmp_path: 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("lowest", "more"), [(-3.4028235e38, 0.0), (-3.3895e38, -1e36)])
-def test_a_mask_of_the_lowest_number_stays_one(dtype: str, lowest: float, more: float, tmp_path: Path) -> None:
-    """It would be infinite in either type, and times zero no number; in a sum it may become infinite, and masks on."""
+def test_a_mask_of_the_lowest_number_stays_finite(dtype: str, lowest: float, more: float, tmp_path: Path) -> None:
+    """A mask of the lowest number is kept finite in the narrower type.
+
+    The rounded number is infinite, and NaN times zero. In a sum, infinity masks too.
+    """
     text = f"""
         g (float[N, 16] x, int64[N, 16] seen) => (float[N, 16] y)
         <float lowest = {{{lowest}}}, float one = {{1}}, float more = {{{more}}}> {{
@@ -103,7 +106,7 @@ def test_a_mask_of_the_lowest_number_stays_one(dtype: str, lowest: float, more: 
     assert sum(n.op_type == "Cast" for n in onnx.load(result).graph.node) <= 3
 
 
-def test_what_overflows_is_wrong_even_if_the_runtime_computes_wider(tmp_path: Path) -> None:
+def test_an_overflow_is_wrong_even_if_the_runtime_computes_wider(tmp_path: Path) -> None:
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(products([4.0, 1e4, 1e-4]), source)
     with pytest.raises(DifferentResult, match="it goes wrong at `p1`"):
@@ -118,7 +121,7 @@ def test_a_wrong_weight_is_found_among_roundings(tmp_path: Path) -> None:
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(products([0.3, 0.3]), source)
     optimize_file(source, result, dtype="float16", verify=False)
-    assert verify(source, result).status == "different"  # nobody said that it may be narrower
+    assert verify(source, result).status == "different"  # no narrower type was declared
     assert verify(source, result, VerifyOptions(dtype="float16")).agrees
     broken = onnx.load(result)
     tensor = next(t for t in broken.graph.initializer if t.name == "w0_float16")
@@ -149,8 +152,11 @@ def test_a_model_of_other_domains_alone_stays_as_it_is(keep_io: bool, tmp_path: 
     assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
 
 
-def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
-    """onnxruntime loads a ScatterND that adds float16, and does not run it."""
+def test_a_kernel_that_refuses_the_type_at_its_run(tmp_path: Path) -> None:
+    """A node whose float16 kernel fails at its run stays in float32.
+
+    onnxruntime loads a float16 ScatterND with `add`, and fails to run the node.
+    """
     source, half = (
         parsed(
             f"""g (float[4] x, int64[2, 1] at, float[2] u) => (float[4] y)
@@ -168,8 +174,8 @@ def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
     assert report.verification is not None and report.verification.agrees
 
 
-def test_what_is_infinite_of_a_number_that_became_zero_is_wrong(tmp_path: Path) -> None:
-    """The logarithm of a rounded probability: of the same numbers the original makes infinities as well."""
+def test_an_infinity_from_an_underflow_is_wrong(tmp_path: Path) -> None:
+    """The logarithm of a probability rounded to zero is wrong. The original has no infinity for these inputs."""
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     model = parsed("""g (float[N, 16] x) => (float[N, 16] y) { h = MatMul (x, w)  p = Softmax (h)  y = Log (p) }""")
     weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) * 8
@@ -180,7 +186,7 @@ def test_what_is_infinite_of_a_number_that_became_zero_is_wrong(tmp_path: Path) 
 
 
 def test_an_overflow_is_no_mask() -> None:
-    """A mask has a few huge numbers; squares have as many as there are elements."""
+    """Overflowed squares are not excused as mask. A mask has few huge numbers, squares one per element."""
     squares = np.square(np.linspace(4e4, 9e4, 64, dtype=np.float32))
     infinite = np.full(64, np.inf, np.float16)
     assert np.isinf(forgiven(infinite, squares, "float16")).all()
@@ -193,7 +199,7 @@ MASKED = """m = Where (keep, zero, low)  s = MatMul (x, w)  a = Add (s, m)  y = 
 
 
 def masked(kind: str, low: str, outputs: str) -> onnx.ModelProto:
-    """Scores up to 60, to which a mask is added."""
+    """Return a model with scores up to 60, to which a mask is added."""
     head = f"""g ({kind}[n, 64] x, bool[n, 64] keep) => ({outputs})"""
     model = parsed(f"{head} {{ {MASKED} }}")
     weight = np.random.default_rng(0).standard_normal((64, 64))
@@ -204,8 +210,11 @@ def masked(kind: str, low: str, outputs: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("outputs", ["y", "m, y", "a, y"])
-def test_a_mask_is_infinite_where_a_score_is_added_to_it(outputs: str, tmp_path: Path) -> None:
-    """The original's -3.4e38 stays what it is; the lowest number of float16 and a score of -30 is infinite."""
+def test_a_score_added_to_a_narrow_mask_may_be_infinite(outputs: str, tmp_path: Path) -> None:
+    """Infinity in a masked sum of float16 agrees with the original's -3.4e38.
+
+    The lowest number of float16 plus a score of -30 is infinite.
+    """
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(masked("float", "-3.4028235e38", outputs), source)
     onnx.save(masked("float16", "-65504", outputs), result)
@@ -216,8 +225,11 @@ def test_a_mask_is_infinite_where_a_score_is_added_to_it(outputs: str, tmp_path:
     assert {n.op_type for n in onnx.load(result).graph.node} <= {"Where", "MatMul", "Gemm", "Add", "Softmax"}
 
 
-def test_a_score_that_is_infinite_is_no_mask(tmp_path: Path) -> None:
-    """-60000 is a number of float16, and 65504 with a score beside it none."""
+def test_an_infinity_in_place_of_a_finite_sum_is_different(tmp_path: Path) -> None:
+    """An infinity is "different" if the original's number fits into float16.
+
+    -65500 is a number of float16; -65504 plus a score is none.
+    """
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(masked("float", "-65500", "a, y"), source)
     onnx.save(masked("float16", "-65504", "a, y"), result)
@@ -225,8 +237,8 @@ def test_a_score_that_is_infinite_is_no_mask(tmp_path: Path) -> None:
     assert found.status == "different", found.message
 
 
-def test_a_mask_of_float32_is_one(tmp_path: Path) -> None:
-    """What callers get in float32 is not what float16 holds of it: it stays."""
+def test_a_float32_mask_output_keeps_its_lowest_number(tmp_path: Path) -> None:
+    """A mask that is a float32 output keeps its lowest number, which float16 does not have."""
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(masked("float", "-3.4028235e38", "m, y"), source)
     optimize_file(source, result, dtype="float16")
@@ -243,8 +255,11 @@ CALLS = """<ir_version: 9, opset_import: ["" : 18, "local" : 1]> g (float16[n, 4
     { c = Constant <value = float16[4] {14336, 15872, 16640, 17152}> () y = Mul (x, c) }"""
 
 
-def test_functions_that_hold_halves_are_called_with_halves(tmp_path: Path) -> None:
-    """What reads them was given float32, to be rounded behind: a right result did not run."""
+def test_functions_with_float16_constants_get_float16(tmp_path: Path) -> None:
+    """A function with float16 constants is called with float16, and the result is verified.
+
+    The readers got float32, so a right result did not load.
+    """
     source = tmp_path / "a.onnx"
     onnx.save(parsed(CALLS), source)
     report = optimize_file(source, tmp_path / "b.onnx", level=1, dtype="float16")
@@ -259,8 +274,11 @@ NO_TURN = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, float[4]
         { d = Identity (c) r = Neg (s) k = Tanh (t) }> m = MatMul (x, w) e = Identity (m) y = Add (e, u) }"""
 
 
-def test_what_a_loop_stacks_that_makes_no_turn_has_any_shape(tmp_path: Path) -> None:
-    """A runtime that is told a part of a model makes [0] where it makes [0, 4] of all of it."""
+def test_scan_outputs_without_iterations_may_differ_in_shape(tmp_path: Path) -> None:
+    """A scan output of a loop without iterations may differ in shape.
+
+    A runtime given a part of the model makes [0], and [0, 4] with all of it.
+    """
     source = tmp_path / "a.onnx"
     onnx.save(parsed(NO_TURN), source)
     for dtype in ("float16", "bfloat16"):
@@ -269,8 +287,11 @@ def test_what_a_loop_stacks_that_makes_no_turn_has_any_shape(tmp_path: Path) -> 
         assert report.verification.agrees, report.verification.message
 
 
-def test_types_are_known_of_files_that_say_other_shapes() -> None:
-    """Runtimes take such files; onnx's inference raises, and a right result was said not to load."""
+def test_types_are_known_despite_wrong_declared_shapes() -> None:
+    """Types are inferred for a file with wrong declared shapes.
+
+    Runtimes load such a file; onnx's inference raises, and a right result was said not to load.
+    """
     text = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y)
         <int8 zero = {4}, float scale = {0.5}, int8[1] held = {3}> {
         s = DequantizeLinear (held, scale, zero) y = Mul (x, s) }"""

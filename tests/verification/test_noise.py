@@ -1,4 +1,4 @@
-"""The effect of rounding on whole outputs is measured as far as a difference needs an explanation."""
+"""The noise of whole outputs is measured only as far as a difference needs an explanation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[
 <float k = {9.0}> { z = Sin (x) a = Mul (z, k) b = Sin (a) c = Mul (b, k) y = Sin (c) }"""
 CASES = OWN[:2]
 NOTHING = {"y": 0.0, "z": 0.0}
-RUNS = 10  # of two cases: two sets of weights, and for each two of inputs; and once in float64
+RUNS = 10  # of two cases: two sets of weights, each with two sets of inputs; and one run in float64
 
 
 @pytest.fixture
 def said() -> list[str]:
-    """What the judge was at."""
+    """Return the list of the judge's reported states."""
     return []
 
 
@@ -47,15 +47,15 @@ def judge(said: list[str], tmp_path: Path) -> Judge:
 @pytest.mark.parametrize(
     ("enough", "told", "runs"),
     [
-        ({"y": 1e-12, "z": 0.0}, "", 2),  # once in each case
+        ({"y": 1e-12, "z": 0.0}, "", 2),  # one run for each case
         ({"y": 1.0, "z": 0.0}, "", RUNS),
-        ({"y": 1e-12}, "", RUNS),  # nothing is known of the other
+        ({"y": 1e-12}, "", RUNS),  # nothing is known of output z
         ({}, "", RUNS),
-        ({"y": 1e-12, "z": 1.0}, "y", 1),  # of the other nothing is told
-        ({"y": 1.0, "z": 0.0}, "y", RUNS),  # it is not explained yet
+        ({"y": 1e-12, "z": 1.0}, "y", 1),  # output z was not reported
+        ({"y": 1.0, "z": 0.0}, "y", RUNS),  # not yet explained
     ],
 )
-def test_it_ends_where_it_explains_what_differs(
+def test_the_measurement_ends_once_noise_explains_the_difference(
     enough: dict[str, float], told: str, runs: int, judge: Judge, said: list[str]
 ) -> None:
     found = judge.noise([r.name for r in CASES], enough, told)
@@ -64,27 +64,27 @@ def test_it_ends_where_it_explains_what_differs(
     assert sum(state.startswith("running") for state in said) == runs
 
 
-def test_what_was_seen_of_it_before_counts(judge: Judge, said: list[str]) -> None:
+def test_noise_known_before_counts(judge: Judge, said: list[str]) -> None:
     names = [r.name for r in CASES]
     judge.shaken = {names[0]: {"y": 0.5}}
     assert judge.noise(names, {"y": 0.5, "z": 1.0}, "y") == {names[0]: {"y": 0.5, "z": 0.0}, names[1]: NOTHING}
     assert not said
     found = judge.noise(names, {"y": 0.6, "z": 0.0}, "y")
     assert found[names[0]]["y"] >= 0.5
-    assert said  # it does not explain that
+    assert said  # known noise is too small
 
 
-def test_the_result_may_stand_for_the_original(judge: Judge, said: list[str]) -> None:
+def test_noise_may_be_measured_on_the_result(judge: Judge, said: list[str]) -> None:
     names = [r.name for r in CASES]
     found = judge.noise(names, {"y": 1.0, "z": 0.0}, "y", of_result=True)
     assert not any("the original" in state for state in said) and len(said) > RUNS
-    assert found == judge.noise(names, {"y": 1.0, "z": 0.0}, "y")  # the two are the same here
+    assert found == judge.noise(names, {"y": 1.0, "z": 0.0}, "y")  # original and result are the same here
     said.clear()
     judge.noise(names, {"y": 1e-12}, "y", of_result=True)
     assert sum(state.startswith("running") for state in said) == 2, "as it is, and with other last bits"
 
 
-def test_the_largest_of_all_cases_is_what_it_explains() -> None:
+def test_noise_explains_the_largest_difference_of_all_cases() -> None:
     def case(name: str, **shares: float) -> CaseRecord:
         return CaseRecord(name, {}, [OutputRecord(n, "", [], share, share, True, "") for n, share in shares.items()])
 

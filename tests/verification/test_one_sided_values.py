@@ -1,4 +1,4 @@
-"""Values all on one side of a breakpoint: equal behind a Relu, and a maximum that is always the first or the last."""
+"""Values all on one side of a breakpoint: equal behind a Relu, or a maximum always at the first or last position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.verification.pairs import own_check, verdict, with_constants
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> g '
 ROWS, CHOSEN, IMAGE = "float[n, 8] x) => (float[m, 1] y", "float[n, 8] x) => (int64[n, 1] y", "float[n, 2, h, w] x"
-# (name, interface, original, result that is wrong where all are on one side, one that is right)
+# (name, interface, original, result that is wrong if all values are on one side, right result)
 CASES = [
     ("largest below", CHOSEN, "r = Relu (x) y = ArgMax <axis = 1> (r)", "y = ArgMax <axis = 1> (x)",
      "s = Mul (x, two) r = Relu (s) y = ArgMax <axis = 1> (r)"),
@@ -39,7 +39,7 @@ def model(interface: str, body: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("interface", "body", "wrong", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_what_all_are_alike_in_is_not_taken_for_granted(
+def test_faults_at_one_sided_values_are_found(
     interface: str, body: str, wrong: str, right: str, tmp_path: Path
 ) -> None:
     a = model(interface, body)
@@ -48,7 +48,7 @@ def test_what_all_are_alike_in_is_not_taken_for_granted(
         assert verdict(tmp_path, a, found, VerifyOptions(cases=("all",))).status in status
 
 
-def test_a_kink_that_only_the_result_has(tmp_path: Path) -> None:
+def test_a_fault_at_a_breakpoint_of_the_result_only(tmp_path: Path) -> None:
     interface, body, wrong, _ = CASES[0][1:]
     models = model(interface, wrong), model(interface, body)
     assert verdict(tmp_path, *models, VerifyOptions(cases=("all",))).status == DIFFERENT
@@ -59,20 +59,20 @@ def test_a_kink_that_only_the_result_has(tmp_path: Path) -> None:
     [
         ("float[n] x) => (float[n] y", "s = Add (x, two) y = Relu (s)", True),
         ("float[n] x) => (bool[n] y", "y = Less (x, two)", True),
-        ("float[n] x) => (float[n] y", "y = LeakyRelu (x)", False),  # none is like another
-        ("float[n] x) => (float[n] y", "s = Tanh (x) y = Relu (s)", False),  # nothing is known of where its edge is
+        ("float[n] x) => (float[n] y", "y = LeakyRelu (x)", False),  # no two numbers give the same
+        ("float[n] x) => (float[n] y", "s = Tanh (x) y = Relu (s)", False),  # the position of the breakpoint is unknown
         ("float[n, t] mask) => (float[n, t] y", "y = Relu (mask)", False),  # zeros and ones
         ("int64[n] x) => (int64[n] y", "y = Abs (x)", False),
     ],
 )
-def test_who_asks_for_them(interface: str, body: str, asks: bool) -> None:
+def test_models_that_need_one_sided_cases(interface: str, body: str, asks: bool) -> None:
     plan = make_plan(model(interface, body))
     assert [r.name for r in OWN if r.on_one_side and not missing(r, plan)] == (["below", "above"] if asks else [])
     assert all(missing(r, plan, ("x",)) for r in OWN if r.on_one_side)
 
 
-def test_they_are_beyond_all_edges() -> None:
-    """Of what is fed; what has none is fed as it is in other cases."""
+def test_one_sided_inputs_are_beyond_all_breakpoints() -> None:
+    """Inputs with breakpoints are fed beyond all of them; other inputs as in other cases."""
     text = (
         "(float[n, 8] x, float[n, 8] z) => (float[n, 8] y) { s = Add (x, two) r = Clip (s, two, nine) y = Add (r, z) }"
     )
@@ -93,8 +93,11 @@ def test_they_are_beyond_all_edges() -> None:
         ("y = ArgMax <axis = 1> (h)", "r = Max (h, zero) y = ArgMax <axis = 1> (r)"),
     ],
 )
-def test_what_is_on_one_side_inside_was_not_seen(wrong: str, right: str, tmp_path: Path) -> None:
-    """Of sixteen channels one is above zero in each position of any case."""
+def test_a_fault_at_one_sided_inner_values_is_inconclusive(wrong: str, right: str, tmp_path: Path) -> None:
+    """A fault at inner values on one side of zero is inconclusive.
+
+    One of sixteen channels is positive in each position of every case.
+    """
     weight = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.float32)
     constants = {"w": weight, "two": np.float32(2), "zero": np.float32(0)}
     interface = "(float[n, 3, 16, 16] x) => (int64[n, 1, 14, 14] y)"
@@ -107,7 +110,7 @@ def test_what_is_on_one_side_inside_was_not_seen(wrong: str, right: str, tmp_pat
     assert verdict(tmp_path, a, c).status == EQUAL
 
 
-def test_nothing_more_is_run_where_nothing_asks(tmp_path: Path) -> None:
+def test_no_further_case_without_breakpoints(tmp_path: Path) -> None:
     text = f"{HEAD}(float[n, 8] x) => (float[n, 8] y) {{ y = Softmax (x) }}"
     assert [c.name for c in verdict(tmp_path, parsed(text), parsed(text)).cases] == ["case 1", "case 2"]
 
@@ -127,8 +130,13 @@ BEHIND = [
 
 
 @pytest.mark.parametrize(("body", "other", "status"), [c[1:] for c in BEHIND], ids=[c[0] for c in BEHIND])
-def test_rows_that_no_case_has_behind_a_matrix(body: str, other: str, status: str, tmp_path: Path) -> None:
-    """Of 32 channels hardly any row is below zero throughout: nobody is accused of what it would be then."""
+def test_a_fault_at_rows_of_no_case_behind_a_matmul_is_no_accusation(
+    body: str, other: str, status: str, tmp_path: Path
+) -> None:
+    """A fault at rows that are negative throughout is not "different" behind a MatMul.
+
+    Hardly any row of 32 channels is negative throughout.
+    """
     w = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
     found = [
         with_constants(

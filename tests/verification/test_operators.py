@@ -1,4 +1,4 @@
-"""The judge's table of operators, held against onnxruntime on the node tests of ONNX."""
+"""The verifier's table of operators agrees with onnxruntime on the node tests of ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests import node_cases
 from tests.runtime import plain_session
 
 ROLES = {DATA, INDEX, LENGTH, END, SIZE, SETTING, BOUND}
-OTHERS = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch", "FusedConv"}  # of com.microsoft
+OTHERS = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch", "FusedConv"}  # of domain com.microsoft
 NO_VALUES = {
     "Constant",
     "SequenceEmpty",
@@ -52,7 +52,7 @@ def test_each_operator_has_a_row_and_each_row_is_an_operator() -> None:
     assert having("whole") <= having("moves") and having("mutes") <= having("flat") <= having("levels")
 
 
-def test_operands_that_are_no_data() -> None:
+def test_roles_of_operands_beside_data() -> None:
     assert SINKS["Slice"] == {1: INDEX, 2: INDEX, 3: SIZE, 4: SIZE}
     assert SINKS["Resize"] == {1: SIZE, 2: SIZE, 3: SIZE}, "a picture is no size"
     assert SINKS["RoiAlign"] == {2: INDEX}
@@ -61,7 +61,7 @@ def test_operands_that_are_no_data() -> None:
 
 
 def _results() -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
-    """(the operator, what it reads, what it makes) of each test of one node that onnxruntime runs."""
+    """Yield (operator, inputs, outputs) of each single-node test that onnxruntime runs."""
     for case in node_cases.cases():
         node = case.model.graph.node[0]
         if len(case.model.graph.node) > 1 or node.domain or node.op_type not in OPERATORS:
@@ -84,7 +84,7 @@ def _arrays(values: Any) -> list[Any]:
     return [v for v in values if isinstance(v, np.ndarray) and v.dtype.kind in "fiub"]
 
 
-def test_results_have_the_shape_that_the_table_says(results: list[Any]) -> None:
+def test_results_have_the_shape_of_the_table(results: list[Any]) -> None:
     seen = set[str]()
     for kind, given, made in results:
         known = [v.shape for v in given.values() if isinstance(v, np.ndarray)]
@@ -97,7 +97,7 @@ def test_results_have_the_shape_that_the_table_says(results: list[Any]) -> None:
     assert len(seen) > 60
 
 
-def test_results_are_in_the_range_that_the_table_says(results: list[Any]) -> None:
+def test_results_are_in_the_range_of_the_table(results: list[Any]) -> None:
     seen = set[str]()
     for kind, _, made in results:
         row = OPERATORS[kind]
@@ -109,7 +109,7 @@ def test_results_are_in_the_range_that_the_table_says(results: list[Any]) -> Non
     assert len(seen & {k for k, row in OPERATORS.items() if row.integer or row.low > -np.inf}) > 25
 
 
-def test_what_is_moved_was_there(results: list[Any]) -> None:
+def test_moving_operators_make_no_new_numbers(results: list[Any]) -> None:
     seen = set[str]()
     for kind, given, made in results:
         if kind not in having("moves") or kind in ("Cast", "CastLike", "Pad", "Dropout"):

@@ -1,4 +1,4 @@
-"""The probe uses numbers that a run of the model can make, and no others."""
+"""The probe uses only numbers that a run of the model can make."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ CHOSEN = "n = Neg (x) y = Where (c, x, n)"
     ],
     ids=["scaled", "never negative", "both"],
 )
-def test_what_no_number_reaches_is_no_gap(made: str, a: str, b: str, tmp_path: Path) -> None:
-    """Bounds are computed through what follows: no case is beyond two times a Sigmoid."""
+def test_a_difference_at_unreachable_numbers_is_no_coverage_gap(made: str, a: str, b: str, tmp_path: Path) -> None:
+    """A difference at unreachable numbers does not matter.
+
+    Bounds are computed through nodes: no number is beyond two times a Sigmoid.
+    """
     found = own_check(tmp_path, *(f"{HEAD} {{ {made} c = {asked} {CHOSEN} }}" for asked in (a, b)))
     assert found.status in PROVEN, found.message
 
@@ -42,7 +45,7 @@ def test_what_no_number_reaches_is_no_gap(made: str, a: str, b: str, tmp_path: P
 @pytest.mark.parametrize(
     ("a", "b"), [("Less (t, high)", "Less (t, higher)"), ("Greater (t, low)", "Greater (t, lower)")]
 )
-def test_what_a_number_may_reach_is_a_gap(a: str, b: str, tmp_path: Path) -> None:
+def test_a_difference_at_reachable_numbers_is_a_coverage_gap(a: str, b: str, tmp_path: Path) -> None:
     found = own_check(tmp_path, *(f"{HEAD} {{ t = Mul (x, two) c = {asked} {CHOSEN} }}" for asked in (a, b)))
     assert found.status in ("inconclusive", "different"), found.message
 
@@ -81,10 +84,13 @@ def test_verdicts(a: str, b: str, verdict: Verdict, tmp_path: Path) -> None:
     [("n = Mul (x, two)", []), ("n = Mul (x, higher)", ["y"])],
     ids=["rounding", "another value"],
 )
-def test_noise_is_measured_where_a_difference_begins(
+def test_noise_is_measured_at_the_first_differing_value(
     n: str, differs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value that agrees on A's values of its operands adds no difference."""
+    """Noise is measured at the value where the difference begins.
+
+    A value that agrees on A's operands adds no difference.
+    """
     asked: list[list[str]] = []
     noise = Walk.noise
 
@@ -102,7 +108,7 @@ def test_noise_is_measured_where_a_difference_begins(
 
 
 def test_samples_are_within_what_operators_make(tmp_path: Path) -> None:
-    """Whole numbers stay whole, and what is bounded on one side is cut off there."""
+    """Samples of whole numbers stay whole, and samples of bounded values stay within the bounds."""
     found = cone(tmp_path, "f = Floor (x) e = Exp (x) y = Add (f, e)", "f = Floor (x) e = Exp (x) y = Add (e, f)", "y")
     known = found.known(0)
     assert sorted(known) == ["e", "f"]

@@ -56,7 +56,7 @@ def made(path: Path, text: str, **others: np.ndarray) -> Path:
 
 
 def on_edges() -> dict[str, np.ndarray]:
-    """One sum in 64 lies between two steps."""
+    """Return constants with which one sum in 64 lies on the edge between two steps."""
     sx, sw = constants()["sx"], np.full(16, 0.0047, np.float32)
     return {"sw": sw, "sb": sx * sw, "sy": np.float32(np.float32(sx * sw[0]) * 64)}
 
@@ -65,7 +65,7 @@ def on_edges() -> dict[str, np.ndarray]:
 def test_integer_kernels_may_round_an_edge_to_either_side(
     wrong: int, verdicts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """By an eighth of a step, one channel's bias is wrong; by a half."""
+    """Sums on an edge may round to either step. A bias of one channel that is off by 1/8 step or 1/2 step is found."""
     bias = {"bq": constants()["bq"] + np.int32(wrong) * (np.arange(16) == 3)}
     a = made(tmp_path / "a.onnx", FLOATS, **on_edges())
     b = made(tmp_path / "b.onnx", INTEGERS, **on_edges(), **bias)
@@ -74,7 +74,7 @@ def test_integer_kernels_may_round_an_edge_to_either_side(
 
 
 def off(name: str) -> dict[str, np.ndarray]:
-    """Constants of which one is a little wrong."""
+    """Return constants of which one is slightly wrong."""
     known = constants()
     step = known["sy"] / known["sb"]
     first = np.arange(16) == 3
@@ -87,15 +87,15 @@ def off(name: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["bias", "scale", "weight", "zero point"])
-def test_what_is_off_by_less_than_a_step_everywhere_is_found(name: str, tmp_path: Path) -> None:
+def test_a_constant_off_by_less_than_a_step_is_found(name: str, tmp_path: Path) -> None:
     a, b = made(tmp_path / "a.onnx", FLOATS), made(tmp_path / "b.onnx", INTEGERS, **off(name))
     found = verify(a, b)
     assert found.status == DIFFERENT
     assert [p.value for p in found.places] == ["y"]
 
 
-def test_that_some_number_jumps_excuses_no_other(tmp_path: Path) -> None:
-    """Among many inputs some are on an edge of the quantizer; all that B makes are a step off."""
+def test_a_jump_on_an_edge_excuses_no_other_number(tmp_path: Path) -> None:
+    """All elements off by one step are "different", although some inputs are on an edge of the quantizer."""
     head = "g (float[1, 16, 200, 200] x) => (float[1, 16, 200, 200] y)"
     texts = [
         f"{head} {{ {q} = QuantizeLinear (x, sx, {z}) y = DequantizeLinear ({q}, sx, z) }}"
@@ -105,7 +105,7 @@ def test_that_some_number_jumps_excuses_no_other(tmp_path: Path) -> None:
     assert verify(a, b).status == DIFFERENT
 
 
-def test_steps_are_what_comes_of_integers_that_can_change(tmp_path: Path) -> None:
+def test_stepped_values_come_from_computed_integers(tmp_path: Path) -> None:
     text = FLOATS.replace("c = Conv", "t = Transpose (d) r = Relu (t) c = Conv").replace(
         "cq = ", "g = Add (d, d) cq = "
     )
@@ -126,14 +126,14 @@ def test_steps_are_what_comes_of_integers_that_can_change(tmp_path: Path) -> Non
         ("d = Mul (x, sx) y = Sqrt (d)", False),
     ],
 )
-def test_what_is_rounded_and_scaled_is_steps(nodes: str, is_step: bool, tmp_path: Path) -> None:
+def test_rounded_and_scaled_values_are_stepped(nodes: str, is_step: bool, tmp_path: Path) -> None:
     program = Program(Skeleton(made(tmp_path / "a.onnx", f"{HEAD} {{ {nodes} }}")))
     assert is_stepped(program, "y") is is_step
 
 
 @pytest.mark.parametrize(("factor", "verdicts"), [(42.333334, AGREES), (42.8, (DIFFERENT,))])
-def test_a_step_that_float16_rounds_to_the_other_side(factor: float, verdicts: tuple[str, ...], tmp_path: Path) -> None:
-    """Two factors of a quantizer that is made of Round became one: few elements of a channel are a step off."""
+def test_a_step_rounded_to_the_other_side_in_float16(factor: float, verdicts: tuple[str, ...], tmp_path: Path) -> None:
+    """Merged factors of a float16 quantizer of Round may move few elements by a step."""
     head = "g (float16[n, 16] x) => (float16[n, 16] y)"
     back, numbers = "y = Mul (r, s)", {"p": 127.0, "q": 1 / 3, "f": factor, "s": 3 / 127}
     constants = {name: np.float16(number) for name, number in numbers.items()}
@@ -161,8 +161,11 @@ def test_each_number_of_a_quantized_weight_is_shaken_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("wrong", "samples"), [(1, 16), (8 * 8, 6)])
-def test_what_no_last_bit_makes_jump_is_not_sought_for_long(wrong: int, samples: int, tmp_path: Path) -> None:
-    """Each sample opens a session. A few elements may be hard to meet; of many one would have been."""
+def test_the_search_for_a_jump_ends_early(wrong: int, samples: int, tmp_path: Path) -> None:
+    """The search for a last bit that explains a jump ends after `samples` samples.
+
+    Each sample opens a session. A few elements are hard to meet; many would have been met at once.
+    """
     text = HEAD.replace("16, 40, 40", "1, 8, 8").replace("16, 38, 38", "1, 8, 8")
     path = made(tmp_path / "a.onnx", f"{text} {{ {FIRST} y = DequantizeLinear (q, sx, z) }}")
     loaded: list[str] = []
@@ -180,10 +183,11 @@ def test_what_no_last_bit_makes_jump_is_not_sought_for_long(wrong: int, samples:
 
 
 @pytest.mark.parametrize(("factor", "verdicts"), [(3e9, AGREES), (3.001e9, (DIFFERENT,))])
-def test_integers_that_are_larger_than_what_floats_count(
-    factor: float, verdicts: tuple[str, ...], tmp_path: Path
-) -> None:
-    """A Cast of such a float gives one of many: none of a few samples needs be the very one."""
+def test_integers_above_the_exact_range_of_floats(factor: float, verdicts: tuple[str, ...], tmp_path: Path) -> None:
+    """A Cast of a float beyond its exact integers may differ by rounding.
+
+    A few samples need not contain the same integer.
+    """
     head = "g (float[n, 64] x) => (int64[n, 64] y)"
     one = f"{head} {{ t = Mul (x, p) u = Mul (t, q) v = Exp (u) w = Mul (v, f) y = Cast <to = 7> (w) }}"
     other = f"{head} {{ u = Mul (x, r) v = Exp (u) w = Mul (v, g) y = Cast <to = 7> (w) }}"

@@ -1,4 +1,4 @@
-"""Random inputs: by seed, within their range, and evenly spread."""
+"""Random inputs depend on the seed only, stay in range, and are evenly spread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPECTED = {
 SHAPES = ([], [0], [1], [2, 3], [0, 4], [7])
 
 
-def test_they_are_the_same_everywhere() -> None:
+def test_random_numbers_are_the_same_on_every_platform() -> None:
     found = Draws(7, "x")
     assert found.normal([3]).tolist() == EXPECTED["normal"]
     assert found.uniform([2]).tolist() == EXPECTED["uniform"]
@@ -37,7 +37,7 @@ def test_they_are_the_same_everywhere() -> None:
     assert found.orders(2, 4).tolist() == EXPECTED["orders"]
 
 
-def test_each_seed_has_numbers_of_its_own() -> None:
+def test_each_seed_has_its_own_numbers() -> None:
     streams = [Draws(0), Draws(1), Draws(0, 0), Draws(0, 1), Draws("y")]
     assert len({s.normal([2]).tobytes() for s in streams}) == len(streams)
     stream = Draws(0)
@@ -64,7 +64,7 @@ def test_normal() -> None:
     assert abs(found.std() - 1) < 0.01
     assert np.abs(found).max() <= 3
     assert abs((np.abs(found) < 1).mean() - 0.68) < 0.02
-    assert len(np.unique(found)) > 0.98 * MANY  # ties would be decided otherwise by another order of sums
+    assert len(np.unique(found)) > 0.98 * MANY  # another summation order would decide ties differently
 
 
 def test_uniform_and_integers() -> None:
@@ -75,8 +75,8 @@ def test_uniform_and_integers() -> None:
     assert np.abs(np.bincount(numbers + 2) / MANY - 0.2).max() < 0.01
 
 
-def test_many_numbers_are_made_in_parts() -> None:
-    """Which are those that are made at once."""
+def test_random_numbers_do_not_depend_on_chunks() -> None:
+    """Many numbers, made in chunks, equal the numbers of several smaller draws."""
     count = 3 * rounding._CHUNK // 2
     for kind in ("normal", "uniform"):
         found = getattr(Draws(5), kind)([count])
@@ -92,7 +92,7 @@ def test_flags_and_orders() -> None:
     assert len({row.tobytes() for row in found}) == 50
 
 
-def test_a_judge_imports_neither_generators_of_numpy_nor_its_masks_nor_inference_nor_openssl(tmp_path: Path) -> None:
+def test_a_judge_imports_no_heavy_modules(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (int64[M] y)
         <int64[4] classes = {3, 5, 7, 9}>
         { b = ArgMax <axis = 1, keepdims = 0> (x)  k = Gather (classes, b)  y = %s (k) }"""

@@ -1,4 +1,4 @@
-"""Models with random operators: judged by the distribution of the draws, and by their consumers."""
+"""Models with random operators are judged by the distribution of the draws, and by their consumers."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ PARTS = "p = Constant <value = float {0.5}> () t = Constant <value = bool {1}> (
         ("i = Identity (x) m = Multinomial (i) r = Cast <to = 1> (m)", "m = Multinomial (x) r = Cast <to = 1> (m)"),
         ("s = Shape (x) i = ConstantOfShape (s) r = RandomNormalLike (i)", ZEROS + "r = RandomNormalLike (k)"),
         (PARTS + "i = Identity (x) r = Dropout (i, p, t)", PARTS + "r = Dropout (x, p, t)"),
-        (PARTS + "r, m = Dropout (x, p, t)", PARTS + "r = Dropout (x, p, t)"),  # a mask that nobody reads
+        (PARTS + "r, m = Dropout (x, p, t)", PARTS + "r = Dropout (x, p, t)"),  # an unread mask
         (PARTS + "r = Dropout (x, p, t)", PARTS + "r, m = Dropout (x, p, t)"),
         ("q = RandomNormal <shape = [2, 7]> () r = Identity (q)", "r = RandomNormal <shape = [2, 7]> ()"),
         (NORMAL + "i = Identity (q) r = Relu (i)", NORMAL + "r = Relu (q)"),
     ],
 )
-def test_what_reads_the_same_by_another_name_draws_alike(a: str, b: str, tmp_path: Path) -> None:
+def test_random_nodes_are_paired_despite_other_names(a: str, b: str, tmp_path: Path) -> None:
     x, y = (f"{{ e = Exp (x) {text} y = Add (r, e) }}" for text in (a, b))
     for one, other in ((x, y), (y, x)):
         verdict = judge(tmp_path, one, other)
@@ -66,7 +66,7 @@ def test_what_reads_the_same_by_another_name_draws_alike(a: str, b: str, tmp_pat
         ("Bernoulli (p)", "Bernoulli (q)", "of its range"),
     ],
 )
-def test_what_is_drawn_of_something_else_is_the_place(a: str, b: str, says: str, tmp_path: Path) -> None:
+def test_a_draw_from_another_distribution_is_the_place(a: str, b: str, says: str, tmp_path: Path) -> None:
     before = "p = Sigmoid (x) q = Sigmoid (p) f = Flatten <axis = 0> (q) k = Shape (x)"
     text = f"{{ {before} r = DRAW s = Reshape (r, k) y = Add (s, x) }}"
     verdict = judge(tmp_path, text.replace("DRAW", a), text.replace("DRAW", b))
@@ -93,8 +93,11 @@ MASK = '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 2] x) => (float[2, 
         ("0.1", "y, n = Dropout (x, p, t) m = Not (n)", False),
     ],
 )
-def test_a_mask_is_drawn_alike_whatever_its_name(ratio: str, b: str, agrees: bool, tmp_path: Path) -> None:
-    """Four elements of which few are dropped are often drawn alike: that makes no model deterministic."""
+def test_a_dropout_mask_is_compared_by_its_ratio(ratio: str, b: str, agrees: bool, tmp_path: Path) -> None:
+    """Dropouts of different ratios are "different".
+
+    Four elements, of which few are dropped, are often drawn alike; the model is random all the same.
+    """
     a = MASK + "{ " + PARTS.replace("0.5", "0.1") + "y, n = Dropout (x, p, t) m = Identity (n) }"
     found = verdict(tmp_path, a, MASK + "{ " + PARTS.replace("0.5", ratio) + b + " }", VerifyOptions())
     assert (found.status == "verified in pieces") == agrees, found.message
@@ -109,7 +112,7 @@ def test_draws_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("draw", ["RandomNormalLike (READ)", "Dropout (READ, , b)"])
 @pytest.mark.parametrize(("around", "of"), [(LOOP, "s"), (IF, "x")])
-def test_what_draws_in_a_body_is_compared(around: str, of: str, draw: str, tmp_path: Path) -> None:
+def test_random_nodes_in_a_body_are_compared(around: str, of: str, draw: str, tmp_path: Path) -> None:
     body = f"{{ d = Relu ({of}) MORE r = {draw} u = Add ({of}, r) t = Neg (u) }}"
     text = f"{{ {around.replace('{BODY}', body)} }}"
     a, b = (text.replace("MORE", more).replace("READ", read) for more, read in (("i = Identity (d)", "i"), ("", "d")))
@@ -120,7 +123,7 @@ def test_what_draws_in_a_body_is_compared(around: str, of: str, draw: str, tmp_p
 
 
 @pytest.mark.parametrize("call", ["my.f (x)", "my.g (x)"])
-def test_a_function_that_draws_may_be_inlined(call: str, tmp_path: Path) -> None:
+def test_a_function_with_random_nodes_may_be_inlined(call: str, tmp_path: Path) -> None:
     functions = FUNCTION + "{ q = RandomNormalLike (a) r = Relu (q) }" + OUTER + "{ r = my.f (a) }"
     a = f"{{ r = {call} y = Add (x, r) }}" + functions
     assert judge(tmp_path, a, "{ q = RandomNormalLike (x) r = Relu (q) y = Add (x, r) }").status == "verified in pieces"
@@ -132,8 +135,11 @@ DROPPED = f"{{ {FALSE} q = Dropout (a, , t) r = Exp (q) }}"
 
 
 @pytest.mark.parametrize("text", [FALSE + "q = Dropout (x, , t) r = Exp (q)", "r = my.f (x)"])
-def test_dropout_that_is_told_not_to_train_draws_nothing(text: str, tmp_path: Path) -> None:
-    """Optimizing takes it out, which said that "one draws random numbers more often"; in functions as well."""
+def test_dropout_with_training_mode_false_is_not_random(text: str, tmp_path: Path) -> None:
+    """A Dropout with a false training mode may be removed, also in functions.
+
+    The removal counted as one random node less.
+    """
     a, b = (f"{{ {made} z = Cos (r) y = Round (z) }}{FUNCTION}{DROPPED}" for made in (text, "r = Exp (x)"))
     assert judge(tmp_path, a, b).status == judge(tmp_path, b, a).status == "equal"
 
@@ -145,35 +151,38 @@ def test_dropout_that_is_told_not_to_train_draws_nothing(text: str, tmp_path: Pa
         ("<bool t = {1}>", "y = Dropout (x, , t)", ["x", "", "t"]),
         ("<bool[0] t = {}>", "y = Dropout (x, , t)", ["x", "", "t"]),
         ("", "y = Dropout (x, , b)", ["x", "", "b"]),
-        ("<bool b = {0}>", "y = Dropout (x, , b)", ["x", "", "b"]),  # callers may override it
+        ("<bool b = {0}>", "y = Dropout (x, , b)", ["x", "", "b"]),  # callers may override b
         ("<bool f = {0}>", "t = Identity (f) y = Dropout (x, , t)", ["x", ""]),
         ("<bool t = {0}>", "y = my.Dropout (x, b, t)", ["x", "b", "t"]),
         ("<bool f = {0}>", IF.replace("{BODY}", "{ t = Dropout (x, , f) }"), ["x", ""]),
-        ("<bool c = {0}>", LOOP.replace("{BODY}", "{ t = Dropout (s, , c) }"), ["s", "", "c"]),  # the loop's own
+        ("<bool c = {0}>", LOOP.replace("{BODY}", "{ t = Dropout (s, , c) }"), ["s", "", "c"]),  # c is the loop's own
         ("<bool f = {0}>", IF.replace("{BODY}", "{ f = Not (b) t = Dropout (x, , f) }"), ["x", "", "f"]),
     ],
 )
-def test_which_modes_are_false(head: str, text: str, expected: list[str]) -> None:
+def test_false_training_modes_are_removed(head: str, text: str, expected: list[str]) -> None:
     model = parser.parse_model(f"{HEAD}{head} {{ {text} }}")
     leave_out_false_modes(model)
     assert [list(n.input) for n in inside(model.graph.node) if n.op_type == "Dropout"] == [expected]
 
 
-def test_a_mode_that_old_files_list_as_input_is_false() -> None:
-    """Of IR 3 every initializer is an input, and none can be overridden."""
+def test_a_false_training_mode_listed_as_input_in_ir_3() -> None:
+    """In IR 3 an initializer listed as input is constant: its false mode is removed.
+
+    Every initializer is listed, and none can be overridden.
+    """
     model = parser.parse_model(HEAD.replace("version: 8", "version: 3") + "<bool b = {0}> { y = Dropout (x, , b) }")
     leave_out_false_modes(model)
     assert list(model.graph.node[0].input) == ["x", ""]
 
 
-def test_a_seed_of_the_file_is_its_own(tmp_path: Path) -> None:
+def test_a_seed_attribute_must_stay(tmp_path: Path) -> None:
     a = "{ r = my.f (x) y = Add (x, r) }" + FUNCTION + "{ r = RandomNormalLike <seed = 3.0> (a) }"
     for seed, status in ((3, "verified in pieces"), (4, "different")):
         b = f"{{ r = RandomNormalLike <seed = {seed}.0> (x) y = Add (x, r) }}"
         assert judge(tmp_path, a, b).status == status
 
 
-def test_a_name_that_is_taken_is_left_to_its_value(tmp_path: Path) -> None:
+def test_reserved_names_in_the_model_keep_their_values(tmp_path: Path) -> None:
     taken = "r\N{RIGHTWARDS ARROW}read0"
     for name, op in (("a", "Exp"), ("b", "Exp"), ("c", "Cos")):
         model = parser.parse_model(f"{HEAD}{{ t = {op} (x) r = RandomNormalLike (x) y = Add (r, t) }}")
@@ -195,12 +204,12 @@ def test_a_name_that_is_taken_is_left_to_its_value(tmp_path: Path) -> None:
         ("{ " + IF.replace("{BODY}", "{ t = Bernoulli (x) }") + " }", True),
     ],
 )
-def test_which_models_are_random(text: str, expected: bool) -> None:
+def test_random_models(text: str, expected: bool) -> None:
     assert is_random_model(parser.parse_model(HEAD + text)) is expected
 
 
-def test_a_model_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many bodies there are programs of."""
+def test_a_model_is_searched_for_random_nodes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is searched for random nodes once, however many programs its bodies have."""
     asked: list[object] = []
     monkeypatch.setattr(skeleton, "is_random_model", lambda model: asked.append(model) or is_random_model(model))
     text = f"{{ {IF.replace('{BODY}', '{ t = Bernoulli (x) }')} }}"
@@ -213,8 +222,8 @@ def test_a_model_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("opset", [15, 19, 21])
 @pytest.mark.parametrize("drawn", ["Bernoulli (s)", "Dropout (s, half, train)", "RandomNormalLike (s)"])
-def test_a_newer_opset_draws_alike(drawn: str, opset: int, tmp_path: Path) -> None:
-    """What draws became what it is before both, or was given other types since."""
+def test_random_nodes_of_a_newer_opset_are_paired(drawn: str, opset: int, tmp_path: Path) -> None:
+    """Random nodes of two opsets are paired if the operator is unchanged, or gained only types."""
     constants = "<float half = {0.5}, bool train = {1}>"
     text = f"g (float[2, 7] x) => (float[2, 7] y) {constants} {{ s = Sigmoid (x) r = {drawn} y = Mul (x, r) }}"
     a, b = (f'<ir_version: 8, opset_import: ["" : {n}]> {text}' for n in (17, opset))
@@ -227,7 +236,7 @@ def test_a_newer_opset_draws_alike(drawn: str, opset: int, tmp_path: Path) -> No
     ("op", "opsets", "same"),
     [("Relu", (14, 21), True), ("Relu", (13, 14), False), ("Softmax", (12, 13), False), ("Softmax", (13, 20), True)],
 )
-def test_which_operators_are_as_old(op: str, opsets: tuple[int, int], same: bool, tmp_path: Path) -> None:
+def test_operators_unchanged_between_opsets(op: str, opsets: tuple[int, int], same: bool, tmp_path: Path) -> None:
     texts = (
         f'<ir_version: 8, opset_import: ["" : {n}]> g (float[2] x) => (float[2] y) {{ y = {op} (x) }}' for n in opsets
     )

@@ -1,4 +1,4 @@
-"""Pieces that onnxruntime loads only if the ranks of their inputs are known."""
+"""Pieces load in onnxruntime only if the ranks of their inputs are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxopt.verification.run import Failed
 from tests.samples import parsed
 from tests.verification.pairs import verdict
 
-# The numbers of a list that is made of what has no rank are taken to be none: too few sizes for a picture.
+# onnxruntime takes a list computed from a value without rank for empty: too few sizes for a picture.
 TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 1, 3, 3] x, int64 h) => (float[a, b, c, d] y, int64[e] k)
     <int64[2] one = {{1, 1}}, int64[1] two = {{2}}, int64[1] first = {{0}}, int64[4] sizes = {{1, 1, 3, 3}},
      int64[1] flat = {{-1}}, int64 few = {{1}}, int64 most = {{9}},
@@ -30,7 +30,7 @@ TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 1, 3, 3] x, int64
 
 
 @pytest.mark.parametrize(("factor", "status"), [("2.1", "verified in pieces"), ("2.2", "different")])
-def test_a_size_that_is_fed(factor: str, status: str, tmp_path: Path) -> None:
+def test_a_piece_with_a_size_as_input(factor: str, status: str, tmp_path: Path) -> None:
     one = TEXT.format(fg=factor, scaled="a = Mul (s, f) v = Mul (a, g)")
     other = TEXT.format(fg=factor, scaled="v = Mul (s, fg)")
     found = verdict(tmp_path, one, other)
@@ -48,8 +48,11 @@ PICKS = """<ir_version: 8, opset_import: ["" : 13]> g (int32[n] x) => (int8[a, b
 }}"""
 
 
-def test_a_scan_asks_for_ranks_when_it_is_run(tmp_path: Path) -> None:
-    """Of what its body makes of an input of no rank onnxruntime does not know how many axes there are, and fails."""
+def test_a_scan_needs_ranks_at_its_run(tmp_path: Path) -> None:
+    """A Scan in a piece gets inputs of known rank.
+
+    For an input of unknown rank, onnxruntime does not know the axes of the body's values, and fails at the run.
+    """
     one, other = (PICKS.format(picked=p) for p in ("GatherND (s, places)", "Gather (s, all)"))
     assert verdict(tmp_path, one, other).status in ("equal", "verified in pieces")
 
@@ -59,8 +62,11 @@ def runner(folder: Path) -> Runner:
     return Runner(Program(Skeleton(folder / "a.onnx")))
 
 
-def test_a_list_of_sizes_that_is_fed_has_its_length(tmp_path: Path) -> None:
-    """Of a list of unknown length onnxruntime takes the sizes to be none, too."""
+def test_a_list_of_sizes_as_input_has_its_length(tmp_path: Path) -> None:
+    """A list of sizes that is an input of a piece has a declared length.
+
+    onnxruntime takes a list of unknown length for empty.
+    """
     found = runner(tmp_path)
     resize = found.program.maker["y"]
     opened = found.open([resize], {"m": "tensor(float)", "p": "tensor(int64)"}, ["y"])
@@ -69,7 +75,7 @@ def test_a_list_of_sizes_that_is_fed_has_its_length(tmp_path: Path) -> None:
 
 
 class Refusing(Runner):
-    """Does not load what it is asked for first."""
+    """A runner that fails at its first load."""
 
     def open(self, *args: Any, **how: Any) -> Opened:
         self.asked = getattr(self, "asked", 0) + 1
@@ -78,8 +84,8 @@ class Refusing(Runner):
         return super().open(*args, **how)
 
 
-def test_noise_of_weights_that_do_not_load(tmp_path: Path) -> None:
-    """Where the first sample cannot be loaded, the next has weights of its own."""
+def test_noise_is_measured_if_the_first_sample_does_not_load(tmp_path: Path) -> None:
+    """Noise is measured although the first sample does not load: the next has other weights."""
     program = runner(tmp_path).program
     original = Stream(
         Runner(program), [{"x": np.linspace(0.1, 1, 9, dtype=np.float32).reshape(1, 1, 3, 3)}], {"x": "tensor(float)"}

@@ -1,4 +1,4 @@
-"""Results wrong for few inputs only: at a bound, for one sign, for ties, at a size, by one weight."""
+"""Results wrong for few inputs only are found: at a bound, for one sign, for ties, at a size, by one weight."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def constants() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("interface", "body", "wrong"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_it_is_found(interface: str, body: str, wrong: tuple[str, str], tmp_path: Path) -> None:
+def test_a_fault_for_few_inputs_is_found(interface: str, body: str, wrong: tuple[str, str], tmp_path: Path) -> None:
     assert wrong[0] in body
     for name, text in (("a", body), ("b", body.replace(*wrong))):
         model = parser.parse_model(f"{HEAD}{interface} {{ {text} }}")

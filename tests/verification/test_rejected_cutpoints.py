@@ -1,4 +1,4 @@
-"""Candidates rejected before any run from cutpoints: values that disagree, or only move one that does."""
+"""Cutpoints rejected before any run from them: values that differ, or only move a differing value."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ AGREES = {"ok": True}
         ([MOVES], "", ""),
         ([DIFFERS, MOVES], "ab", ""),
         ([DIFFERS, MOVES, MOVES], "abc", ""),
-        ([DIFFERS, AGREES, MOVES], "a", ""),  # it computes, and agrees if `a` does: the piece is its reader's no more
+        ([DIFFERS, AGREES, MOVES], "a", ""),  # the second computes, and agrees if `a` does: no part of its reader
         ([DIFFERS, DIFFERS], "a", "b"),
         ([DIFFERS, MOVES, DIFFERS], "ab", "c"),
         ([DIFFERS, AGREES, DIFFERS], "ac", ""),
-        ([DIFFERS, DIFFERS, DIFFERS], "a", "b"),  # of the third nothing is said: the next run says what the second is
+        ([DIFFERS, DIFFERS, DIFFERS], "a", "b"),  # the third stays undecided: the next run decides the second
         ([DIFFERS, DIFFERS, MOVES, DIFFERS], "a", "b"),
         ([DIFFERS, DIFFERS, DIFFERS, DIFFERS], "ad", "b"),  # behind the third the next layer begins
         ([DIFFERS, DIFFERS, DIFFERS, MOVES], "a", "b"),
         ([DIFFERS, DIFFERS, AGREES, DIFFERS], "ad", "b"),
-        ([DIFFERS, None, DIFFERS], "ac", ""),  # it did not run
+        ([DIFFERS, None, DIFFERS], "ac", ""),  # b was not run
     ],
 )
 def test_a_chain(chain: list[dict[str, bool] | None], doubted: str, excused: str) -> None:
@@ -39,7 +39,7 @@ def test_a_chain(chain: list[dict[str, bool] | None], doubted: str, excused: str
     assert doubts("abcd"[: len(chain)], first) == (set(doubted), set(excused))
 
 
-def test_what_reads_both_is_excused_by_either() -> None:
+def test_a_reader_of_two_differing_values_is_excused_by_either() -> None:
     first = {
         "a": First(False, {"x": None}),
         "b": First(True, {"x": None}),

@@ -1,4 +1,4 @@
-"""The original is not in memory while the result runs."""
+"""The original is not in memory during the run of the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x) => (float[N, 
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """At each load: how many other models are in memory."""
+    """Return a list of the number of other models in memory, at each load."""
     others: list[int] = []
     alive: list[weakref.ref[Any]] = []
     session = onnxruntime.InferenceSession
@@ -44,7 +44,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ("result", "expected"),
     [
         ("y = Sin (x)", [0, 0]),
-        ("y = Cos (x)", [0, 0, 1]),  # is it by noise? that takes the original once more, whatever else is loaded
+        ("y = Cos (x)", [0, 0, 1]),  # the noise measurement loads the original once more
     ],
 )
 def test_one_model_is_in_memory_where_one_runs(

@@ -1,4 +1,4 @@
-"""Rounding and faults told apart: right rewrites that cancel, sum or merge; wrong ones that look like noise."""
+"""Rounding and faults are told apart: right rewrites that cancel, sum or merge; wrong ones that look like noise."""
 
 from __future__ import annotations
 
@@ -186,32 +186,32 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_rounding(name: str, tmp_path: Path) -> None:
+def test_right_rewrites_within_rounding_agree(name: str, tmp_path: Path) -> None:
     io, a, b = RIGHT[name]
     v = judge(tmp_path, io, a, b)
     assert v.status in ("equal", "verified", "verified in pieces"), v.message
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_none(name: str, tmp_path: Path) -> None:
+def test_faults_that_look_like_rounding_are_different(name: str, tmp_path: Path) -> None:
     io, a, b = WRONG[name]
     v = judge(tmp_path, io, a, b)
     assert v.status == "different", v.message
 
 
-def test_what_rounding_does_to_a_sum_that_cancels_is_said(tmp_path: Path) -> None:
+def test_the_noise_of_a_cancelling_sum_is_recorded(tmp_path: Path) -> None:
     v = judge(tmp_path, X8, shifted(1e5, 99999), plus(1))
     assert v.noise["y"] > 1e-4, v.message
 
 
-def test_kernels_that_are_missing_are_found_elsewhere(tmp_path: Path) -> None:
-    """No runtime has a float64 Erf but the reference evaluator."""
+def test_missing_float64_kernels_are_run_by_the_reference_evaluator(tmp_path: Path) -> None:
+    """A float64 Erf is run by the reference evaluator, the only engine with this kernel."""
     v = judge(tmp_path, X8, ("t = Add (x, c) u = Sub (t, d) y = Erf (u)", {"c": 1000.0, "d": 999.5}),
               ("u2 = Add (x, c) y = Erf (u2)", {"c": 0.5}))  # fmt: skip
     assert v.status == "verified in pieces", v.message
 
 
-def test_what_is_inside_bodies_and_functions_is_widened_too(tmp_path: Path) -> None:
+def test_bodies_and_functions_are_widened_to_float64(tmp_path: Path) -> None:
     for name, first, second in (("a", "1000.0", "999.5"), ("b", "0.25", "-0.25")):
         model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
             g (float[N,8] x, bool c) => (float[N,8] y) {{
@@ -238,20 +238,20 @@ def test_what_is_inside_bodies_and_functions_is_widened_too(tmp_path: Path) -> N
         ([273.15], False, False),
         ([1 / 255], False, False),
         ([0.1, 1.0, 2.0], False, False),
-        ([1e9 + 64] * 2, False, False),  # all numbers of that size are integers
-        ([63 + k * 2.0**-17 for k in range(1, 24)], False, False),  # what is left of x + 100 - 37
+        ([1e9 + 64] * 2, False, False),  # float32 has integers only at this magnitude
+        ([63 + k * 2.0**-17 for k in range(1, 24)], False, False),  # remainders of x + 100 - 37
         ([np.inf, 1.0], True, False),
         ([np.nan], True, False),
     ],
 )
-def test_which_numbers_nothing_rounded(numbers: list[float], exact: bool, integers: bool) -> None:
+def test_exact_numbers_and_integers_are_recognized(numbers: list[float], exact: bool, integers: bool) -> None:
     value = np.array(numbers, np.float32)
     assert is_exact(value) is exact
     assert are_integers(value) is integers
     assert np.array_equal(last_bit(value, Draws(0)), value, equal_nan=True) is exact
 
 
-def test_how_many_jump_says_nothing_of_where_to() -> None:
+def test_a_number_of_jumps_explains_no_direction() -> None:
     differs = Difference(0.1, 1.0, discrete=True)
     assert differs.explained(Difference(0.0, 1.0, discrete=True, unseen=False))
     assert not differs.explained(Difference(1.0, 1.0, discrete=True, unseen=True))
@@ -268,8 +268,11 @@ def test_how_many_jump_says_nothing_of_where_to() -> None:
         ("s = Sin (x) f = Reshape (s, l) p = Shape (f) y = Expand (f, p)", "s = Sin (NARROW) y = Reshape (s, l)"),
     ],
 )  # fmt: skip
-def test_what_is_computed_of_sizes_is_not_rounded(a: str, b: str, narrow: int, tmp_path: Path) -> None:
-    """A product of sizes counted as rounded to float32: what is of float64 could lose half its digits behind it."""
+def test_values_computed_from_sizes_are_not_rounded(a: str, b: str, narrow: int, tmp_path: Path) -> None:
+    """Arithmetic on sizes excuses no narrower type.
+
+    A product of sizes counted as rounded to float32, so a float64 value behind it could lose half its digits.
+    """
     head = '<ir_version: 8, opset_import: ["" : 17]> g (double[4, 8] x) => (double[M] y)'
     b = f"i = Cast <to = {narrow}> (x) j = Cast <to = 11> (i) {b.replace('NARROW', 'j')}"
     sizes = "<int64[3] k = {4, 2, 4}, int64[1] l = {-1}>"
@@ -283,8 +286,11 @@ def test_what_is_computed_of_sizes_is_not_rounded(a: str, b: str, narrow: int, t
         ([0.5, 2.0], [0.5, 1.0], "differs by 5.0e-01 of its range"),
     ],
 )
-def test_what_is_zero_has_no_range(a: list[float], b: list[float], said: str) -> None:
-    """That it is "inf of its range" said nothing of how far off it is."""
+def test_a_difference_from_zero_is_given_in_numbers(a: list[float], b: list[float], said: str) -> None:
+    """A difference from an all-zero output is worded without its range.
+
+    The range is zero, and the wording was "inf of its range".
+    """
     arrays = np.array(a, np.float32), np.array(b, np.float32)
     assert difference(*arrays).words == said
     assert compare("y", *arrays, VerifyOptions()).note == said

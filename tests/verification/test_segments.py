@@ -47,7 +47,7 @@ def look(tmp_path: Path, a: str, b: str) -> Look:
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node is a segment, and nothing is kept that nobody needs."""
+    """Make every node a segment, and keep no value beyond its last reader."""
     monkeypatch.setattr(stream, "_MIN_SEGMENT_NODES", 1)
     for room in (stream, walk):
         monkeypatch.setattr(room, "VALUES", 1)
@@ -58,7 +58,7 @@ def chain(nodes: int) -> str:
 
 
 def sizes(path: str, rows: int) -> list[int]:
-    """Of its segments, in nodes."""
+    """Return the number of nodes of each segment."""
     runner = open_runner(path, "A")
     values = Stream(runner, [feeds(rows)], {"x": "tensor(float)", "c": "tensor(bool)"})
     found = []
@@ -68,22 +68,24 @@ def sizes(path: str, rows: int) -> list[int]:
     return found
 
 
-def test_segments_have_as_many_nodes_as_there_is_room_for_what_they_make(tmp_path: Path) -> None:
+def test_segments_are_limited_by_the_memory_of_their_values(tmp_path: Path) -> None:
     path = saved(tmp_path / "a", f"{{ {chain(400)} y = Neg (v400) }}")
     assert sizes(path, 1) == [401]
-    assert sizes(path, WIDE) == [20] * 20 + [1]  # a MB each
+    assert sizes(path, WIDE) == [20] * 20 + [1]  # 1 MB each
 
 
-def test_what_is_small_at_first_and_large_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_shrink_where_values_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "NODES", 100)
     text = f"{{ {chain(400)} y = Neg (v400) }}".replace("v100 = Neg (v99)", "v100 = Expand (v99, s)")
     path = saved(tmp_path / "a", text, {"s": np.array([WIDE, 8], np.int64)})
     assert sizes(path, 1) == [100] + [20] * 15 + [1]
 
 
-def test_behind_what_is_large_a_few_sizes_promise_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segment before the last tells, too, what the next may make; and none has many times the last one's nodes.
-    What makes too much all the same is run in parts."""
+def test_segments_grow_slowly_behind_large_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is sized by the last two segments, and grows by a limited factor.
+
+    A segment with too much output is run in parts.
+    """
     monkeypatch.setattr(stream, "VALUES", 60 << 20)
     text = f"{{ {chain(400)} y = Neg (v400) }}"
     steps = {"v21 = Neg (v20)": "v21 = Slice (v20, zero, one)", "v141 = Neg (v140)": "v141 = Expand (v140, s)"}
@@ -91,12 +93,12 @@ def test_behind_what_is_large_a_few_sizes_promise_nothing(tmp_path: Path, monkey
         text = text.replace(plain, step)
     constants = {"s": np.array([WIDE, 8]), "zero": np.array([0]), "one": np.array([1])}
     path = saved(tmp_path / "a", text, constants)
-    assert sizes(path, WIDE) == [20, 60, 60] + [60] * 4 + [21]  # a MB each, almost none twice, a MB each
+    assert sizes(path, WIDE) == [20, 60, 60] + [60] * 4 + [21]  # 1 MB each, then almost nothing twice, then 1 MB each
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """The second segment of A is loaded once this is set."""
+    """Delay the load of A's second segment until the returned event is set."""
     ready = threading.Event()
     load = Runner._load
 
@@ -137,9 +139,7 @@ def test_the_next_segment_is_loaded_meanwhile_and_who_dies_then_may_have_died_of
 
 
 @pytest.mark.usefixtures("tight")
-def test_a_segment_that_cannot_be_loaded_fails_when_its_turn_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unloadable_segment_fails_at_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = open_runner(saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }"), "A")
     load = Runner._load
 
@@ -174,7 +174,7 @@ def test_little_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tight")
-def test_of_what_is_rounded_to_the_narrower_type_only_what_waits_is_kept(tmp_path: Path) -> None:
+def test_rounded_values_are_kept_for_pending_cutpoints_only(tmp_path: Path) -> None:
     body = f"{{ {chain(3)} y = Exp (v3) }}"
     found = look(tmp_path, body, body)
     known = walk.Walk(found.a, found.b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
@@ -185,8 +185,10 @@ def test_of_what_is_rounded_to_the_narrower_type_only_what_waits_is_kept(tmp_pat
 
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("most", [walk._OPEN, 0])
-def test_a_fault_is_measured_all_the_same(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the end, or as soon as it is found, and what it is made of is read no more."""
+def test_a_fault_is_measured_although_its_operands_are_released(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault is measured at the end, or at once, although its operands have no further reader."""
     monkeypatch.setattr(walk, "_OPEN", most)
     a = """<float k = {3.0}, float two = {2.0}> { a = Exp (x) z = Neg (a) b = Mul (a, k) d = Mul (b, two) e = Tanh (d)
         f = Neg (e) g = Abs (f) u = Sqrt (g) y = Add (u, z) }"""
@@ -198,9 +200,12 @@ def test_a_fault_is_measured_all_the_same(most: int, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.usefixtures("tight")
-def test_what_waits_for_what_follows_keeps_what_it_is_made_of(tmp_path: Path) -> None:
-    """`q` is off by what rounding does, for which its piece of A is run again in the end: from `a`, which B has no use
-    for. What reads it, `d`, is wrong and read by nobody in B, and held against A's then."""
+def test_a_pending_cutpoint_keeps_its_operands(tmp_path: Path) -> None:
+    """A pending value keeps its operands until its noise is measured.
+
+    `q` is off by rounding, so its piece of A is run again at the end: from `a`, which B does not read. The reader `d`
+    is wrong and unread in B, and is compared with A's `d` then.
+    """
     a = """<float k = {10000.0}, float two = {2.0}> { a = Exp (x) n = Neg (x) t = Exp (n) z = Neg (a) s = Neg (t)
         p = Mul (a, k) q = Sin (p) d = Mul (q, two) w = Neg (d) f = Neg (z)
         g = Sub (f, s) h = Add (g, q) y = Tanh (h) }"""
@@ -213,8 +218,11 @@ def test_what_waits_for_what_follows_keeps_what_it_is_made_of(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize(("branch", "at"), [("n = Identity (b)", []), ("n = Abs (b)", ["n"])])
-def test_branches_are_looked_into_afterwards(branch: str, at: list[str], tmp_path: Path) -> None:
-    """That of B reads what A's makes itself, and nobody else reads any more."""
+def test_branches_are_compared_after_their_operands_are_released(branch: str, at: list[str], tmp_path: Path) -> None:
+    """Branches are compared at the end.
+
+    B's branch reads a value that A's branch computes itself, and that has no other reader left.
+    """
     text = """{ a = Exp (x) b = Neg (a) d = Tanh (b)
         i = If (c) <then_branch = t () => (float[N, 8] m) { m = Neg (d) },
                     else_branch = e () => (float[N, 8] n) { %s }>
@@ -226,8 +234,8 @@ def test_branches_are_looked_into_afterwards(branch: str, at: list[str], tmp_pat
 
 
 @pytest.mark.usefixtures("tight")
-def test_what_is_made_of_moved_values_may_be_forgotten(tmp_path: Path) -> None:
-    """A scale is moved through `r` into the next product; what stands behind is asked whether it is a step."""
+def test_values_behind_a_moved_scale_may_be_released(tmp_path: Path) -> None:
+    """Values behind a scale moved through `r` may be released, although they are classified as steps or not later."""
     a = """<float k = {3.0}, float l = {0.5}> { m = Mul (x, k) r = Relu (m) b = Mul (r, l) d = Tanh (b) e = Exp (d)
         f = Neg (e) y = Identity (f) }"""
     b = a.replace("(x, k)", "(x, one)").replace("(r, l)", "(r, both)").replace("{0.5}", "{0.5}, float one = {1.0}", 1)

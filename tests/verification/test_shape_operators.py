@@ -1,4 +1,4 @@
-"""Operators whose output shapes depend on shapes alone, tried on the node tests of ONNX."""
+"""Operators whose output shapes depend on shapes alone, checked on the node tests of ONNX."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TEXT = """<ir_version: 8, opset_import: ["" : 18]> g (float[n, 4] x) => (float[a
         ("Squeeze (x)", True),
     ],
 )
-def test_a_rank_that_nothing_changes_decides_nothing(made: str, is_open: bool) -> None:
+def test_a_condition_on_a_constant_rank_is_closed(made: str, is_open: bool) -> None:
     model = parser.parse_model(TEXT.format(made=made))
     assert conditions(model.graph, changing(model.graph)) == (["c"] if is_open else [])
 
 
-def test_other_elements_make_no_other_shapes() -> None:
-    """Each operator on its own tests, with the elements of what says nothing of shapes in another order."""
+def test_output_shapes_do_not_depend_on_elements() -> None:
+    """Output shapes stay the same for reordered elements of operands that are not shapes."""
     seen = set[str]()
     for case in node_cases.cases():
         node = case.model.graph.node[0]
@@ -66,7 +66,7 @@ def test_shapes_and_elements_are_those_of_the_node_tests() -> None:
 
 
 def _shapes(model: ModelProto, feeds: dict[str, object]) -> list[tuple[int, ...]] | None:
-    """None where no runtime runs it."""
+    """Return the shapes of the outputs, None if no runtime runs the model."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

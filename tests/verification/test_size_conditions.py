@@ -1,4 +1,4 @@
-"""Conditions on sizes: those equal in any run decide nothing."""
+"""Conditions on sizes that are equal in any run decide nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from onnxopt.verification.model.decisions import open_conditions, open_nodes
 
 
 @pytest.mark.parametrize(("asked", "status"), [(1, "equal"), (3, "inconclusive")])
-def test_a_dim_that_is_one_whatever_the_others_are_decides_nothing(asked: int, status: str, tmp_path: Path) -> None:
-    """Exporters ask before they squeeze: the channels that a Reshape makes are one, the width need not be."""
+def test_a_dim_that_is_always_one_decides_nothing(asked: int, status: str, tmp_path: Path) -> None:
+    """A condition on a dim that a Reshape sets to one decides nothing; a condition on the free width does.
+
+    Exporters test a dim before a Squeeze.
+    """
     constants = "int64[1] zero = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] four = {4}, int64 single = {1}"
     models = [
         parser.parse_model(
@@ -39,7 +42,7 @@ def test_a_dim_that_is_one_whatever_the_others_are_decides_nothing(asked: int, s
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx", options).status == status
 
 
-def test_what_a_file_claims_of_a_dim_decides_nothing(tmp_path: Path) -> None:
+def test_a_declared_dim_is_no_proof(tmp_path: Path) -> None:
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         g (float[n] x, int64[2] s) => (float[?] y) <float[1, 1] m, int64 zero = {0}, int64 one = {1}> {
@@ -54,8 +57,8 @@ def test_what_a_file_claims_of_a_dim_decides_nothing(tmp_path: Path) -> None:
     assert open_conditions(tmp_path / "a.onnx") == {"c"}
 
 
-def test_a_name_in_two_bodies_is_not_one_value(tmp_path: Path) -> None:
-    """In the one it is the shape of something fixed, in the other anything."""
+def test_equal_names_in_two_bodies_are_two_values(tmp_path: Path) -> None:
+    """One name in two bodies is two values: the shape of a fixed tensor, and a free value."""
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         g (float[2, 3] x, int64[2] k, bool c) => (float[?] y) <int64 one = {1}, int64 three = {3}> {
@@ -74,8 +77,11 @@ def test_a_name_in_two_bodies_is_not_one_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["a Constant", "an initializer"])
-def test_a_place_that_a_body_holds_picks_a_dim(form: str, tmp_path: Path) -> None:
-    """PyTorch's scripts squeeze in a loop if a dim is one: the one is fixed. In another body the place is computed."""
+def test_a_constant_index_inside_a_body_picks_a_dim(form: str, tmp_path: Path) -> None:
+    """A condition on a fixed dim, picked by a constant inside a body, decides nothing.
+
+    PyTorch scripts squeeze in a loop if a dim is one. In the other body the index is computed.
+    """
     held = {"a Constant": ("", "k = Constant <value = int64 {1}> ()"), "an initializer": ("<int64 k = {1}>", "")}[form]
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17]>

@@ -1,4 +1,4 @@
-"""Sizes that weights impose on distant inputs, through operators that keep or change sizes."""
+"""Sizes that weights impose on distant inputs are found, through operators that keep or change sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE, TWO, FAR = "int64[1] one = {1}", "int64[1] two = {-1}", "int64[1] far = {90
 COMPUTED = "s = Shape <start = 2> (x) e = Mul (s, z) f = Add (e, o) front = Constant <value_ints = [0, 0]> () "
 COMPUTED += "p = Concat <axis = 0> (front, e, front, f)"
 WINDOW = f"{W}, int64[1] z = {{0}}, int64[1] o = {{1}}"
-# What is read, what makes it, and the size that nothing else would do for.
+# (inputs, nodes, weights, the only size accepted)
 CARRIED = [
     (X, f"a = Pad (x, p) {CONV}", f"{W}, int64[6] p = {{0, 0, 1, 0, 0, 1}}"),
     (X, f"{COMPUTED} a = Pad (x, p) {CONV}", WINDOW),
@@ -39,7 +39,7 @@ CARRIED = [
     ),
     (X, "a = Relu (x) v = Transpose <perm = [1, 0, 2]> (w) y = Conv (a, v)", "float[12, 8, 3] w"),
 ]
-# What changes the size itself, or may.
+# Nodes that change the size, or may change it.
 NOT_CARRIED = [
     (X, f"a = Pad (x, p) {CONV}", f"{W}, int64[6] p = {{0, 1, 0, 0, 0, 0}}"),
     (X, f"a = Slice (x, one, far, one) {CONV}", f"{W}, {ONE}, {FAR}"),
@@ -69,5 +69,5 @@ def test_sizes_are_carried(taken: str, nodes: str, weights: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("taken", "nodes", "weights"), NOT_CARRIED)
-def test_sizes_that_may_be_others(taken: str, nodes: str, weights: str) -> None:
+def test_sizes_that_are_not_imposed(taken: str, nodes: str, weights: str) -> None:
     assert make_plan(model_of(taken, nodes, weights)).demanded == {}

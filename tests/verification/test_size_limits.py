@@ -1,4 +1,4 @@
-"""Sizes accepted by one model only are tried, however large: remains of a trace or a fold."""
+"""Sizes accepted by one model only are tried, however large. They remain from a trace or a fold."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def model(body: str) -> ModelProto:
     ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "distances", "Slice",
          "few", "from the end", "few and many", "diagonal"],
 )  # fmt: skip
-def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
+def test_a_fault_at_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
     a, b = model(right), model(right.replace(*wrong))
     assert size in other_sizes(Limits(a.graph), Limits(b.graph))
     assert other_sizes(Limits(a.graph), Limits(a.graph)) == []
@@ -64,7 +64,7 @@ def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, st
     assert "beyond" not in [c.name for c in same.cases]
 
 
-def test_not_what_would_take_long() -> None:
+def test_expensive_sizes_are_not_tried() -> None:
     plans = [Plan(bytes=n, windows=w) for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))]
     assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
     a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
@@ -84,8 +84,8 @@ def test_not_what_would_take_long() -> None:
     ],
     ids=["computed target", "channels", "target", "of a shape"],
 )
-def test_no_size_reaches_an_end_of_fixed_dims(fixed: str) -> None:
-    """An end of heads, channels or windows takes effect in every case: a larger batch shows no more."""
+def test_an_end_of_fixed_dims_needs_no_larger_size(fixed: str) -> None:
+    """An end of fixed dims (heads, channels, windows) needs no larger batch: it takes effect in every case."""
     head = """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64] x, float[64, 40] w) => (y)
         <int64[1] first = {0}, int64[1] axis = {1}, int64[1] two = {2}, int64[1] some = {20}, int64[1] few = {9},
         int64[2] many = {2, 32}> {
@@ -96,7 +96,7 @@ def test_no_size_reaches_an_end_of_fixed_dims(fixed: str) -> None:
     assert other_sizes(a, b) == []
 
 
-def test_what_no_case_reaches_is_named(tmp_path: Path) -> None:
+def test_a_size_beyond_every_case_is_named(tmp_path: Path) -> None:
     a = ROWS + "y = Mul (x, half) }"
     b = ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) y = Concat <axis = 0> (a, b) }"
     found = verdict(tmp_path, a, b, VerifyOptions(cases=("random",)))
@@ -109,8 +109,11 @@ ROWS = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 40] x) => (fl
     <int64[1] first = {0}, int64[1] some = {300}, int64[1] all = {9223372036854775807}, float[1] half = {0.5}> {"""
 
 
-def test_a_batch_is_as_large_as_that_too(tmp_path: Path) -> None:
-    """Of few rows nobody would see it: a case that fell back to three was one of that size by name alone."""
+def test_a_batch_exceeds_the_size_limit(tmp_path: Path) -> None:
+    """A case beyond a limit has a batch above this limit, and finds the fault.
+
+    A batch that fell back to three rows kept the name of the size.
+    """
     found = verdict(
         tmp_path,
         ROWS + "y = Mul (x, half) }",
@@ -130,14 +133,17 @@ TURNS = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, int64 n) => (
 
 
 @pytest.mark.parametrize("most", ["5", "40"])
-def test_turns_are_as_many_as_the_second_leaves(most: str, tmp_path: Path) -> None:
+def test_iterations_exceed_the_limit_of_the_result(most: str, tmp_path: Path) -> None:
     a, b = (TURNS.replace("MOST", most).replace("TRIPS", trips) for trips in "nm")
     found = verdict(tmp_path, a, b, VerifyOptions(cases=("all",)))
     assert found.status == "different", found.message
 
 
-def test_the_optimizers_own_check_reaches_them(tmp_path: Path) -> None:
-    """Sizes above a number of the result's, and turns above one: its usual cases have few of both."""
+def test_the_own_check_exceeds_limits_of_the_result(tmp_path: Path) -> None:
+    """The optimizer's own check runs sizes above a limit of the result, and more than one iteration.
+
+    Its usual cases have few rows and iterations.
+    """
     a = ROWS + "y = Mul (x, half) }"
     b = ROWS + "m = Mul (x, half) a = Slice (m, first, some) b = Slice (m, some, all) c = Neg (b)"
     assert own_check(tmp_path, a, b + " y = Concat <axis = 0> (a, c) }").status == "different"
@@ -145,8 +151,11 @@ def test_the_optimizers_own_check_reaches_them(tmp_path: Path) -> None:
     assert own_check(tmp_path, a, b).status == "different"
 
 
-def test_each_of_two_numbers_is_reached(tmp_path: Path) -> None:
-    """The smaller is of the original and harmless; the result is wrong from the larger on."""
+def test_each_of_two_limits_is_exceeded(tmp_path: Path) -> None:
+    """Limits of both models are exceeded.
+
+    The original's smaller limit is harmless; the result is wrong above the larger one.
+    """
     size = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
     low, high = ("k = Min (t, n) u = Sub (k, k) f = Cast <to = 1> (u) ", "c = Greater (t, big) f = Cast <to = 1> (c) ")
     head = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, t] x) => (y) <int64 n = {20}, int64 big = {90}> {'

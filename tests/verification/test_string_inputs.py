@@ -1,4 +1,4 @@
-"""Models that accept certain strings only."""
+"""Models that accept certain strings only are verified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxopt import optimize_file
 from onnxopt.verification import DIFFERENT, Verification, VerifyOptions, verify
 from tests.verification.pairs import verdict
 
-# Where no output is zero for what is unknown, it is an error.
+# With zeros = 0, an unknown word is an error.
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]>
 g (string[N, 1] x, string[N, 1] z, float[N, 1, 6] f, int64[N] n) => (float[N, 1, 6] y, int64[N] m)
@@ -32,7 +32,7 @@ def judge(tmp_path: Path, b: str, options: VerifyOptions | None = None) -> Verif
     return verdict(tmp_path, MODEL, b, options)
 
 
-def test_a_model_that_takes_only_words_it_knows_is_verified(tmp_path: Path) -> None:
+def test_a_model_with_a_closed_vocabulary_is_verified(tmp_path: Path) -> None:
     judge(tmp_path, MODEL)
     report = optimize_file(tmp_path / "a.onnx", tmp_path / "c.onnx")
     assert report.verification is not None
@@ -43,7 +43,7 @@ def test_a_model_that_takes_only_words_it_knows_is_verified(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "words", [('"a", "b"', '"b", "a"'), ('"v", "w"', '"v", "a"'), ('"u", "v", "w"', '"w", "v", "u"')]
 )
-def test_what_is_wrong_with_one_of_them_is_found(words: tuple[str, str], tmp_path: Path) -> None:
+def test_a_fault_in_one_word_is_found(words: tuple[str, str], tmp_path: Path) -> None:
     assert judge(tmp_path, MODEL.replace(*words)).status == DIFFERENT
 
 
@@ -54,8 +54,11 @@ def test_no_case_is_skipped(tmp_path: Path) -> None:
     assert [c.note for c in found.cases if c.status == "skipped"] == []
 
 
-def test_where_others_are_taken_they_are_given(tmp_path: Path) -> None:
-    """An unknown word is zeros in one, and the first word in the other."""
+def test_unknown_words_are_fed_if_accepted(tmp_path: Path) -> None:
+    """Unknown words are fed if the model accepts them.
+
+    An unknown word gives zeros in one model, the first word's vector in the other.
+    """
     taking = MODEL.replace("zeros = 0", "zeros = 1")
     onnx.save(parser.parse_model(taking), tmp_path / "c")
     judge(tmp_path, taking.replace('["a", "b", "c"]', '["a", "b", "text"]'))

@@ -50,7 +50,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, says: str, times: int, *, optimize
     monkeypatch.setattr(OnnxRuntime, "__init__", loading)
 
 
-def test_threads_that_the_system_refuses(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_threads_are_no_verdict(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, NO_THREAD, 1, optimize=False)
     with pytest.raises(Refused, match="the system refuses"):
         opened.result(path, VerifyOptions())
@@ -61,7 +61,9 @@ def test_threads_that_the_system_refuses(opened: judge.Judge, path: str, monkeyp
         opened.optimized()
 
 
-def test_threads_that_a_run_is_refused(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_refused_at_a_run_are_no_verdict(
+    opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert opened.result(path, VerifyOptions()) == ""
 
     def run(feeds: Any) -> Any:
@@ -72,7 +74,7 @@ def test_threads_that_a_run_is_refused(opened: judge.Judge, path: str, monkeypat
         opened.compare(OWN[0].name, {})
 
 
-def test_nothing_else_is_loaded_when_the_optimizer_is(
+def test_the_load_with_optimizations_releases_other_sessions(
     opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, load = [], OnnxRuntime.__init__
@@ -85,11 +87,13 @@ def test_nothing_else_is_loaded_when_the_optimizer_is(
     monkeypatch.setattr(OnnxRuntime, "__init__", loading)
     assert opened.optimized() == ("", True)
     assert loaded == [(True, False, False)]
-    assert opened.result(path, VerifyOptions()) == ""  # another one
+    assert opened.result(path, VerifyOptions()) == ""  # another session
     assert all(o.ok for o in opened.compare(OWN[0].name, {}).outputs)
 
 
-def test_memory_that_the_optimizer_is_refused(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_refused_to_runtime_optimizations_is_no_difference(
+    opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusing(monkeypatch, "std::bad_alloc", 1, optimize=True)
     assert opened.result(path, VerifyOptions()) == ""
     why, original = opened.optimized()
@@ -97,8 +101,10 @@ def test_memory_that_the_optimizer_is_refused(opened: judge.Judge, path: str, mo
 
 
 def starving(monkeypatch: pytest.MonkeyPatch, *, original: bool, judged: judge.Judge) -> list[str]:
-    """A run of the result finds no memory while the original is loaded, nor one of the `original` in its place; who
-    ran."""
+    """Make runs of the result fail for memory while the original is loaded. Return the list of the models run.
+
+    original: runs of the original fail as well.
+    """
     ran: list[str] = []
     of_a, of_b = judged.engine.run, judged.b.run
 
@@ -119,8 +125,10 @@ def starving(monkeypatch: pytest.MonkeyPatch, *, original: bool, judged: judge.J
     return ran
 
 
-def test_memory_that_the_original_takes(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside it there is none for the result, which needs no more than it: nobody is accused."""
+def test_the_result_is_run_again_without_the_original_in_memory(
+    opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is run again with the original released, if memory is refused beside the original."""
     refusing(monkeypatch, "std::bad_alloc", 1, optimize=False)
     assert opened.result(path, VerifyOptions()) == ""
     assert opened.engine._session is None, "it rests"
@@ -130,7 +138,7 @@ def test_memory_that_the_original_takes(opened: judge.Judge, path: str, monkeypa
     assert ran == ["b", "b"]
 
 
-def test_memory_that_both_are_refused(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_refused_to_both_is_no_verdict(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened.result(path, VerifyOptions()) == ""
     ran = starving(monkeypatch, original=True, judged=opened)
     with pytest.raises(Refused, match="no memory for the result beside the values of the original"):
@@ -138,7 +146,7 @@ def test_memory_that_both_are_refused(opened: judge.Judge, path: str, monkeypatc
     assert ran == ["b", "b", "a"]
 
 
-def test_memory_that_only_the_result_is_refused(
+def test_memory_refused_to_the_result_only_is_different(
     opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert opened.result(path, VerifyOptions()) == ""
@@ -153,7 +161,9 @@ def test_memory_that_only_the_result_is_refused(
     assert "it takes more memory than it may" in opened.result(path, VerifyOptions())
 
 
-def test_memory_that_neither_can_be_loaded_in(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_refused_at_both_loads_is_no_verdict(
+    opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusing(monkeypatch, "std::bad_alloc", 2, optimize=False)
 
     def wake() -> None:
@@ -165,8 +175,8 @@ def test_memory_that_neither_can_be_loaded_in(opened: judge.Judge, path: str, mo
 
 
 @pytest.mark.parametrize("asked", ["original", "result", "optimized"])
-def test_memory_that_a_worker_is_refused(asked: str, path: str) -> None:
-    """Is no error of the command's: what could not be looked at is not verified."""
+def test_memory_refused_to_a_worker_is_not_verified(asked: str, path: str) -> None:
+    """A MemoryError in a worker gives no error of the command: the result is not verified."""
     once = path + ".once"
     start = (
         f"from onnxopt.verification import judge\nfrom pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""A changed row of a table is selected by some case, wherever the row is."""
+"""Some case selects a changed row of a table, wherever the row is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def side(path: Path) -> Side:
     return Side(Skeleton(path))
 
 
-def test_which_rows(tmp_path: Path) -> None:
+def test_rows_that_differ(tmp_path: Path) -> None:
     other, every = table(), table() * 2
     other[5:105] += 1
     a = side(save(tmp_path / "a.onnx", PLAIN, table()))
@@ -76,7 +76,7 @@ def placed(path: Path, body: str, table: np.ndarray) -> Path:
 
 @pytest.mark.parametrize("body", READ.values(), ids=READ)
 @pytest.mark.parametrize("row", [0, 37, 511])
-def test_a_position_that_only_a_long_text_has(row: int, body: str, tmp_path: Path) -> None:
+def test_a_changed_position_of_long_texts_is_found(row: int, body: str, tmp_path: Path) -> None:
     positions, other = table()[:512], table()[:512]
     other[row, 2] *= 1.5
     a, b = placed(tmp_path / "a.onnx", body, positions), placed(tmp_path / "b.onnx", body, other)

@@ -1,4 +1,4 @@
-"""Ifs replaced by one branch in a rewrite: the inside is compared as the cases run it."""
+"""Ifs replaced by one branch in a rewrite: the branch is compared as the cases run it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = f"""<ir_version: 9, opset_import: ["" : 17]>
 g (float[S, 4, M] x, float[2, S, 5] h) => (float[A, B, C] y)
 <float[1, 20, 4] r = {{{", ".join(NUMBERS[:80])}}}, float[1, 20, 5] g0 = {{{", ".join(NUMBERS)}}},
  int64[1] first = {{0}}, int64[1] single = {{1}}, int64[1] last = {{2}}, int64 two = {{2}}>"""
-# As torch scripts a cell: one step is squeezed, and a batch is put in where there is none.
+# A cell as scripted by torch: one step is squeezed, and a missing batch is added.
 SQUEEZED = """m = Shape <start = 2> (x) c = Equal (m, single)
 u = If (c) <then_branch = a () => (s) { s = Squeeze (x, last) }, else_branch = b () => (i) { i = Identity (x) }>"""
 CELL = """z = Shape (u) k = Size (z) e = Equal (k, two) n = Not (e)
@@ -44,7 +44,10 @@ def test_ifs_in_ifs_may_be_gone(tmp_path: Path) -> None:
 
 
 def test_sizes_are_known_once_all_branches_are_in_place(tmp_path: Path) -> None:
-    """Of what an If in an If gives, whose branches have different ranks, nothing is known before."""
+    """Sizes are known once all taken branches are inlined.
+
+    The shape of an If inside an If is unknown before, if its branches differ in rank.
+    """
     inner = CELL.partition("w =")[0]
     nested = f"y0 = If (b1) <then_branch = j () => (l0) {{ {inner} l0 = Neg (v) }}, "
     nested += f"else_branch = j0 () => (l1) {{ {inner} l1 = Abs (v) }}>"
@@ -76,14 +79,14 @@ y = If (c) <then_branch = a () => (p) { p = Neg (x) }, else_branch = b () => (q)
   q = Abs (n) }>"""
 
 
-def test_what_other_data_may_take_is_said(tmp_path: Path) -> None:
+def test_branches_that_other_data_may_take_are_named(tmp_path: Path) -> None:
     status, message = judge(tmp_path, UNTAKEN, "n = Exp (x) y = Abs (n)", OPEN)
     assert status == "inconclusive", message
     assert "the then branch on `c` was never taken" in message
     assert "the then branch on `d` was never taken" in message
 
 
-def test_an_if_that_only_the_result_has_is_said(tmp_path: Path) -> None:
+def test_an_if_of_the_result_only_is_inconclusive(tmp_path: Path) -> None:
     only = "t = ReduceMax <keepdims = 0> (x) c = Greater (t, high) n = Exp (x) y = If (c) <"
     only += "then_branch = a () => (p) { p = Neg (x) }, else_branch = b () => (q) { q = Abs (n) }>"
     status, message = judge(tmp_path, "n = Exp (x) y = Abs (n)", only, OPEN)
@@ -98,14 +101,17 @@ else_branch = b () => (q) { q0 = Abs (x) q1 = Sin (x) q = Add (q0, q1) }>"""
 
 
 def alike(folder: Path, one: str, other: str) -> Verification:
-    """In cases in which both flags are alike."""
+    """Return the verdict in two cases that give both flags the same value."""
     options = VerifyOptions(cases=("random", "uniform"))
     return verdict(folder, f"{FLAGS} {{ {one} }}", f"{FLAGS} {{ {other} }}", options)
 
 
 @pytest.mark.parametrize("wrong", [TWO.replace("FLAG", "f"), ONE])
-def test_one_if_is_not_taken_for_another(wrong: str, tmp_path: Path) -> None:
-    """Each branch is taken, and never one without the other."""
+def test_ifs_with_flags_equal_in_every_case_are_not_paired(wrong: str, tmp_path: Path) -> None:
+    """Ifs on two flags that are equal in every case are not paired.
+
+    Each branch is taken, always together with the other If's.
+    """
     found = alike(tmp_path, TWO.replace("FLAG", "g"), wrong)
     assert found.status == "inconclusive", found.message
 
@@ -126,7 +132,7 @@ THREE = FLAGS.replace("bool g", "bool h, bool g")
 
 
 @pytest.mark.parametrize("head", [FLAGS, THREE], ids=["two", "three"])
-def test_flags_that_are_any_number_apart_are_told_apart(head: str, tmp_path: Path) -> None:
+def test_flags_at_any_distance_are_told_apart(head: str, tmp_path: Path) -> None:
     one, other = (f"n = Neg (x) m = Where (f, x, n) e = Exp (m) y = Where ({c}, m, e)" for c in ("g", "f"))
     status, message = judge(tmp_path, one, other, head)
     assert status == "different", message
@@ -140,11 +146,14 @@ def test_of_any_two_flags_there_is_a_case_for_either(count: int, cases: int) -> 
     for one, other in itertools.permutations(plan.flags, 2):
         assert any(one in flags and other not in flags for flags in turned)
     if count == 3:
-        assert len({frozenset(flags) for flags in turned}) == cases  # and none, and all: there are no others
+        assert len({frozenset(flags) for flags in turned}) == cases  # with none and all, every combination
 
 
 def test_one_of_three_flags_alone_is_a_case(tmp_path: Path) -> None:
-    """A guard of which one term is left out shows where the others are as it asks, and that one is not."""
+    """A guard without one of its terms is "different".
+
+    Only a case with this flag unlike the other two shows the fault.
+    """
     rest = "n = Neg (x) y = Where (d, x, n)"
     one, other = (f"u = Not (g) c = And (h, u) {last} {rest}" for last in ("d = And (c, f)", "d = Identity (c)"))
     status, message = judge(tmp_path, one, other, THREE)
@@ -161,8 +170,11 @@ else_branch = b () => (q) { ELSE q = Sin (k) }>"""
 CHOICE = "k = If (g) <then_branch = i () => (t) { t = Neg (x) }, else_branch = j () => (u) { u = Exp (x) }>"
 
 
-def test_a_branch_is_not_seen_where_another_of_its_name_is(tmp_path: Path) -> None:
-    """Of an If called `k` one branch is taken in one body, and of its namesake in the other body the other."""
+def test_branches_of_ifs_with_one_name_are_counted_apart(tmp_path: Path) -> None:
+    """A branch is not seen by a run of an If of this name in another body.
+
+    One body takes the then branch of `k`, the other the else branch.
+    """
     one = NAMESAKES.replace("THEN", CHOICE).replace("ELSE", CHOICE)
     other = NAMESAKES.replace("THEN", "k = Neg (x)").replace("ELSE", "k = Exp (x)")
     found = alike(tmp_path, one, other)
@@ -181,8 +193,8 @@ g (float[K, 4] x, int64[2] to = {2, 6}, int64[1] at = {1}) => (float[A, B] y) <i
         "r = Identity (x) t = Shape (x) s = Gather (t, at) c = Equal (s, four)",
     ],
 )
-def test_a_default_decides_nothing(made: str, tmp_path: Path) -> None:
-    """Callers may give something else."""
+def test_an_overridable_initializer_excludes_no_branch(made: str, tmp_path: Path) -> None:
+    """A branch on an overridable initializer needs evidence: callers may override the value."""
     one = OVERRIDDEN.replace("MADE", made)
     other = re.sub("y = If .*", "y = Neg (r) }", one)
     found = verdict(tmp_path, one, other, VerifyOptions(dims={"K": 3}))
@@ -194,7 +206,7 @@ g (float[K, L] x, int64[2] to = {-1, 3}) => (float[A, B] y)
 <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[1] much = {1000000}>"""
 
 
-def test_a_default_makes_nothing_impossible(tmp_path: Path) -> None:
+def test_an_overridable_weight_makes_no_branch_impossible(tmp_path: Path) -> None:
     one = """n = ReduceSum <keepdims = 0> (x) c = Greater (n, much) y = If (c) <
       then_branch = a () => (p) { r = Reshape (x, to) p = MatMul (r, w) }, else_branch = b () => (q) { q = Exp (x) }>"""
     status, message = judge(tmp_path, one, "y = Exp (x)", NO_PRODUCT)
@@ -209,8 +221,11 @@ RATES = """c = Equal (rate, fast) y = If (c) <
 
 
 @pytest.mark.parametrize(("made", "status"), [("Relu", "equal"), ("Abs", "different")])
-def test_sizes_are_looked_for_with_what_decides(made: str, status: str, tmp_path: Path) -> None:
-    """Fewer than 40 are too few for one of the rates, and many for the other."""
+def test_accepted_sizes_are_searched_for_with_each_flag(made: str, status: str, tmp_path: Path) -> None:
+    """Sizes are searched for with each value of the flag.
+
+    Sizes below 40 are too small for one rate, and large enough for the other.
+    """
     one, other = (RATES.replace("WRONG", op) for op in ("Relu", made))
     found = verdict(tmp_path, f"{CHOSEN} {{ {one} }}", f"{CHOSEN} {{ {other} }}")
     assert found.status == status, found.message

@@ -33,7 +33,7 @@ def save(path: Path, kind: int, op: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "BFLOAT16"])
-def test_they_are_fed_and_compared(kind: str, tmp_path: Path) -> None:
+def test_types_beyond_numpy_are_fed_and_compared(kind: str, tmp_path: Path) -> None:
     number = TensorProto.DataType.Value(kind)
     a, b = (save(tmp_path / name, number, op) for name, op in (("a", "Mul"), ("b", "Add")))
     found = verify(a, a)
@@ -65,8 +65,8 @@ def bfloat16(*numbers: float) -> Any:
         ("bfloat16", "t = Add (i, high) y = Max (t, low)"),
     ],
 )
-def test_what_reads_bfloat16_at_an_edge(kind: str, made: str, tmp_path: Path) -> None:
-    """Numbers beside edges are made in the input's own type, of which numpy knows no limits."""
+def test_bfloat16_inputs_at_breakpoints(kind: str, made: str, tmp_path: Path) -> None:
+    """Numbers beside breakpoints are made in the input's own type. numpy has no limits of bfloat16."""
     text = BFLOAT16.format(kind=kind, made=made)
     constants = {"low": bfloat16(-1)[0], "high": bfloat16(1)[0], "scale": bfloat16(0.1), "z": np.uint8([3])}
     one, other, wrong = (
@@ -83,7 +83,7 @@ def test_what_reads_bfloat16_at_an_edge(kind: str, made: str, tmp_path: Path) ->
 
 
 def test_rounding_of_bfloat16_is_measured(tmp_path: Path) -> None:
-    """Weights of bfloat16 have last bits, too."""
+    """A folded scale of a bfloat16 Conv is verified in pieces: the last bits of bfloat16 weights are changed, too."""
     head = '<ir_version: 10, opset_import: ["" : 22]> g (float[n, 3, 4, 4] x) => (float[n, 2, 4, 4] y)'
     w = bfloat16(0.1, -0.7, -1.3, 0.4, 0.9, 0.2).reshape(2, 3, 1, 1)
     s = bfloat16(1.3, 0.7).reshape(1, 2, 1, 1)
@@ -118,14 +118,14 @@ def test_integers_of_few_bits_take_all_their_values(kind: str) -> None:
         ("T onnxruntime::(anonymous namespace)::f(T) [with T = float]", "M was (3)"),
     ],
 )
-def test_of_an_error_its_place_in_the_source_is_left_out(function: str, said: str) -> None:
+def test_the_source_location_is_removed_from_an_error(function: str, said: str) -> None:
     place = f"/onnxruntime_src/onnxruntime/core/graph/model.cc:256 {function}"
     assert reason(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {place} {said}\n")) == f"1 : FAIL : {said}"
     assert reason(RuntimeError(f"1 : FAIL : Name:'a.cc' Message: {place} {said}")).endswith(f"Message: {said}")
 
 
-def test_of_a_long_error_the_end_is_kept() -> None:
-    """Where a runtime names the node."""
+def test_the_end_of_a_long_error_is_kept() -> None:
+    """A long error keeps its end, where runtimes name the node."""
     path = "/a/very/long/path" * 30
     said = reason(
         RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : Load model from {path} failed: Node (conv_1) is wrong")

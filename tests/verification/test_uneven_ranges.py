@@ -1,4 +1,4 @@
-"""Small numbers beside large ones, such as scores beside boxes: each is held against its own range."""
+"""Small numbers beside large ones, for example scores beside boxes, are compared relative to their own range."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_scores_beside_boxes_are_held_against_the_range_of_scores(
     assert v.places[0].value == "r"
 
 
-def test_rounding_is_not_blamed_for_what_cancels_beside_large_numbers(tmp_path: Path) -> None:
+def test_cancellation_beside_large_numbers_is_rounding(tmp_path: Path) -> None:
     terms = f"u = Mul (s, j) v = Mul (s, m) w = Mul (s, l) %s {JOINED}"
     v = judge(tmp_path, terms % "a = Add (u, v) r = Sub (a, w)", terms % "a = Sub (u, w) r = Add (a, v)")
     assert v.status == "verified in pieces", v.message
@@ -58,9 +58,7 @@ def test_rounding_is_not_blamed_for_what_cancels_beside_large_numbers(tmp_path: 
     ],
     ids=["boolean", "shape"],
 )
-def test_what_is_handed_on_may_be_held_otherwise_where_nothing_comes_of_it(
-    a: str, b: str, end: str, tmp_path: Path
-) -> None:
+def test_relayed_values_may_be_stored_in_another_form(a: str, b: str, end: str, tmp_path: Path) -> None:
     v = judge(tmp_path, f"{a} {end} {JOINED}", f"{b} {end} {JOINED}", pieces=True)
     assert v.status == "verified in pieces", v.message
 
@@ -69,7 +67,7 @@ SMALL = 5
 
 
 def product(path: Path, weights: list[np.ndarray], kind: str = "float16", body: str = "p = MatMul (x, w0)") -> Path:
-    """y = Relu(p + b), p of 24 channels, of which one has a fiftieth of the range of the others."""
+    """Save y = Relu(p + b); p has 24 channels, of which one has 1/50 of the others' range."""
     text = f"({kind}[N, 16, 32] x) => ({kind}[N, 16, 24] y) {{ {body} t = Add (p, b) y = Relu (t) }}"
     model = parsed(f"g {text}")
     bias = np.linspace(-0.1, 0.1, 24)
@@ -95,7 +93,7 @@ def off_by(factor: float) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["float16", "float"])
 @pytest.mark.parametrize(("factor", "status"), [(1.15, "different"), (1.02, "verified in pieces")])
-def test_a_small_channel_of_half_precision_is_held_against_its_own_range(
+def test_a_small_float16_channel_is_compared_by_its_own_range(
     kind: str, factor: float, status: str, tmp_path: Path
 ) -> None:
     a = product(tmp_path / "a.onnx", [weights()], kind)
@@ -119,7 +117,7 @@ def test_a_channel_of_float32_beside_one_a_million_times_as_large(factor: float,
 
 
 @pytest.mark.parametrize(("kind", "times"), [("float16", 50.0), ("float", 1e5)])
-def test_a_small_channel_that_is_what_two_large_ones_leave_is_rounding(kind: str, times: float, tmp_path: Path) -> None:
+def test_a_small_difference_of_two_large_channels_is_rounding(kind: str, times: float, tmp_path: Path) -> None:
     small, large = off_by(0.2), off_by(times)
     body = "u = MatMul (x, w0) v = MatMul (x, w1) p = Sub (u, v)"
     a = product(tmp_path / "a.onnx", [large, large - small], kind, body=body)
@@ -141,8 +139,10 @@ def test_a_small_channel_in_another_order_of_axes(factor: float, status: str, tm
 
 
 def outlier(tmp_path: Path, largest: float, *texts: str) -> Verification:
-    """Of models in which one channel of `p` is by so much larger than the others until it is made as large again, and
-    the largest of each row decides."""
+    """Return the verdict on models with an outlier channel in `p`.
+
+    One channel is `largest` times as large, is scaled back later, and an ArgMax of each row decides.
+    """
     rng = np.random.default_rng(0)
     scale = np.ones(16, np.float32)
     scale[3] = largest
@@ -163,8 +163,11 @@ def outlier(tmp_path: Path, largest: float, *texts: str) -> Verification:
 
 
 @pytest.mark.parametrize("largest", [1e3, 1e5, 1e6])
-def test_a_wrong_channel_inside_beside_one_that_is_far_larger(largest: float, tmp_path: Path) -> None:
-    """1 % of a channel is less than what rounds in one that is 1e5 times as large: each piece agreed."""
+def test_a_wrong_inner_channel_beside_an_outlier_is_found(largest: float, tmp_path: Path) -> None:
+    """A channel off by 1 % beside an outlier is found.
+
+    The difference is below the rounding of a channel 1e5 times as large, so each piece agreed.
+    """
     right = "h = MatMul (x, w) p = Mul (h, scale)"
     v = outlier(tmp_path, largest, right, "i = MatMul (x, w) j = Mul (i, wrong) p = Mul (j, scale)")
     assert v.status == "different", v.message
@@ -174,8 +177,11 @@ def test_a_wrong_channel_inside_beside_one_that_is_far_larger(largest: float, tm
 
 
 @pytest.mark.parametrize("first", ["n", "3"])
-def test_a_small_channel_of_few_rows_is_asked_of_more(first: str, tmp_path: Path) -> None:
-    """Last bits may move three numbers as far: of more rows they do not."""
+def test_a_small_channel_of_few_rows_is_run_on_more_rows(first: str, tmp_path: Path) -> None:
+    """A wrong small channel is found on more rows.
+
+    Changed last bits may move three numbers as far, and not those of many rows.
+    """
     rng = np.random.default_rng(0)
     scale = np.array([1e4] * 7 + [1e-4], np.float32)
     wrong = np.array([1] * 7 + [1.5], np.float32)
@@ -190,4 +196,4 @@ def test_a_small_channel_of_few_rows_is_asked_of_more(first: str, tmp_path: Path
 
     right, found = check("y = MatMul (x, ws)"), check("y = MatMul (x, off)")
     assert right.status in ("verified", "verified in pieces"), right.message
-    assert (found.status == "different") is (first == "n"), found.message  # there are no more of others
+    assert (found.status == "different") is (first == "n"), found.message  # fixed sizes have no further rows

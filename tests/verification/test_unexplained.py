@@ -17,11 +17,13 @@ from onnxopt.verification.verdict import is_unexplained
         (1e-1, {"y": 1e-7, "z": 1e-3}, False, False),  # the network amplifies rounding
         (1e-1, {"y": 1e-7}, True, False),  # a decision may have jumped
         (1e-1, {}, False, False),  # not measured
-        (1e-1, {"y": 0.0}, False, True),  # none
-        (float("inf"), {}, False, False),  # next to what is zero
+        (1e-1, {"y": 0.0}, False, True),  # zero
+        (float("inf"), {}, False, False),  # relative to zero
     ],
 )
-def test_what_rounding_explains(worst: float, noise: dict[str, float], decides: bool, unexplained: bool) -> None:
+def test_differences_beyond_noise_are_unexplained(
+    worst: float, noise: dict[str, float], decides: bool, unexplained: bool
+) -> None:
     verdict = Verification(IN_PIECES, "", worst_rel=worst, noise=noise)
     assert is_unexplained(verdict, Plan(names=["x"], decides=decides)) is unexplained
 
@@ -33,6 +35,6 @@ def test_no_rounding_changes_a_shape(note: str, unexplained: bool) -> None:
     assert is_unexplained(verdict, Plan(names=["x"])) is unexplained
 
 
-def test_of_a_narrower_type_no_noise_says_little() -> None:
+def test_zero_noise_of_a_narrower_type_is_no_evidence() -> None:
     verdict = Verification(IN_PIECES, "", worst_rel=1e-3, noise={"y": 0.0})
     assert not is_unexplained(verdict, Plan(names=["x"]), narrow=True)

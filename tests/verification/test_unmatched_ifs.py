@@ -1,4 +1,4 @@
-"""Ifs of one of two models only: equal branches leave nothing to decide."""
+"""Ifs of one model only: equal branches leave nothing to decide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def asking(then: str, other: str, c: str = "c", y: str = "y") -> str:
 
 
 def both_ways(folder: Path, one: str, other: str) -> list[Verification]:
-    """What the optimizer's own check says, and `onnxopt verify`, of each in place of the other."""
+    """Return the verdicts of the own check and of `onnxopt verify`, in both directions."""
     paths = [folder / "a.onnx", folder / "b.onnx"]
     for path, text in zip(paths, (one, other)):
         onnx.save(parser.parse_model(f"{HEAD} {{ {text} }}"), path)
@@ -38,7 +38,7 @@ def both_ways(folder: Path, one: str, other: str) -> list[Verification]:
 
 @pytest.mark.parametrize("condition", [NEVER, "c = Not (b)"], ids=["never", "asked for"])
 @pytest.mark.parametrize("other", ["Add (x, h)", "Add (h, x)"], ids=["the same", "in another order"])
-def test_branches_that_make_the_same_are_what_they_make(other: str, condition: str, tmp_path: Path) -> None:
+def test_an_if_of_equal_branches_equals_its_branch(other: str, condition: str, tmp_path: Path) -> None:
     one = f"{condition} m = Add (x, h) y = Mul (m, two)"
     asked = f"{condition} {asking('Add (x, h)', other, y='m')} y = Mul (two, m)"
     found = both_ways(tmp_path, one, asked)
@@ -46,7 +46,7 @@ def test_branches_that_make_the_same_are_what_they_make(other: str, condition: s
 
 
 @pytest.mark.parametrize("other", ["Sub (x, h)", "Clip (x, h, far)"])
-def test_a_branch_of_its_own_that_no_case_takes_is_said(other: str, tmp_path: Path) -> None:
+def test_an_untaken_branch_of_one_model_does_not_pass(other: str, tmp_path: Path) -> None:
     found = both_ways(tmp_path, "y = Add (x, h)", f"{NEVER} {asking('Add (x, h)', other)}")
     assert all(v.status in ("different", "inconclusive") for v in found[1:]), [v.message for v in found]
 
@@ -55,8 +55,8 @@ def test_a_branch_of_its_own_that_no_case_takes_is_said(other: str, tmp_path: Pa
     ("one", "other"),
     [("Sub (x, h)", "Sub (h, x)"), ("Greater (x, h)", "Greater (h, x)"), ("Less (x, h)", "Greater (x, h)")],
 )
-def test_what_another_order_changes(one: str, other: str, tmp_path: Path) -> None:
-    """In a branch that no case takes: nothing but the file tells."""
+def test_a_swapped_operand_order_in_an_untaken_branch_is_found(one: str, other: str, tmp_path: Path) -> None:
+    """A swapped operand order in an untaken branch is "different": the nodes alone show the fault."""
     texts = (
         f"{NEVER} {asking('Relu (x)', 'Cast <to = 1> (k)')}".replace("{ qy", f"{{ k = {k} qy") for k in (one, other)
     )
@@ -64,15 +64,15 @@ def test_what_another_order_changes(one: str, other: str, tmp_path: Path) -> Non
     assert {v.status for v in found} == {"different"}, [v.message for v in found]
 
 
-def test_a_comparison_that_is_turned_is_the_same(tmp_path: Path) -> None:
+def test_a_comparison_with_swapped_operands_is_the_same(tmp_path: Path) -> None:
     texts = (f"s = ReduceSum <keepdims = 0> (x) k = {c} {asking('Relu (x)', 'Neg (x)', 'k')}" for c in
              ("Less (s, far)", "Greater (far, s)"))  # fmt: skip
     found = both_ways(tmp_path, *texts)
     assert [v.status for v in found if v.status not in AGREE] == [], [v.message for v in found]
 
 
-def test_a_condition_that_is_made_inside_or_outside(tmp_path: Path) -> None:
-    """What a body of the one captures, and one of the other makes, has one name."""
+def test_a_condition_may_be_computed_inside_or_outside_the_branch(tmp_path: Path) -> None:
+    """A condition captured by a body in one model, and computed inside the body in the other, is paired by name."""
     size = "r = ReduceSum <keepdims = 0> (x) s = Cast <to = 7> (r)"
     inner = asking("Add (x, h)", "Neg (x)", "d", "a")
     outer = "y = If (b) <then_branch = t () => (a) {{ {} }}, else_branch = e () => (z) {{ z = Abs (x) }}>"

@@ -1,4 +1,4 @@
-"""Bounds beyond all cases, changed in B: the verdict is not "equal"."""
+"""A bound beyond all cases that differs in B: the verdict is not "equal"."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BRANCH = """h = ReduceSum <keepdims = 0> (x) c = Greater (h, thousand)
     ],
     ids=["Clip", "one has none", "inside", "comparison", "branch"],
 )
-def test_what_differs_beyond_is_inconclusive(
+def test_a_changed_bound_beyond_all_cases_is_inconclusive(
     a: str, b: tuple[str, str], value: str, options: VerifyOptions | None, tmp_path: Path
 ) -> None:
     v = judge(tmp_path, a, a.replace(*b), options)
@@ -76,7 +76,7 @@ FUSED = "y = LayerNormalization <epsilon = {}> (x, ones)"
     ],
     ids=["written out", "fused", "attribute", "length"],
 )
-def test_an_epsilon_that_no_case_tells(
+def test_a_changed_epsilon_without_effect_in_any_case_is_inconclusive(
     a: str, b: str, value: str, options: VerifyOptions | None, tmp_path: Path
 ) -> None:
     v = judge(tmp_path, a, b, options)
@@ -92,7 +92,9 @@ def test_an_epsilon_that_no_case_tells(
     ],
     ids=["fused", "scaled"],
 )
-def test_an_epsilon_that_is_the_same(a: str, b: str, options: VerifyOptions | None, tmp_path: Path) -> None:
+def test_an_equal_epsilon_in_another_form_is_right(
+    a: str, b: str, options: VerifyOptions | None, tmp_path: Path
+) -> None:
     v = judge(tmp_path, a, b, options)
     assert v.status in ("equal", "verified", "verified in pieces"), v.message
 
@@ -122,6 +124,6 @@ WHOLE = "z = Constant <value = int8 {0}> () k = MatMul (x, w) r = Round (k) h = 
     ],
     ids=["formula", "chain", "scale that moved", "bounds of a Sigmoid", "sign", "sign that is kept", "moved before"],
 )  # fmt: skip
-def test_other_bounds_that_do_the_same(a: str, b: str, options: VerifyOptions | None, tmp_path: Path) -> None:
+def test_equivalent_bounds_are_right(a: str, b: str, options: VerifyOptions | None, tmp_path: Path) -> None:
     v = judge(tmp_path, a, b, options)
     assert v.status in ("equal", "verified", "verified in pieces"), v.message

@@ -1,4 +1,4 @@
-"""Ranges of values by operator, held against onnxruntime."""
+"""Ranges of values by operator hold in onnxruntime."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_functions_are_followed() -> None:
 
 
 @pytest.mark.parametrize(("body", "found"), CASES)
-def test_nothing_is_beyond(body: str, found: Range | None) -> None:
+def test_no_value_is_outside_its_range(body: str, found: Range | None) -> None:
     if found is None or "lab." in body:
         return
     model = parser.parse_model(f"{HEAD} {CONSTANTS} {{ {body} }}".replace('"lab" : 1', '"lab" : 1'))
@@ -83,7 +83,7 @@ def test_nothing_is_beyond(body: str, found: Range | None) -> None:
         assert not found.integer or (y == np.round(y)).all()
 
 
-def test_what_a_sampler_asks() -> None:
+def test_properties_of_ranges_for_sampling() -> None:
     small = Range(-2.0, 6.0)
     assert small.is_bounded and not small.never_negative and small.takes(-2.0, 6.00001) and not small.takes(-3.0, 0.0)
     assert small.cut(np.array([-5.0, 1.4, 9.0], np.float32)).tolist() == [-2.0, 1.399999976158142, 6.0]

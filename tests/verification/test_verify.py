@@ -1,4 +1,4 @@
-"""The judge on real files in a real onnxruntime: equal, different, inconclusive."""
+"""The verifier on real files in a real onnxruntime: equal, different, inconclusive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_same_computation_is_equal(tmp_path: Path) -> None:
     assert [c.dims for c in v.cases[:2]] == [{"N": 2}, {"N": 3}], "dynamic dims are tried at two sizes"
 
 
-def test_what_rounding_explains_is_verified(tmp_path: Path) -> None:
+def test_a_difference_within_rounding_is_verified(tmp_path: Path) -> None:
     near = model("<float k = {1.0000001}> { r = Relu (x) y = Mul (r, k) }")
     v = judge(tmp_path, RELU, near)
     assert (v.status, v.exact) == ("verified", False)
@@ -41,7 +41,7 @@ def test_what_rounding_explains_is_verified(tmp_path: Path) -> None:
     assert judge(tmp_path, RELU, near, rtol=1e-9, atol=0.0).status == "different"
 
 
-def test_an_output_of_tiny_numbers_is_held_against_its_own_range(tmp_path: Path) -> None:
+def test_an_output_of_tiny_numbers_is_compared_by_its_own_range(tmp_path: Path) -> None:
     tiny = model("<float k = {1e-14}> { y = Mul (x, k) }")
     assert judge(tmp_path, tiny, model("<float k = {-1e-14}> { y = Mul (x, k) }")).status == "different"
     assert judge(tmp_path, tiny, model("<float k = {0.0}> { y = Mul (x, k) }")).status == "different"
@@ -104,15 +104,18 @@ def test_the_worst_output_is_named(tmp_path: Path) -> None:
     ],
     ids=["type", "shape", "nan", "inf", "operator", "invalid"],
 )
-def test_what_is_different(a: str, b: str, says: str, tmp_path: Path) -> None:
+def test_kinds_of_differences(a: str, b: str, says: str, tmp_path: Path) -> None:
     signature = "(float[N, 4] x) => (y)"
     v = judge(tmp_path, model(a, signature), model(b, signature))
     assert v.status == "different"
     assert says in v.message
 
 
-def test_an_operator_of_another_version_is_another_by_either_name_of_the_domain(tmp_path: Path) -> None:
-    """Until opset 13, a Softmax went over all axes from its own on."""
+def test_an_operator_of_another_version_differs_under_either_domain_name(tmp_path: Path) -> None:
+    """Softmax of opsets 11 and 13 differ, also in domain "ai.onnx".
+
+    Until opset 13, Softmax normalized over `axis` and all later axes.
+    """
     signature = "(float[2, 3, 4] x) => (float[2, 3, 4] y, int64[2, 1, 4] i)"
     a, b = (
         model("{ y = Softmax <axis = 1> (x) i = ArgMax <axis = 1> (y) }", signature, f'opset_import: ["ai.onnx" : {n}]')
@@ -127,7 +130,7 @@ def test_outputs_keep_their_order(tmp_path: Path) -> None:
     assert "outputs of the result are ['q', 'p']" in judge(tmp_path, a, b).message
 
 
-def test_integers_stay_inside_the_table_they_index(tmp_path: Path) -> None:
+def test_index_inputs_stay_inside_the_indexed_table(tmp_path: Path) -> None:
     text = model(
         "<float[3, 2] table = {1, 2, 3, 4, 5, 6}> { e = Gather (table, ids) y = Relu (e) }",
         "(int64[N, S] ids) => (float[N, S, 2] y)",
@@ -138,8 +141,8 @@ def test_integers_stay_inside_the_table_they_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
-def test_integers_of_8_bits_are_any(kind: str, tmp_path: Path) -> None:
-    """Pictures are, and what is quantized."""
+def test_8_bit_inputs_have_their_full_range(kind: str, tmp_path: Path) -> None:
+    """8-bit inputs take all values, like pictures and quantized data."""
     signature = f"({kind}[N, 3, 8, 8] x) => (float[N, 3, 8, 8] y)"
     other = "int8" if kind == "uint8" else "uint8"
     through = f"{{ z = Cast <to = {2 if other == 'uint8' else 3}> (x) y = Cast <to = 1> (z) }}"
@@ -147,7 +150,7 @@ def test_integers_of_8_bits_are_any(kind: str, tmp_path: Path) -> None:
     assert v.status == "different"
 
 
-def test_integers_of_8_bits_may_be_small_all_the_same(tmp_path: Path) -> None:
+def test_8_bit_inputs_are_small_if_the_model_needs_it(tmp_path: Path) -> None:
     text = model("{ i = Cast <to = 7> (n) e = Gather (x, i) y = Tanh (e) }", "(float[4] x, uint8[N] n) => (float[N] y)")
     v = judge(tmp_path, text, text)
     assert (v.status, len(v.cases)) == ("equal", 2), v.message
@@ -179,7 +182,7 @@ def test_overridable_initializers_are_fed_with_other_values(tmp_path: Path) -> N
     assert v.cases[-1].name == "other values for overridable initializers"
 
 
-def test_an_overridable_initializer_of_zeros_is_fed_with_others(tmp_path: Path) -> None:
+def test_an_overridable_initializer_of_zeros_is_overridden(tmp_path: Path) -> None:
     signature = "(float[N, 4] x, float[1] bias) => (float[N, 4] y)"
     a, b = (model(f"<float[1] bias = {{0}}> {{ y = {op} }}", signature) for op in ("Add (x, bias)", "Identity (x)"))
     assert judge(tmp_path, a, b).status == "different", "right for the default only"
@@ -189,7 +192,7 @@ def test_an_overridable_initializer_of_zeros_is_fed_with_others(tmp_path: Path) 
     ("body", "says"),
     [("<float k = {0.0}> { y = Mul (x, k) }", "is all zero"), ("{ z = Sub (x, x) y = Div (z, z) }", "is all NaN")],
 )
-def test_outputs_that_prove_nothing_are_inconclusive(body: str, says: str, tmp_path: Path) -> None:
+def test_outputs_without_evidence_are_inconclusive(body: str, says: str, tmp_path: Path) -> None:
     signature = "(float[4] x) => (float[4] y)"
     otherwise = body.replace("{ y = Mul (x", "{ i = Identity (x) y = Mul (i").replace(
         "y = Div (z", "i = Identity (z) y = Div (i"
@@ -199,8 +202,8 @@ def test_outputs_that_prove_nothing_are_inconclusive(body: str, says: str, tmp_p
     assert says in v.message
 
 
-def test_what_is_inside_proves_more_than_outputs(tmp_path: Path) -> None:
-    """The output is one whatever is fed; what leads there is not."""
+def test_inner_values_are_evidence_for_a_constant_output(tmp_path: Path) -> None:
+    """A constant output is verified in pieces, by inner values that vary."""
     signature = "(float[4] x) => (float[4] y)"
     a = model("{ s = Sin (x) z = Sub (s, s) y = Exp (z) }", signature)
     b = model("{ i = Identity (x) s = Sin (i) z = Sub (s, s) y = Exp (z) }", signature)
@@ -208,7 +211,7 @@ def test_what_is_inside_proves_more_than_outputs(tmp_path: Path) -> None:
     assert judge(tmp_path, a, a).status == "verified in pieces", "the same nodes need no evidence"
 
 
-def test_a_branch_never_taken_is_compared_all_the_same(tmp_path: Path) -> None:
+def test_an_untaken_branch_is_compared(tmp_path: Path) -> None:
     text = model(
         """<float limit = {1e9}> { s = ReduceSum <keepdims = 0> (x) c = Greater (s, limit)
         y = If (c) <then_branch = t () => (float[4] p) { p = Neg (x) },
@@ -221,8 +224,8 @@ def test_a_branch_never_taken_is_compared_all_the_same(tmp_path: Path) -> None:
     assert [p.scope for p in v.places] == ["main / If / then_branch"]
 
 
-def test_a_branch_that_cannot_be_compared_is_inconclusive(tmp_path: Path) -> None:
-    """It does not run on what it would never be given."""
+def test_an_untaken_branch_that_fails_is_inconclusive(tmp_path: Path) -> None:
+    """An untaken branch that fails on forced inputs is inconclusive."""
     text = model(
         """<float limit = {1e9}, int64[1] three = {3}> { s = ReduceSum <keepdims = 0> (x) c = Greater (s, limit)
         y = If (c) <then_branch = t () => (float[M] p) { r = Reshape (x, three) %s p = Neg (%s) },
@@ -255,8 +258,10 @@ BOUNDED = """<int64 limit = {5000}, int64[1] three = {3}, int64[1] zero = {0}, i
         ),
     ],
 )
-def test_a_branch_that_no_input_takes_needs_no_evidence(tmp_path: Path, size: str, decides: str, status: str) -> None:
-    """What only fixed sizes decide, or the rank, takes one branch by right."""
+def test_a_branch_excluded_by_fixed_sizes_needs_no_evidence(
+    tmp_path: Path, size: str, decides: str, status: str
+) -> None:
+    """A branch excluded by fixed sizes or the rank needs no evidence; one excluded by data or free sizes does."""
     text = model(BOUNDED.replace("DECIDES", decides), f"(float[{size}] x) => (float[M] y)")
     one, other = (
         text.replace("MORE", more).replace("READ", read) for more, read in (("", "r"), ("o = Neg (r) i = Neg (o)", "i"))
@@ -264,14 +269,14 @@ def test_a_branch_that_no_input_takes_needs_no_evidence(tmp_path: Path, size: st
     assert judge(tmp_path, one, other).status == status
 
 
-def test_a_model_that_is_random_is_verified_in_pieces(tmp_path: Path) -> None:
+def test_a_random_model_is_verified_in_pieces(tmp_path: Path) -> None:
     text = model("{ r = RandomNormalLike (x) y = Add (x, r) }")
     assert judge(tmp_path, text, text).status == "verified in pieces", "what it draws is fed"
     stray = model("{ r = RandomNormalLike <seed = 1.0> (x) y = Add (x, r) }")
     assert judge(tmp_path, text, stray).status == "different"
 
 
-def test_an_operator_nobody_knows_cannot_be_verified(tmp_path: Path) -> None:
+def test_an_unknown_operator_is_not_verified(tmp_path: Path) -> None:
     text = model("{ y = my.Op (x) }", header='opset_import: ["" : 17, "my" : 1]')
     v = judge(tmp_path, text, text)
     assert v.status == "not verified"
@@ -304,7 +309,7 @@ def test_external_data_is_found(tmp_path: Path) -> None:
 
 
 def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
-    """Whatever came of the ones before."""
+    """Each result gets its own verdict, whatever the verdicts before."""
     texts = {"a": RELU, "b": model("{ y = Abs (x) }"), "c": "no model"}
     for name, text in texts.items():
         data = parser.parse_model(text).SerializeToString() if name != "c" else text.encode()
@@ -325,7 +330,7 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
             assert "cannot load the original" in verifier.finish().message
 
 
-def test_what_is_no_file_is_no_verdict(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(parser.parse_model(RELU).SerializeToString())
     for original, result in (("no", "a"), ("a", "no")):
         verifier = Verifier(tmp_path / original)
@@ -338,7 +343,7 @@ def test_what_is_no_file_is_no_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_nothing_is_judged_before_it_is_submitted(tmp_path: Path, *, is_started: bool) -> None:
+def test_finishing_before_submitting_is_an_error(tmp_path: Path, *, is_started: bool) -> None:
     (tmp_path / "a").write_bytes(parser.parse_model(RELU).SerializeToString())
     verifier = Verifier(tmp_path / "a")
     if is_started:
@@ -358,8 +363,8 @@ def test_a_call_is_the_same_only_with_the_same_function(tmp_path: Path) -> None:
     assert (v.status, [p.value for p in v.places]) == ("different", ["q"])
 
 
-def test_a_node_is_the_same_only_at_the_same_opset(tmp_path: Path) -> None:
-    """Softmax looks the same in opsets 12 and 13, and is another."""
+def test_equal_nodes_of_different_opsets_are_compared(tmp_path: Path) -> None:
+    """Softmax nodes of opsets 12 and 13 look alike, and differ."""
     texts = [
         f'<ir_version: 8, opset_import: ["" : {n}]> g (float[N, 3, 4] x) => (float[N, 3, 4] y)'
         "{ p = Neg (x) q = Softmax (p) y = Sin (q) }"
@@ -370,7 +375,7 @@ def test_a_node_is_the_same_only_at_the_same_opset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ir", [3, 8])
-def test_a_default_that_changed_is_not_fed_to_both(ir: int, tmp_path: Path) -> None:
+def test_a_changed_default_is_not_overridden_in_both(ir: int, tmp_path: Path) -> None:
     for name, k in (("a", 1.0), ("b", 1.5)):
         text = f'<ir_version: {ir}, opset_import: ["" : 17]> g (float[N, 4] x, float[4] w) => (float[N, 4] y)'
         proto = parser.parse_model(text + "{ p = Mul (x, w) q = Neg (p) y = Sin (q) }")
@@ -384,7 +389,7 @@ def test_a_default_that_changed_is_not_fed_to_both(ir: int, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("data", "says"), [(None, "no such file"), (b"no model", "cannot be parsed"), (b"", "is empty")]
 )
-def test_what_is_no_model_is_no_verdict(data: bytes | None, says: str, first: bool, tmp_path: Path) -> None:
+def test_a_file_without_model_is_an_error(data: bytes | None, says: str, first: bool, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(RELU), tmp_path / "good.onnx")
     if data is not None:
         (tmp_path / "bad.onnx").write_bytes(data)

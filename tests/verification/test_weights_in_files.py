@@ -1,4 +1,4 @@
-"""Weights in files: small ones and non-contiguous ones are read, others mapped."""
+"""Weights in files: small and non-contiguous ones are read, others mapped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("length", [1, 300, LARGE, 0])
 @pytest.mark.parametrize("start", [0, 3, LARGE])
-def test_they_are_what_is_there(start: int, length: int, file: Path) -> None:
+def test_stored_bytes_equal_the_file(start: int, length: int, file: Path) -> None:
     whole = file.read_bytes()
     expected = whole[start : start + length] if length else whole[start:]
     stored = Stored(file, start, length)
@@ -39,7 +39,7 @@ def test_they_are_what_is_there(start: int, length: int, file: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "length"), [(-1, 4), (0, -4), (2 * LARGE, 4), (4 * LARGE, 4), (0, 1 << 60), (8, 1 << 21)]
 )
-def test_what_is_not_in_the_file_is_not_allocated(start: int, length: int, file: Path) -> None:
+def test_bytes_beyond_the_file_are_not_allocated(start: int, length: int, file: Path) -> None:
     for take in (Stored(file, start, length).bytes, Stored(file, start, length).read):
         with pytest.raises(ValueError, match="has no"):
             take()
@@ -48,7 +48,7 @@ def test_what_is_not_in_the_file_is_not_allocated(start: int, length: int, file:
 @pytest.mark.parametrize("size", [1024, LARGE])
 @pytest.mark.parametrize("shift", range(4))
 def test_arrays_are_aligned(size: int, shift: int, tmp_path: Path) -> None:
-    """`shift` bytes of a name move the weights in the file."""
+    """Arrays are aligned, wherever the weights begin: `shift` bytes of a name move them in the file."""
     weights = np.arange(size, dtype=np.float32)
     tensor = helper.make_tensor("w" * (1 + shift), TensorProto.FLOAT, [size], weights.tobytes(), raw=True)
     save(helper.make_model(helper.make_graph([], "g", [], [], [tensor])), tmp_path / "m.onnx")
@@ -65,7 +65,7 @@ HIDING = """g (float[4,64] x) => (float[4,64] y) <float[64,64] W = {0}, float hi
 
 
 def hiding(path: Path, fill: float) -> Path:
-    """A model of which a branch that no case takes has a weight that is called as one around it is."""
+    """Save a model whose untaken branch has a weight named like an outer one."""
     model = parsed(HIDING)
     draw = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32) / 8
     branch = model.graph.node[-1].attribute[0].g
@@ -75,15 +75,15 @@ def hiding(path: Path, fill: float) -> Path:
     return path
 
 
-def test_a_weight_of_a_body_is_not_one_of_the_same_name_around_it(tmp_path: Path) -> None:
+def test_a_weight_of_a_body_hides_the_outer_weight_of_its_name(tmp_path: Path) -> None:
     original, same, other = (hiding(tmp_path / f"{n}.onnx", n) for n in (1, 1.0, 2))
     assert verify(original, same).status == "verified in pieces"
     found = verify(original, other)
     assert (found.status, [place.value for place in found.places]) == ("different", ["p"])
 
 
-def test_external_tensors_are_where_they_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones of the main graph stay in their files; all others are brought in, as far as a message holds them."""
+def test_only_large_external_tensors_stay_in_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large external tensors of the main graph stay in their files; others are loaded, within the size of a message."""
     made = parsed(HIDING.replace("high = {1e20}", "high = {1e20}, float[300] large = {0}"))
     inner = made.graph.node[-1].attribute[0].g.initializer[0]
     for tensor, dims, fill in zip((*made.graph.initializer, inner), ((64, 64), (), (300,), (64, 64)), (5, 5, 5, 7)):

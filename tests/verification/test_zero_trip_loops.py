@@ -1,4 +1,4 @@
-"""A Loop without iterations in any case: its body is compared by itself, and so is the number of trips."""
+"""A Loop without iterations in any case: its body is compared on its own, and so is the number of iterations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.verification.pairs import own_check
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (v, w)
     <float high = {2000}, float two = {2}, float three = {3}, bool yes = {1}, int64 none = {0}, int64 some = {3}>"""
-# Ten values that are no zeros, beside what the loop gathers.
+# Ten values that are not zero, beside the scan output.
 OTHERS = " ".join(f"a{k + 1} = Cos (a{k})" for k in range(10)).replace("a0", "x", 1)
 TURNS = "s = ReduceSum <keepdims = 0> (x) p = Greater (s, high) t = Where (p, some, none)"
 LOOP = """y, z = Loop (t, yes, x) <body = l (int64 i, bool go, float[n, 8] before) => (on, after, k)
@@ -20,11 +20,11 @@ A = f"{TURNS} {LOOP} {OTHERS} v = Add (a10, y) w = Neg (z)"
 
 
 def own(folder: Path, b: str) -> Verification:
-    """What the optimizer's own check says."""
+    """Return the verdict of the optimizer's own check."""
     return own_check(folder, *(f"{HEAD} {{ {text} }}" for text in (A, b)))
 
 
-def test_what_it_gathers_is_as_its_body(tmp_path: Path) -> None:
+def test_the_body_of_a_loop_without_iterations_is_compared(tmp_path: Path) -> None:
     found = own(tmp_path, A.replace("Mul (before, two)", "Add (before, before)"))
     assert found.status in PROVEN, found.message
     wrong = own(tmp_path, A.replace("Mul (before, two)", "Mul (before, three)"))
@@ -32,14 +32,17 @@ def test_what_it_gathers_is_as_its_body(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", ["Add (two, i_)", "Mul (two, i_)"], ids=["with the turn", "at the first turn alone"])
-def test_what_depends_on_the_turn_is_not_seen_by_the_first(later: str, tmp_path: Path) -> None:
+def test_a_fault_in_later_iterations_does_not_pass(later: str, tmp_path: Path) -> None:
     body = f"i_ = Cast <to = 1> (i) by = {later} k = Mul (before, by)"
     found = own(tmp_path, A.replace("k = Mul (before, two)", body))
     assert found.status in ("inconclusive", "different"), found.message
 
 
-def test_how_often_it_would_turn(tmp_path: Path) -> None:
-    """No number says that, but the condition that decides between two."""
+def test_a_changed_iteration_count_is_inconclusive(tmp_path: Path) -> None:
+    """A changed iteration count behind a constant condition is inconclusive.
+
+    The condition selects the count, and no number shows the count.
+    """
     found = own(tmp_path, A.replace("t = Where (p, some, none)", "r = Where (p, some, none) t = Add (r, r)"))
     assert found.status == "inconclusive" and "`t` says next to nothing" in found.message, found.message
     right = own(tmp_path, A.replace("t = Where (p, some, none)", "r = Where (p, some, none) t = Add (r, none)"))
@@ -62,8 +65,11 @@ NEVER = """<ir_version: 8, opset_import: ["" : 19]> g (float[8, 4] x) => (float[
     [("k = Abs (x)", True), ("m = Abs (x) k = Transpose (m)", False)],
     ids=["what a piece knows no shape of", "another shape"],
 )
-def test_nothing_has_the_shape_that_inference_knows(stacked: str, proven: bool, tmp_path: Path) -> None:
-    """A is told dims of the body's result, and gives [0, 8, 4]; a piece of B is not, and gives [0]."""
+def test_empty_scan_outputs_may_differ_in_shape(stacked: str, proven: bool, tmp_path: Path) -> None:
+    """An empty scan output may differ in shape between whole model and piece.
+
+    A has inferred dims of the body and gives [0, 8, 4]; a piece of B gives [0].
+    """
     texts = "j = Cast <to = 1> (before) k = Abs (j)", stacked
     found = own_check(tmp_path, *(NEVER.replace("STACKED", text) for text in texts))
     assert (found.status != "different") is proven, found.message
