@@ -76,10 +76,15 @@ def _of_array(kept: Array) -> Kept:
     return Kept.SOME if kept.size and kept.any(-1).all() else Kept.UNKNOWN
 
 
+_NONZERO: Final = (1.0, np.inf, -np.inf)  # in each type: 0.5 is zero as an integer
+
+
 def _of_triangle(node: Node, truth: bool) -> Kept:
-    """Return the keys kept by a Trilu of a nonzero constant: inside the lower, or outside the upper triangle."""
+    """Return the keys kept by a Trilu of a constant that no Cast made zero: inside the lower, or outside the upper
+    triangle.
+    """
     diagonal = 0.0 if (k := node.input(1)) is None else one_number(k)
-    if node.inputs[0] is None or not _fill(node.inputs[0]) or diagonal is None:
+    if node.inputs[0] is None or _fill(node.inputs[0]) not in _NONZERO or diagonal is None:
         return Kept.UNKNOWN
     if bool(node.attr("upper", 1)) == truth:
         return Kept.UNKNOWN
@@ -88,7 +93,7 @@ def _of_triangle(node: Node, truth: bool) -> Kept:
 
 
 def _fill(value: Value) -> float | None:
-    """Return the number repeated in all elements of a value, or None."""
+    """Return the number repeated in all elements of a value, in front of its Casts, or None."""
     number = repeated(value, "Cast")
     return None if number is None else float(number)
 
