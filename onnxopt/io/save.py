@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,11 +50,7 @@ class Staged:
             self._special = _is_special(destination)
             if not self._special:
                 refuse_special(destination)
-            parent = self.destination.parent
-            if self._special:
-                from tempfile import gettempdir  # imports much, which files do not need
-
-                parent = Path(gettempdir())
+            parent = Path(tempfile.gettempdir()) if self._special else self.destination.parent
             self._folder = StagingFolder(parent, self.destination.name)
         self._made = self._folder.path / self.destination.name
         self.path = self._made  # the model as readable now

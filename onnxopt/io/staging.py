@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ _MAX_NAME_BYTES: Final = 200  # bytes of a name, of 255 in most file systems
 _RESERVED_BYTES: Final = 1 << 20
 _HEX: Final = frozenset("0123456789abcdef")
 _TOKEN_LENGTH: Final = 12  # hexadecimal digits
-_RANDOM: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")  # characters of the names of folders
+_RANDOM: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")  # characters of names made by tempfile
 _RANDOM_LENGTH: Final = 8
 # locked while the process lives; lists the data files about to appear beside the destination
 _OWNER: Final = "onnxopt.owner"
@@ -242,7 +243,7 @@ class StagingFolder:
         try:
             with alone_in(parent):
                 clear(parent, name, *others, MANY)
-                self.path = _make_folder(parent, self._prefix)
+                self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
                 self._owner = own(self.path / _OWNER)
         except BaseException:  # an interrupt during creation
             with alone_in(parent):
@@ -284,15 +285,6 @@ class StagingFolder:
         if self._model is not None:
             self._model[1].close()
             self._model[0].unlink(missing_ok=True)
-
-
-def _make_folder(parent: Path, prefix: str) -> Path:
-    """Make a folder of a new name for this user alone, as `tempfile.mkdtemp` without its imports. Raises OSError."""
-    while True:
-        path = parent / f"{prefix}{os.urandom(_RANDOM_LENGTH // 2).hex()}.tmp"
-        with suppress(FileExistsError):
-            path.mkdir(0o700)
-            return path
 
 
 def _prefix(name: str) -> str:

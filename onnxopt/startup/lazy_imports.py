@@ -6,7 +6,6 @@ behaves as any other: reading its first name runs the module, except for functio
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,14 +19,11 @@ from typing import Any, Final
 # Modules that a run imports without use: a sixth of the time of a small model.
 _POSTPONED: Final = frozenset(
     {
-        "ast",  # literals of matrices, for numpy, and inspect
         "bz2",  # archives of shutil
         "calendar",  # dates, for protobuf's well-known types
         "copy",  # for dataclasses and weak references
-        "datetime",  # dates in Python, for click and protobuf; the same in C is there at once
         "fnmatch",  # patterns of file names, for pathlib and shutil
         "google.protobuf.internal.python_message",  # messages without C, and the text format
-        "inspect",  # signatures, for dataclasses, click and numpy; imports ast and dis
         "ipaddress",  # addresses in URLs, for pathlib
         "linecache",  # lines of source, for inspect and traceback
         "lzma",  # as bz2
@@ -85,7 +81,7 @@ class LazyModule(ModuleType):
 
     def part(self, name: str) -> Any:
         """Return a name available without running the module; None if there is none."""
-        return getattr(import_module("_datetime"), name, None) if self.__name__ == "datetime" else None
+        return None
 
     def complete(self) -> None:
         """Run the module, unless it runs or ran already. Afterwards it is a plain module."""
@@ -164,7 +160,7 @@ class _Postponing:
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Inspect(spec.name) if spec.name == "inspect" else LazyModule(spec.name)
+        return LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
@@ -193,67 +189,11 @@ def postpone_modules() -> None:
 def complete_modules() -> None:
     """Run all postponed modules, and postpone no more: for code that lists a module's names, or shows docstrings."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    for name in _POSTPONED & sys.modules.keys():
-        _completed(name)
-
-
-def _completed(name: str) -> Any:
-    """Return an imported module after running it, if it is postponed."""
-    module = sys.modules[name]
-    if isinstance(module, LazyModule):
-        with turns.one():
-            module.complete()
-    return module
-
-
-# -- inspect without running it -----------------------------------------------------------------------------------
-#
-# click cleans the help of each option, numpy the docstrings of its C functions, whose signatures it stores.
-
-
-class _Inspect(LazyModule):
-    """The module inspect. Signatures asked for by imports are found when the module runs."""
-
-    def part(self, name: str) -> Any:
-        return {"cleandoc": _cleandoc, "signature": _signature}.get(name)
-
-    def complete(self) -> None:
-        super().complete()
-        for signature, of in vars(self).pop("_asked", ()):
-            found = self.signature(of)
-            for name in _Signature.__slots__:
-                setattr(signature, name, getattr(found, name))
-            signature.__class__ = type(found)
-
-
-class _Signature:
-    """Becomes the `inspect.Signature` of a function when inspect runs; laid out alike."""
-
-    __slots__ = ("_parameters", "_return_annotation")
-
-    def __getattr__(self, name: str) -> Any:
-        _completed("inspect")
-        return getattr(self, name)
-
-    def __str__(self) -> str:
-        _completed("inspect")
-        return str(self)
-
-
-def _signature(of: Callable[..., Any], **options: Any) -> Any:
-    """As `inspect.signature`."""
-    if options or not is_importing(sys._getframe()):
-        return _completed("inspect").signature(of, **options)
-    signature = _Signature()
-    vars(sys.modules["inspect"]).setdefault("_asked", []).append((signature, of))
-    return signature
-
-
-def _cleandoc(doc: str) -> str:
-    """As `inspect.cleandoc`."""
-    text = doc.expandtabs().lstrip(" ")
-    margin = min((len(indent) for indent in re.findall(r"\n( *)[^ \n]", text)), default=0)
-    return re.sub(rf"\n[^\n]{{0,{margin}}}", "\n", text).strip("\n") if "\n" in text else text
+    for name in _POSTPONED:
+        module = sys.modules.get(name)
+        if isinstance(module, LazyModule):
+            with turns.one():
+                module.complete()
 
 
 # -- onnx in parts: messages first, a submodule on demand, the rest if necessary -----------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -137,10 +138,10 @@ def test_interrupted_between_two_renames(tmp_path: Path, monkeypatch: pytest.Mon
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("step", ["_make_folder", "own", "close"])
+@pytest.mark.parametrize("step", ["mkdtemp", "own", "close"])
 def test_interrupted_while_room_is_made(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step is done, and the interruption comes before anybody knows."""
-    place = {"_make_folder": staging, "own": staging, "close": os}[step]
+    place = {"mkdtemp": tempfile, "own": staging, "close": os}[step]
     done = getattr(place, step)
     calls = []
 
