@@ -1,4 +1,4 @@
-"""Nodes in blocks: each once, no level with more than a screenful, named after what they hold."""
+"""Nodes in blocks: each node once, no level larger than a screen, blocks named after their contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.samples import ROOT, build
 
 
 def chain(names: list[str], ops: list[str]) -> GraphRecord:
-    """Unary nodes in a row; where the operator is Constant, one that the next Add reads."""
+    """Return the record of unary nodes in a row. A Constant has no reader but the next Add."""
     nodes, last = [], "x"
     for i, (name, op) in enumerate(zip(names, ops, strict=True)):
         nodes.append(helper.make_node(op, [last], [f"v{i}"], name))
@@ -48,7 +48,7 @@ def test_names_make_modules() -> None:
     assert [labels(b) for b in root.items if isinstance(b, Block)] == [["attention", "mlp"]] * 4
 
 
-def test_what_repeats_is_found_without_names() -> None:
+def test_repeats_are_found_without_names() -> None:
     unit = ["Neg", "Abs", "Tanh", "Relu", "Exp"]
     root = blocks(chain([""] * 64, ["Cos", "Sin", *unit * 12, "Cos", "Sin"]))
     assert root.items[:2] == [0, 1]
@@ -56,13 +56,13 @@ def test_what_repeats_is_found_without_names() -> None:
     assert [list(b.nodes()) for b in root.items if isinstance(b, Block)][1] == [7, 8, 9, 10, 11]
 
 
-def test_what_does_not_repeat_is_cut_in_sections() -> None:
+def test_nodes_without_repeats_are_cut_in_sections() -> None:
     root = blocks(chain([""] * 200, ["Neg"] * 200))
     assert labels(root)[0] == "nodes 1 – 23"
     assert all(b.kind == "section" for b in root.items if isinstance(b, Block))
 
 
-def test_constants_are_where_they_are_read() -> None:
+def test_constants_are_in_the_block_of_their_reader() -> None:
     nodes = [helper.make_node("Constant", [], [f"c{i}"], value_float=1.0) for i in range(60)]
     nodes += [
         helper.make_node("Add", [f"a{i - 1}" if i else "x", f"c{i}"], [f"a{i}"], f"/l{i // 15}/{i}") for i in range(60)
@@ -74,8 +74,11 @@ def test_constants_are_where_they_are_read() -> None:
     assert all(len(list(b.nodes())) == 30 for b in root.items if isinstance(b, Block))
 
 
-def test_what_is_made_of_constants_alone_is_where_it_is_read() -> None:
-    """Weights without a module in their names, dequantized at the head of the file; one that nobody reads stays."""
+def test_nodes_on_constants_alone_are_in_the_block_of_their_reader() -> None:
+    """Nodes on constants alone are in the block of their reader; an unread one stays at the top.
+
+    Dequantized weights are such nodes, at the head of the file and without a module in their names.
+    """
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "a59")]
     made = [("Cast", ["w"], [f"c{i}"]) for i in range(60)] + [("Neg", [f"c{i}"], [f"d{i}"]) for i in range(60)]
     nodes = [helper.make_node(op, *names, **({"to": 1} if op == "Cast" else {})) for op, *names in made]
@@ -118,11 +121,11 @@ def test_another_graph_inherits_the_blocks() -> None:
     before, after = chain(names, ["Neg", "Abs"] * 32), chain(names[:40], ["Neg", "Abs"] * 20)
     found = share_blocks(before, after, match(before, after))
     assert found.inside[1] == found.inside[0][:40]
-    back = share_blocks(after, before, match(after, before))  # the larger one makes them, whichever it is
+    back = share_blocks(after, before, match(after, before))  # the larger graph makes the blocks, whichever it is
     assert back.inside == (found.inside[1], found.inside[0])
 
 
-def test_graphs_with_nothing_in_common_are_cut_too() -> None:
+def test_graphs_without_common_nodes_are_cut_too() -> None:
     before = chain([f"/a/{i}" for i in range(600)], ["Neg", "Abs"] * 300)
     nodes = [helper.make_node("Relu", [f"r{i}"], [f"r{i + 1}"]) for i in range(500)]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("r0", "r500")]

@@ -28,7 +28,7 @@ def rewritten(body: str, pipeline: str) -> tuple[GraphRecord, GraphRecord, Journ
     return graph_record(from_proto(proto)), graph_record(model), journal
 
 
-def test_nodes_are_the_same_when_they_make_the_same_value() -> None:
+def test_nodes_that_make_the_same_value_are_paired() -> None:
     before = record("=> (float[N, 4] y) { a = Neg (x) b = Identity (a) y = Relu (b) }")
     after = record("=> (float[N, 4] y) { a = Neg (x) y = Relu (a) }")
     found = match(before, after)
@@ -41,7 +41,7 @@ def test_a_renamed_output_is_found_by_the_name_of_its_node() -> None:
     before = record("=> (float[N, 4] y) { [n] a = Neg (x) y = Identity (a) }")
     after = record("=> (float[N, 4] y) { [n] y = Neg (x) }")
     found = match(before, after)
-    assert told(found) == (["changed", "merged"], ["changed"])  # Neg makes what Identity made
+    assert told(found) == (["changed", "merged"], ["changed"])  # Neg makes the value of the Identity
     assert (found.pair, found.merged) == ({0: 0}, {1: [0]})
 
 
@@ -54,7 +54,7 @@ def test_another_attribute_or_constant_is_a_change() -> None:
     assert told(match(record(body % 1), record(other)))[0] == ["kept", "changed"]
 
 
-def test_the_journal_says_what_merged() -> None:
+def test_merged_nodes_are_read_from_the_journal() -> None:
     body = "=> (float[N, 2] y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {1, 2}>"
     body += " { m = MatMul (x, w) y = Add (m, b) }"
     before, after, journal = rewritten(body, "gemm-fusion")
@@ -64,10 +64,10 @@ def test_the_journal_says_what_merged() -> None:
     assert found.merged == {0: [0], 1: [0]}
     assert str(found.rewrites_after[0]).startswith("gemm-fusion/")
     assert str(found.rewrites_before[0]) == str(found.rewrites_after[0])
-    assert told(match(before, after)) == (["gone", "merged"], ["new"])  # names alone know the output only
+    assert told(match(before, after)) == (["gone", "merged"], ["new"])  # by names only the output is known
 
 
-def test_the_journal_says_what_took_a_node() -> None:
+def test_rewrites_that_removed_nodes_are_read_from_the_journal() -> None:
     body = "=> (float[N, 4] y) { a = Identity (x) dead = Cos (x) y = Neg (a) }"
     before, after, journal = rewritten(body, "elim-identity,dead-code")
     found = match(before, after, journal.entries)
@@ -75,7 +75,7 @@ def test_the_journal_says_what_took_a_node() -> None:
     assert {i: str(r) for i, r in found.rewrites_before.items()} == {0: "elim-identity/identity", 1: "dead-code"}
 
 
-def test_what_a_body_held_is_found_outside() -> None:
+def test_a_node_of_a_body_is_found_outside() -> None:
     head = HEAD.replace("(float[N, 4] x)", "(float[N, 4] x, bool c)")
     body = "=> (float[N, 4] y) { y = If (c) <then_branch = t () => (float[N, 4] p) { [p] p = Neg (x) }, "
     body += "else_branch = e () => (float[N, 4] q) { [q] q = Abs (x) }> }"

@@ -75,7 +75,7 @@ def test_a_report_costs_the_same_for_each_node(
     assert counted[1] / counted[0] < 15
 
 
-def test_of_what_is_shown_as_blocks_nothing_is_inferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_inferred_for_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (comparing, drawing):
         monkeypatch.setattr(module, "LARGE", 50)
     monkeypatch.setattr(comparing, "infer", None)
@@ -91,7 +91,7 @@ def test_a_page_stays_below_5_mb_whatever_the_names(tmp_path: Path) -> None:
     assert len(page(data | {"times": False, "version": ""})) < 5_000_000
 
 
-def test_a_record_asks_a_node_for_nothing_but_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_reads_only_the_position_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(chain(tmp_path / "m.onnx", 5))
     with monkeypatch.context() as m:
         m.setattr(Node, "__repr__", None)

@@ -1,1 +1,1 @@
-"""What strangers may send: thousands of files and calls, all made by script, and what is promised for each of them."""
+"""Thousands of generated files and calls that strangers may send, and the promises for each of them."""

@@ -1,4 +1,7 @@
-"""Run them all: `python -m tests.hostile [--part 0/2] [--only WORDS] [--keep FOLDER]`; 1 if a promise is broken."""
+"""Run every hostile input: `python -m tests.hostile [--part 0/2] [--only WORDS] [--keep FOLDER]`.
+
+The exit code is 1 if a promise is broken.
+"""
 
 from __future__ import annotations
 

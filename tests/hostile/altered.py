@@ -1,4 +1,4 @@
-"""Models in which something well-formed says what it should not: any field of any message, found by reflection."""
+"""Models with a wrong value in a well-formed message: any field of any message, found by reflection."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WIDTH = {FieldDescriptor.CPPTYPE_INT32: 31, FieldDescriptor.CPPTYPE_INT64: 63}
 
 
 def altered(model: ModelProto, rng: random.Random) -> ModelProto:
-    """`model`, in which one to four things have been changed."""
+    """Return `model` with one to four changed fields."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         change(pick(model, rng), rng, model)
     return model
 
 
 def pick(message: Any, rng: random.Random) -> Any:
-    """A message somewhere in `message`: what is large is not met more often than what is small."""
+    """Return a random message inside `message`. Large messages are not picked more often than small ones."""
     while True:
         inner = [
             (field, value) for field, value in message.ListFields() if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
@@ -38,7 +38,7 @@ def pick(message: Any, rng: random.Random) -> Any:
 
 
 def change(message: Any, rng: random.Random, root: ModelProto) -> None:
-    """One field of `message`."""
+    """Change one field of `message`."""
     present = [field for field, _ in message.ListFields()]
     fields = present if present and rng.random() < 0.8 else list(message.DESCRIPTOR.fields)
     field = rng.choice(fields)
@@ -64,7 +64,7 @@ def _repeated(values: Any, field: Any, rng: random.Random, root: ModelProto) -> 
         del values[rng.randrange(len(items))]
     elif way == 1 and items:
         del values[:]
-    elif way == 2 and items:  # twice, or in another order
+    elif way == 2 and items:  # twice, or reordered
         items.append(rng.choice(items))
         rng.shuffle(items)
         if is_message:
@@ -88,7 +88,7 @@ def _repeated(values: Any, field: Any, rng: random.Random, root: ModelProto) -> 
 
 
 def _another(field: Any, rng: random.Random, root: ModelProto) -> Any:
-    """A message of this kind from elsewhere in the model: a body may come to stand in itself."""
+    """Return a copy of another message of this type in the model. A body may thus contain itself."""
     for _ in range(20):
         found = pick(root, rng)
         if found.DESCRIPTOR is field.message_type:
@@ -108,7 +108,7 @@ def _scalar(field: Any, rng: random.Random, root: ModelProto) -> Any:
         return rng.choice(TEXTS) if rng.random() < 0.6 else _name(rng, root)
     if kind == FieldDescriptor.CPPTYPE_BOOL:
         return rng.random() < 0.5
-    if kind == FieldDescriptor.CPPTYPE_ENUM:  # closed: others are among what is damaged
+    if kind == FieldDescriptor.CPPTYPE_ENUM:  # a closed enum: other numbers are in `damaged`
         return rng.choice([value.number for value in field.enum_type.values])
     bits = WIDTH.get(kind, 0)
     fitting = [n for n in NUMBERS if (-(1 << bits) <= n < 1 << bits if bits else 0 <= n < 1 << 32)]
@@ -116,7 +116,7 @@ def _scalar(field: Any, rng: random.Random, root: ModelProto) -> Any:
 
 
 def _name(rng: random.Random, root: ModelProto) -> str:
-    """One that something in the model has."""
+    """Return a name of the model."""
     node = rng.choice(list(root.graph.node) or [None])
     names = [*(t.name for t in root.graph.initializer), *(v.name for v in root.graph.input)]
     names += [*node.input, *node.output, node.op_type] if node is not None else []

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Small models that between them have all that a model can have: what is damaged begins as one of them."""
+"""Small models that together have every construct of a model. Damaged models start as one of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def base(name: str) -> ModelProto:
 
 
 def everything() -> ModelProto:
-    """Sparse, text, metadata, quantization notes, types of all kinds, a training part, overridable weights."""
+    """Return a model with unusual parts: sparse, text, metadata, quantization notes, all types, training, overridable
+    weights.
+    """
     model = base("chain")
     graph = model.graph
     values = numpy_helper.from_array(np.array([1, 2], np.float32), "sparse")
@@ -105,7 +107,7 @@ def everything() -> ModelProto:
 
 
 def beside() -> ModelProto:
-    """Weights in a file `w.bin` of 64 bytes beside it."""
+    """Return a model with weights in a file `w.bin` of 64 bytes."""
     model = base("chain")
     for tensor, offset, length in zip(model.graph.initializer, (0, 0), (64, 16)):
         tensor.ClearField("float_data")

@@ -1,4 +1,4 @@
-"""The commands, each with what it may make. `m.onnx` is a stranger's, `good.onnx` our own."""
+"""The commands, each with the files that it may make. `m.onnx` is a stranger's model, `good.onnx` our own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def unverified(*more: str, makes: tuple[str, ...] = (), always: tuple[str, ...] 
     return optimize("--no-verify", *more, makes=makes, always=always)
 
 
-# Those that stay in one process are cheap; the others start one that runs models.
+# Commands of one process are cheap; others start a process that runs models.
 CHEAP = [
     unverified(),
     unverified("-O3", "-v"),
@@ -60,7 +60,7 @@ COSTLY = [
     Call(("optimize", "m.onnx", "good.onnx", "--out-dir", "o", "--jobs", "2", "--cache-dir", "c", "--no-verify"),
          ("o", "o/*", "c", "c/*"), _OPTIMIZE, ("o", "o/good.onnx", "c", "c/*")),
 ]  # fmt: skip
-# What is no call, whatever the model.
+# Invalid calls, whatever the model.
 WRONG = [
     Call(("explain", "m.onnx"), (), (2,)),
     Call(("reproduce", "."), (), (2,)),

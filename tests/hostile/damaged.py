@@ -1,4 +1,4 @@
-"""Bytes that are no model, or just so: cut, changed, and what protobuf's encoding lets one say."""
+"""Damaged bytes of models: cut, changed, or with odd encodings that protobuf allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxopt.proto.wire import fields, varint
 def boundaries(
     data: bytes, begin: int = 0, end: int | None = None, of: Descriptor = ModelProto.DESCRIPTOR
 ) -> list[int]:
-    """Where a field begins, its content begins, or it ends, at every depth."""
+    """Return the offsets at which a field or its content begins or ends, at every depth."""
     found = set()
     for key, start, at, stop in fields(memoryview(data), begin, len(data) if end is None else end):
         found |= {start, at, stop}
@@ -30,7 +30,7 @@ def truncated(data: bytes) -> Iterator[bytes]:
 
 
 def changed(data: bytes, rng: random.Random) -> bytes:
-    """A few bytes are others, gone, twice, or from somewhere else."""
+    """Return `data` with a few bytes changed, removed, repeated or copied from elsewhere."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at = rng.randrange(len(out))
@@ -53,7 +53,7 @@ def changed(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-# What a key may be followed by, and should not.
+# Contents that must not follow a key.
 ODD = {
     "a number without end": b"\xff" * 11,
     "a number of 70 bits": b"\xff" * 9 + b"\x7f",
@@ -67,13 +67,13 @@ ODD = {
 
 
 def odd_fields(data: bytes, rng: random.Random) -> bytes:
-    """At one boundary, what is there has another wire type, number or length; or a field is put in."""
+    """Return `data` with another wire type, number or length at one boundary, or with an inserted field."""
     begins = boundaries(data)[:-1]
     if not begins:
         return data  # an empty file has no field
     at = rng.choice(begins)
     way = rng.randrange(4)
-    if way == 0:  # the wire types 3, 4, 6 and 7 are no more, or never were
+    if way == 0:  # wire types 3 and 4 are deprecated, 6 and 7 undefined
         return data[:at] + bytes([data[at] & 0xF8 | rng.randrange(8)]) + data[at + 1 :]
     if way == 1:
         return data[:at] + data[at : at + 1] + rng.choice(list(ODD.values())) + data[at + 1 :]
@@ -84,7 +84,7 @@ def odd_fields(data: bytes, rng: random.Random) -> bytes:
 
 
 def nested(path: tuple[int, ...], depth: int, inner: bytes = b"") -> bytes:
-    """A message in a message, by the field numbers of `path` again and again."""
+    """Return messages inside messages, with the field numbers of `path` in turn."""
     data = inner
     for i in reversed(range(depth)):
         data = varint(path[i % len(path)] << 3 | 2) + varint(len(data)) + data
@@ -92,7 +92,7 @@ def nested(path: tuple[int, ...], depth: int, inner: bytes = b"") -> bytes:
 
 
 def deep() -> Iterator[tuple[str, bytes]]:
-    """Models with a body in a body, and a type in a type: protobuf reads a hundred levels."""
+    """Yield models with nested bodies and nested types. protobuf reads a hundred levels."""
     whole = b"\x08\x08" + b"\x42\x02\x10\x11"
     for depth in (30, 90, 96, 97, 98, 99, 100, 101, 102, 103, 150, 1000, 20000):
         for name, path in (("bodies", (1, 5, 6)), ("types", (11, 2, 4, 1)), ("text", (1,))):

@@ -1,7 +1,6 @@
-"""A process that runs the command many times: each run in a fork, so that a thousand need one start.
+"""A process that runs the command many times: each run is a fork, so a thousand runs need one start.
 
-Reads requests, a line of JSON each, from stdin, and answers in the same way on stdout. Only for Linux, which can say
-what a run left behind.
+Requests are lines of JSON from stdin, answers lines of JSON on stdout. Linux only, for the processes left by a run.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from typing import Any
 
 from tests.forked_worker import fork_workers, import_what_workers_do
 
-MEMORY = 3 << 30  # bytes that a process of a run gets, so that a fault does not take the machine down
-GRACE = 10.0  # seconds in which what a run started has to be gone
+MEMORY = 3 << 30  # bytes for each process of a run, so that a fault does not take the machine down
+GRACE = 10.0  # seconds until every process of a run must have ended
 _SUBREAPER = 36
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # what a run leaves behind becomes our child
-    from onnxopt.cli.main import _COMMANDS  # what a run would import, whole
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # processes left by a run become children of this process
+    from onnxopt.cli.main import _COMMANDS  # every module that a run would import
 
     for name in _COMMANDS:
         import_module(f"onnxopt.cli.{name}")
@@ -50,7 +49,10 @@ def main() -> None:
 
 
 def serve(request: dict[str, Any]) -> dict[str, Any]:
-    """{code, seconds, cpu, memory, left}: a code below zero is a signal; `left`, processes that outlived the run."""
+    """Run a request.
+
+    Return {code, seconds, cpu, memory, left}: a negative code is a signal; `left`: processes that outlived the run.
+    """
     began = time.monotonic()
     pid = os.fork()
     if pid == 0:
@@ -76,7 +78,7 @@ def serve(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def left_behind() -> list[str]:
-    """The commands of our children that do not end, which we then do."""
+    """Return the commands of children that do not end, and kill these children."""
     deadline = time.monotonic() + GRACE
     while True:
         try:
@@ -100,7 +102,7 @@ def left_behind() -> list[str]:
 
 
 def run(request: dict[str, Any]) -> None:
-    """The command, in the child."""
+    """Run the command, in the child."""
     os.chdir(request["folder"])
     for descriptor, name, flags in (
         (0, os.devnull, os.O_RDONLY),

@@ -1,4 +1,4 @@
-"""Every input: what lies in the folder, and the command that is run there. The same ones each time, by seed."""
+"""Every input: the files of the folder, and the command run there. Inputs depend on the seed only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.hostile.many import many
 from tests.hostile.places import at_places
 from tests.hostile.promise import HERE, Call
 
-_COSTLY = 0.1  # of the calls start processes of their own
+_COSTLY = 0.1  # share of calls that start further processes
 
 
 @dataclass(frozen=True)
 class Input:
     name: str
     call: Call
-    fill: Callable[[Path], None]  # given the folder that the command runs in
+    fill: Callable[[Path], None]  # called with the folder in which the command runs
 
     def lay(self, folder: Path) -> None:
-        """`folder` has things of others, and what this is about in a folder of its own."""
+        """Fill `folder` with files of others, and a folder of its own with the input."""
         here = folder / HERE
         (here / ".github").mkdir(parents=True)
         for name in ("Makefile", f"{HERE}/Makefile", f"{HERE}/.github/ci.yml", f"{HERE}/out.onnx.data"):
@@ -44,7 +44,7 @@ def _file(data: bytes) -> Callable[[Path], None]:
 
 
 def inputs(seed: int = 0, changes: int = 900, alterations: int = 2400) -> Iterator[Input]:
-    """Some of these start as good models of which something is changed: so many, by chance."""
+    """Yield every input. `changes` and `alterations` of them are random changes of good models."""
     rng = random.Random(seed)
 
     def call() -> Call:

@@ -1,7 +1,7 @@
-"""Load, optimize, save and load again, on what a fuzzer makes of small models: `python -m tests.hostile.load_fuzzer`.
+"""Load, optimize, save and load models changed by a fuzzer: `python -m tests.hostile.load_fuzzer`.
 
-Guided by coverage where atheris is installed; else hypothesis draws, which knows nothing of what is run, but finds
-small examples. Each input runs in this process, so what takes it along is found too.
+Guided by coverage with atheris; otherwise hypothesis draws inputs without guidance, and shrinks failing ones. Each
+input runs in this process, so crashes are found too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.hostile.bases import NAMES, base
 from tests.hostile.damaged import changed, odd_fields
 
 MEMORY = 2 << 30
-LONGEST = 30  # seconds of one input
+LONGEST = 30  # seconds for one input
 Check = Callable[[bytes], None]
 
 
 def check_in(folder: Path) -> Check:
-    """What is promised of any bytes: a model that is no worse, or an error that is none of ours."""
+    """Return the check of the promise for any bytes: a model no worse than before, or an error of onnxopt."""
     from onnxopt import optimize_file
     from onnxopt.errors import OnnxOptError
     from onnxopt.io import load
@@ -49,7 +49,7 @@ def check_in(folder: Path) -> Check:
 
 
 def mutated(data: bytes, size: int, seed: int) -> bytes:
-    """Another input made of one: of its messages where it is a model, else of its bytes."""
+    """Return a changed input: changed in messages if `data` is a model, otherwise in bytes."""
     rng = random.Random(seed)
     way = rng.randrange(8)
     with suppress(DecodeError, ValueError):
@@ -72,14 +72,14 @@ def guided(folder: Path, seconds: int) -> None:
     for name in NAMES:
         (corpus / name).write_bytes(base(name).SerializeToString())
     limits = [f"-max_total_time={seconds}", f"-timeout={LONGEST}", f"-rss_limit_mb={MEMORY >> 20}", "-max_len=20000"]
-    where = f"-artifact_prefix={Path.cwd()}/"  # libFuzzer leaves the input that failed there, and says its name
+    where = f"-artifact_prefix={Path.cwd()}/"  # libFuzzer writes the failing input there, and prints its name
     arguments = [sys.argv[0], str(corpus), *limits, where, "-verbosity=1"]
     atheris.Setup(arguments, check, custom_mutator=mutated)
     atheris.Fuzz()
 
 
 def drawn(folder: Path, seconds: int) -> None:
-    """As many as fit into the time, in steps of which each could be shrunk."""
+    """Check drawn inputs for `seconds`, in steps that hypothesis can shrink."""
     import time
 
     from hypothesis import HealthCheck, given, settings

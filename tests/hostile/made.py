@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Models that are meant: cycles, bombs, laughs, names, sizes, types, numbers. {name: bytes}"""
+"""Hostile models made on purpose: cycles, bombs, laughs, names, sizes, types, numbers. {name: bytes}"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made() -> Iterator[tuple[str, bytes]]:
 
 
 def no_text() -> Iterator[tuple[str, bytes]]:
-    """Names of which the last byte is no UTF-8."""
+    """Yield models with a name whose last byte is not UTF-8."""
     for name in ("if", "calls", "everything", "beside"):
         data = base(name).SerializeToString()
         for old in (

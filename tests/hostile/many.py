@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Models that have very many of one thing, for whoever looks at each once for each."""
+"""Models with very many of one kind of element, against algorithms of quadratic cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 20_000
 
 
 def many(count: int = COUNT) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """(name, what fills the folder that the command runs in): made when it is run, for they are large."""
+    """Yield (name, function that fills the folder). The large models are made at the call."""
     for change in CHANGES:
         yield f"many: {change.__name__.replace('_', ' ')}", partial(_fill, change, count)
 

@@ -1,7 +1,8 @@
-"""Calls of every operator in every version as nobody should make them, and what inference does with them.
+"""Invalid calls of every operator in every version, and the effect of inference on them.
 
-They have too few and too many operands and results, empty names, attributes of other types, numbers and words that mean
-nothing, types that nobody declares. `python -m tests.hostile.odd_calls 500 --seed 1` asks about 500 of each version.
+The calls have too few or too many operands and results, empty names, attributes of other types, meaningless numbers
+and words, or undeclared types. `python -m tests.hostile.odd_calls 500 --seed 1` infers about 500 calls of each
+version.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 
 from onnxopt.proto.inference import Inferable, infer_shapes, inferable
 
-COUNT: Final = 8  # of each version, in the suite
+COUNT: Final = 8  # calls of each version, in the suite
 _TENSOR = helper.make_tensor_type_proto
 KINDS: Final = [
     *(_TENSOR(1, dims) for dims in ((2, 4), ("a", "b"), None, (), (0,), (1, 1, 4, 4), (2, 3, 8), (-1, 2**62))),
@@ -63,7 +64,7 @@ def tensor(rng: Random) -> TensorProto:
         case 4:
             made.data_type = TensorProto.STRING
             made.string_data.extend(rng.choice(TEXTS) for _ in range(count))
-        case _:  # with elements of which there is none
+        case _:  # element types that do not exist
             made.data_type = rng.choice((0, 1, 6, 7, 9, 10, 16, 22, 99))
             made.raw_data = bytes(rng.choice((0, 4, 8)))
     return made
@@ -85,7 +86,7 @@ def body(rng: Random) -> GraphProto:
 
 
 def fill(attribute: AttributeProto, rng: Random) -> None:
-    """Make it of the type that it has."""
+    """Set a value of the attribute's type."""
     few = rng.choice((0, 1, 1, 2, 4, 20))
     match attribute.type:
         case AttributeProto.INT:
@@ -131,7 +132,7 @@ def call(schema: OpSchema, rng: Random) -> ModelProto:
                 made.type = rng.choice(AttributeProto.AttributeType.values())
             fill(made, rng)
             if odd and rng.random() < 0.1:
-                made.type = a.type.value  # which it is not
+                made.type = a.type.value  # not the attribute's type
     graph.output.extend(onnx.ValueInfoProto(name=o) for o in node.output if o)
     versions = {"": 17, "my": 1, schema.domain: schema.since_version}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
@@ -144,7 +145,7 @@ def _count(least: int, most: int, rng: Random) -> int:
 
 
 def below_zero(asked: ModelProto, rng: Random) -> ModelProto:
-    """Some sizes of its inputs become less than zero, as if inference had made them so."""
+    """Return the model with some negative sizes of inputs, as inference may make them."""
     for info in asked.graph.input:
         for dim in info.type.tensor_type.shape.dim:
             if rng.random() < 0.5:
@@ -153,7 +154,7 @@ def below_zero(asked: ModelProto, rng: Random) -> ModelProto:
 
 
 def main() -> None:
-    """Prints the call that is asked about, so that it is known who died: its operator, and its number."""
+    """Infer each call. Its operator and number are printed before, to identify a crash."""
     parser = argparse.ArgumentParser()
     parser.add_argument("count", type=int, help="calls of each version of each operator")
     parser.add_argument("--values", type=int, default=0, help="1: values of integers are followed too")
@@ -168,7 +169,7 @@ def main() -> None:
             given = inferable(call(schema, rng))
             if chosen.below_zero:
                 given = Inferable(below_zero(ModelProto.FromString(given), rng).SerializeToString())
-            with contextlib.suppress(Exception):  # it may refuse a call
+            with contextlib.suppress(Exception):  # a call may be refused
                 infer_shapes(given, bool(chosen.values))
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Where a model says that its weights are, and what lies there."""
+"""Declared locations of weights, and the files at these locations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = ["location", "offset", "length", "checksum", "", "basepath", EVIL]
 
 
 def at_places() -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """(name, what fills the folder that the command runs in)."""
+    """Yield (name, function that fills the folder in which the command runs)."""
     for i, location in enumerate(LOCATIONS):
         yield f"location {i} {location[:20]!r}", _saved(_with("location", location))
     for key in ("offset", "length"):
@@ -84,7 +84,7 @@ def _saved(model: ModelProto) -> Callable[[Path], None]:
 
 
 def surround(here: Path) -> None:
-    """What may lie beside a model."""
+    """Create the files that may be beside a model."""
     (here / "w.bin").write_bytes(bytes(range(64)))
     (here.parent / "up.bin").write_bytes(b"\2" * 64)
     os.link(here.parent / "up.bin", here / "hard.bin")

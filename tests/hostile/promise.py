@@ -1,4 +1,4 @@
-"""What is promised whatever comes: who breaks which promise, in words."""
+"""The promises for every input, and the broken promises of a run, in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 20.0
 MEMORY = 2 << 30
 HERE = "here"  # the folder in which a command runs; its neighbours are somebody else's
 _LINE = 2100  # characters
-_WHOLE = 8 << 20  # bytes up to which a file is compared, beyond it its size and time are
+_WHOLE = 8 << 20  # bytes: larger files are compared by size and time
 
 CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -30,12 +30,12 @@ Tree = dict[str, tuple[object, ...]]
 
 @dataclass(frozen=True)
 class Call:
-    """A command, what it may end with, and the files (patterns, below `here`) that it may make when it does well."""
+    """A command, its possible exit codes, and the files (patterns below `here`) that it may make on success."""
 
     args: tuple[str, ...]
     makes: tuple[str, ...] = ()
     codes: tuple[int, ...] = (0, 1, 2)
-    always: tuple[str, ...] = ()  # what it may make however it ends
+    always: tuple[str, ...] = ()  # files that it may make with any exit code
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Ran:
 
 
 def tree(folder: Path) -> Tree:
-    """All that is there: kinds, sizes, contents."""
+    """Return kind, size and contents of every entry below `folder`."""
     found: Tree = {}
     for at, folders, files in os.walk(folder):
         for name in [*folders, *files]:
@@ -76,7 +76,7 @@ def _entry(path: str) -> tuple[object, ...]:
 
 
 def broken(call: Call, ran: Ran, folder: Path, seconds: float = SECONDS) -> list[str]:
-    """The promises that this run broke; `folder` is as it left it."""
+    """Return the promises broken by this run. `folder`: as left by the run."""
     return [*_ending(call, ran, seconds), *_words(call, ran), *_files(call, ran, folder)]
 
 
@@ -129,7 +129,7 @@ def _files(call: Call, ran: Ran, folder: Path) -> list[str]:
 
 
 def partial(path: Path) -> list[str]:
-    """What is not whole of a model that was written."""
+    """Return the parts missing in a written model."""
     try:
         model = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError:

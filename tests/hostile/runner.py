@@ -1,4 +1,4 @@
-"""Runs inputs in a process of forks, and says which promise each breaks."""
+"""Run inputs in a process of forks, and report broken promises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Runner:
-    """`seconds`: what a run may take; it is ended after three times as many."""
+    """A process of forks. `seconds`: the limit of a run, which is killed after three times as many."""
 
     def __init__(self, folder: Path, seconds: float = SECONDS) -> None:
         self._folder = folder

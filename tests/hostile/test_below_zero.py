@@ -1,4 +1,4 @@
-"""Negative sizes made by inference, and operators that crash onnx on them."""
+"""Inference makes negative sizes, on which some operators crash onnx: guarded inference gives the same types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def branches(nodes: list[NodeProto], inits: list[TensorProto], size: int = 4) ->
 
 
 def function(reader: NodeProto, size: int = 4, domain: str = "my") -> ModelProto:
-    """What it slices by is given by the caller."""
+    """Return a model with the call of a function; the caller gives the bounds of its Slice."""
     reads = ["x", "i", "s", "e"]
     made = model([POOL, helper.make_node("f", reads, ["y"], domain=domain)], CONSTANTS, size)
     made.functions.append(helper.make_function(domain, "f", reads, ["y"], [reader], OPSETS[:1]))
@@ -84,7 +84,7 @@ ORDINARY = {
 
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("where", ORDINARY)
-def test_what_is_inferred_is_the_same(where: str, values: bool) -> None:
+def test_guarded_inference_gives_the_same_types(where: str, values: bool) -> None:
     plain = ORDINARY[where].SerializeToString()
     given = inferable(ORDINARY[where])
     assert given.find(DOMAIN.encode()) > 0
@@ -100,8 +100,8 @@ VAGUE: dict[str, dict[str, int]] = {
 
 
 @pytest.mark.parametrize("how", VAGUE)
-def test_axes_that_a_slice_ignores_are_not_believed(how: str) -> None:
-    """onnx takes them for absent then, so that it cuts along others."""
+def test_axes_ignored_by_a_slice_are_not_trusted(how: str) -> None:
+    """Axes that onnx's Slice ignores are not trusted. onnx takes such axes for absent, and cuts along others."""
     options = VAGUE[how]
     asked = model([POOL, helper.make_node("Slice", ["i", "s", "e", "a"], ["y"])], CONSTANTS)
     asked.ir_version = options.get("ir_version", 8)
@@ -117,8 +117,8 @@ def test_axes_that_a_slice_ignores_are_not_believed(how: str) -> None:
     assert called == {f"{asked.opset_import[0].version} ++++ ?"}
 
 
-def test_what_has_our_functions_is_not_believed() -> None:
-    """A file that defines what looks at sizes, so that nobody does."""
+def test_guard_functions_of_a_file_are_not_trusted() -> None:
+    """A file with its own definition of the guard functions, without the check, is still guarded."""
     asked = ModelProto.FromString(inferable(MODELS["GatherND"]))
     for f in asked.functions:
         if f.name == "SizeCheck":

@@ -1,6 +1,6 @@
-"""What happens to a machine: processes that are ended at any moment, limits, full disks, two writers, two threads.
+"""Faults of a machine: processes killed at any moment, limits, full disks, two writers, two threads.
 
-A model and its data are the old ones or the new ones afterwards, and nothing else is there.
+Model and data are the old or the new ones afterwards, without other files.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.hostile.promise import CONTROL, partial
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits and signals of Linux")
 
-MOMENTS = int(os.environ.get("ONNXOPT_MOMENTS", "4"))  # of each signal
+MOMENTS = int(os.environ.get("ONNXOPT_MOMENTS", "4"))  # moments for each signal
 SECONDS = 60
 SIZE = 300  # of weights, 360 KB each
 OURS = ("in.onnx", "in.data", "Makefile")
 
 
 def lay(folder: Path) -> None:
-    """A model with data beside it, of which some has to be written anew."""
+    """Save a model with data beside it, a part of which the command must rewrite."""
     rng = np.random.default_rng(0)
     weights = [numpy_helper.from_array(rng.random((SIZE, SIZE), np.float32), f"w{i}") for i in range(3)]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIZE]) for name in "xy")
@@ -69,7 +69,7 @@ def is_result(name: str) -> bool:
 
 
 def whole(folder: Path) -> None:
-    """Only what was there, and a result that is whole."""
+    """Assert that the folder has only the files of before, and a complete result if any."""
     foreign = [name for name in names(folder) if name not in OURS and not is_result(name)]
     assert not foreign
     assert (folder / "Makefile").read_text() == "somebody else's"
@@ -89,7 +89,7 @@ def command(folder: Path, *more: str, limit: Callable[[], object] | None = None)
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    """(exit code, all it said), which is text and no traceback."""
+    """Return (exit code, output) of the process, without a traceback."""
     said = b"".join(process.communicate(timeout=SECONDS)).decode()
     assert "Traceback" not in said and "internal error" not in said, said
     assert not CONTROL.search(said)
@@ -102,7 +102,7 @@ def gone(children: list[psutil.Process]) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """When the worker has ended, which does so a moment after the command: nobody waits for it."""
+    """Unmount the folder after the worker has ended, a moment after the command."""
     deadline = time.monotonic() + 10
     while subprocess.run(["umount", folder], check=False, capture_output=True).returncode:
         assert time.monotonic() < deadline, "somebody holds it"
@@ -110,7 +110,7 @@ def unmount(folder: Path) -> None:
 
 
 def moments(seed: int, longest: float) -> Iterator[float]:
-    """A moment of each part of the whole time, in any order."""
+    """Yield a moment in each part of the whole time, in random order."""
     rng = random.Random(seed)
     for part in rng.sample(range(MOMENTS), MOMENTS):
         yield (part + rng.random()) / MOMENTS * longest
@@ -126,8 +126,11 @@ def duration(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
-def test_ended_at_any_moment(stop: signal.Signals, folder: Path, duration: float) -> None:
-    """One run after the other in one folder: each finds what the one before left, and the last clears it all."""
+def test_a_command_killed_at_any_moment_leaves_whole_files(stop: signal.Signals, folder: Path, duration: float) -> None:
+    """Runs killed at any moment, one after the other in one folder, leave whole files.
+
+    The last run clears all of them.
+    """
     for delay in moments(stop, duration):
         process = command(folder)
         time.sleep(delay)
@@ -146,8 +149,8 @@ def test_ended_at_any_moment(stop: signal.Signals, folder: Path, duration: float
     assert sum(name.endswith(".data") for name in names(folder)) == 2
 
 
-def test_workers_ended_at_any_moment(folder: Path, duration: float) -> None:
-    """A verdict, or none; never a result that nobody could look at and that says so of none."""
+def test_a_worker_killed_at_any_moment_gives_a_verdict_or_none(folder: Path, duration: float) -> None:
+    """A killed worker gives a verdict or "not verified", never a result without this note."""
     for delay in moments(3, duration):
         process = command(folder)
         time.sleep(delay)
@@ -168,9 +171,12 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("kind", LIMITS)
-def test_limits(kind: str, folder: Path) -> None:
-    """Before the command can do anything Python itself may end: that is nobody's traceback but Python's. Where native
-    code ends it, what lies about is what a kill leaves, and the next run clears it."""
+def test_limits_of_the_system_leave_whole_files(kind: str, folder: Path) -> None:
+    """Limits end a run with an error, or within Python's or native code.
+
+    Python's own start may end with a traceback of Python. The rest of an aborted run is like that of a killed one;
+    the next run clears the rest.
+    """
     which, values = LIMITS[kind]
     for value in values:
         process = command(folder, limit=lambda value=value: resource.setrlimit(which, (value, value)))  # type: ignore[misc]
@@ -191,7 +197,7 @@ def test_a_full_disk(folder: Path) -> None:
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     code, said = ended(process)
     assert (code, "No space left" in said) == (2, True), said
-    with open("/dev/full", "wb") as full:  # who reads what we say has no room for it
+    with open("/dev/full", "wb") as full:  # stdout of the command has no room
         done = subprocess.run(
             [SCRIPT, "stats", "in.onnx"], cwd=folder, stdout=full, stderr=subprocess.PIPE, check=False
         )
@@ -217,7 +223,7 @@ def test_a_small_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-def test_a_folder_that_is_not_ours(folder: Path) -> None:
+def test_a_read_only_folder_is_an_error(folder: Path) -> None:
     folder.chmod(0o555)
     try:
         code, said = ended(command(folder))
@@ -235,8 +241,8 @@ def test_two_writers(folder: Path) -> None:
     assert sum(name.endswith(".data") for name in names(folder)) == 2
 
 
-def test_two_threads(folder: Path) -> None:
-    """One writes over and over what the others do, too; readers find whole models."""
+def test_readers_of_two_writing_threads_find_whole_models(folder: Path) -> None:
+    """Readers find whole models although several threads write the same files again and again."""
     failed: list[BaseException] = []
 
     def write(out: str) -> None:

@@ -19,7 +19,7 @@ from tests.hostile.bases import HEAD, base
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
 
 
-# A process counts what its parent had when it was started: a small one is between us and the command.
+# A process counts the memory of its parent at its start, so a small process starts the command.
 MEASURED = """import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
@@ -27,7 +27,7 @@ sys.exit(code)"""
 
 
 def started(folder: Path, *args: str, files: int = 0, through: tuple[str, ...] = ()) -> CompletedProcess[str]:
-    """A command from the start of Python on."""
+    """Run a command from the start of Python."""
 
     def limited() -> None:
         if files:
@@ -58,7 +58,10 @@ def save(folder: Path, body: str) -> None:
 
 @pytest.mark.parametrize("way", [("--fuse", "out.onnx"), ("--out-dir", "parts")], ids=" ".join)
 def test_a_partition_is_not_checked_in_the_command(way: tuple[str, str], run: Run, folder: Path) -> None:
-    """A runtime divides the smallest number by -1, and its process ends."""
+    """A partition with a division that crashes a runtime succeeds: the check runs in a worker.
+
+    The smallest integer divided by -1 ends a process.
+    """
     save(folder, "<int64[1] low = {-9223372036854775808}, int64[1] minus = {-1}, int64 zero = {0}> "
          "{ a = CumSum (low, zero) c = Div (a, minus) d = Cast <to = 1> (c) y = Add (x, d) }")  # fmt: skip
     found = run("partition", "m.onnx", "--ops", "Add", *way)
@@ -70,8 +73,8 @@ def test_a_partition_is_not_checked_in_the_command(way: tuple[str, str], run: Ru
 @pytest.mark.parametrize(
     "command", [("report", "good.onnx", "m.onnx", "-o", "p.html"), ("bisect", "m.onnx")], ids=" ".join
 )
-def test_limits_reach_the_judge(command: tuple[str, ...], folder: Path) -> None:
-    """Without one a model took 8 GB and a minute and a half."""
+def test_the_memory_limit_holds_for_the_worker(command: tuple[str, ...], folder: Path) -> None:
+    """The worker keeps within --memory. Without a limit, the model took 8 GB and 90 s."""
     chain = " ".join(f"c{i + 1} = Concat <axis = 0> (c{i}, c{i})" for i in range(50))
     save(folder, f"<float[2, 2] c0 = {{1, 2, 3, 4}}> {{ {chain} k = ReduceSum <keepdims = 0> (c50) y = Add (x, k) }}")
     began = time.monotonic()
@@ -92,7 +95,7 @@ def test_a_reference_outside_of_functions(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("stats", "m.onnx"), ("report", "m.onnx", "m.onnx", "-o", "p.html", "--no-verify")]
 )
-def test_locations_that_no_system_takes(command: tuple[str, ...], location: str, run: Run, folder: Path) -> None:
+def test_impossible_locations_are_errors(command: tuple[str, ...], location: str, run: Run, folder: Path) -> None:
     model = base("beside")
     model.graph.initializer[0].external_data[0].value = location
     onnx.save(model, folder / "m.onnx")
@@ -111,9 +114,9 @@ def test_locations_that_no_system_takes(command: tuple[str, ...], location: str,
     ],
     ids=["long", "superscript", "superscript shape", "deep"],
 )
-def test_what_is_no_number_and_no_pipeline(option: tuple[str, str], says: str, run: Run, folder: Path) -> None:
+def test_invalid_numbers_and_pipelines_are_refused(option: tuple[str, str], says: str, run: Run, folder: Path) -> None:
     refused(run("optimize", "good.onnx", "out.onnx", *option), says)
 
 
-def test_what_the_system_refuses(folder: Path) -> None:
+def test_too_few_open_files_are_an_error(folder: Path) -> None:
     refused(started(folder, "optimize", "good.onnx", "out.onnx", files=5), "the system refuses: Too many open files")

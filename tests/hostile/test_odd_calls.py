@@ -1,4 +1,4 @@
-"""Calls outside the standard that a file can hold: onnx's inference crashes on some, and hangs on others."""
+"""Calls outside the standard that a file may hold: onnx's inference crashes on some, and hangs on others."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_no_command_dies(odd: str, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", ["an equation with a digit", "an equation that is no text"])
-def test_no_runtime_is_asked_for_what_has_no_end(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its operands are constant: a fold would take all of --work, in each command."""
+def test_endless_calls_are_not_folded(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Endless calls on constants are not folded. A fold would use up --work in each command."""
     asked: list[str] = []
     monkeypatch.setattr(Sandbox, "call", lambda self, method, *given: asked.append(method))
     report = optimize(model(CALLS[odd]), verify=False).report.pipeline
@@ -68,8 +68,8 @@ def test_no_runtime_is_asked_for_what_has_no_end(odd: str, monkeypatch: pytest.M
     assert (asked, [*folding.rules["fold"].declined]) == ([], ["runtimes die of it, or take for ever"])
 
 
-def test_the_rest_is_inferred() -> None:
-    """What is hidden is no more than the call."""
+def test_values_beside_an_odd_call_are_inferred() -> None:
+    """Only the odd call is hidden from inference."""
     odd = model(CALLS["an equation with a digit"])
     odd.graph.node[1].output[0] = "z"
     odd.graph.node.append(helper.make_node("Shape", ["z"], ["y"]))
@@ -88,7 +88,7 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("ordinary", ORDINARY)
-def test_what_is_as_it_should_be_is_not_hidden(ordinary: str) -> None:
+def test_ordinary_calls_are_not_hidden(ordinary: str) -> None:
     asked = model(ORDINARY[ordinary])
     assert inferable(asked) == asked.SerializeToString()
     assert infer_shapes(inferable(asked)).graph.output[1].type.tensor_type.HasField("shape")
@@ -96,11 +96,14 @@ def test_what_is_as_it_should_be_is_not_hidden(ordinary: str) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--below-zero"]], ids=" ".join)
 @pytest.mark.parametrize("values", [0, 1])
-def test_inference_of_no_call_dies_or_hangs(values: int, more: list[str], tmp_path: Path) -> None:
-    """`odd_calls` makes as many as one likes; those that were found are above. All operators read sizes below zero: who
-    does not take them is in `SINCE`."""
+def test_inference_of_odd_calls_ends(values: int, more: list[str], tmp_path: Path) -> None:
+    """Inference of generated odd calls neither crashes nor hangs.
+
+    `odd_calls` makes any number of calls; the calls above were found. All operators read negative sizes: `SINCE` has
+    the operators that reject them.
+    """
     arguments = [sys.executable, "-m", "tests.hostile.odd_calls", str(COUNT), "--values", str(values), *more]
-    calls = tmp_path / "calls"  # a line each: a pipe would wake this process for every one
+    calls = tmp_path / "calls"  # one line for each call: a pipe would wake this process for every line
     with calls.open("w") as out:
         done = subprocess.run(arguments, stdout=out, stderr=subprocess.PIPE, text=True, timeout=SECONDS)
     assert done.returncode == 0, f"{calls.read_text().splitlines()[-1]}: {done.stderr}"

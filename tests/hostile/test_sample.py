@@ -1,6 +1,6 @@
-"""A sample of what strangers may send: `make fuzz-hostile` runs all of it.
+"""A sample of hostile inputs keeps the promises; `make fuzz-hostile` runs all inputs.
 
-What other tests ask in detail (`test_dangerous_models.py`, `test_names.py`, `test_external.py`) is here in its breadth.
+`test_dangerous_models.py`, `test_names.py` and `test_external.py` test details, this file the breadth.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobod
 
 ALL = 5000
 EVERY = 30
-PARTS = 4  # each a test, so that they may run side by side
-INSTALLED = 450  # every so many go through the installed command
-SECONDS = 60.0  # for what takes a third of it, on a machine that does other things
+PARTS = 4  # each part is a test, so that parts may run in parallel
+INSTALLED = 450  # the step between inputs of the installed command
+SECONDS = 60.0  # for runs of a third of the time, on a busy machine
 
 
 @cache
 def everything() -> list[Input]:
-    """Made when a test is run, not when it is found."""
+    """Return every input. Inputs are made at the run of a test, not at collection."""
     return list(inputs())
 
 
@@ -39,7 +39,7 @@ def test_there_are_enough() -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_is_promised(part: int, tmp_path: Path) -> None:
+def test_promises_are_kept_for_a_sample(part: int, tmp_path: Path) -> None:
     with Runner(tmp_path, SECONDS) as runner:
         for given in everything()[part * EVERY :: EVERY * PARTS]:
             ran = runner.run(given)
@@ -47,8 +47,8 @@ def test_what_is_promised(part: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(5, ALL + 700, INSTALLED))
-def test_the_installed_command(number: int, tmp_path: Path) -> None:
-    """Without a fork of anything: a start of Python for each."""
+def test_promises_are_kept_by_the_installed_command(number: int, tmp_path: Path) -> None:
+    """The installed command keeps the promises, without forks: each run is a start of Python."""
     given = everything()[number]
     given.lay(tmp_path)
     before = tree(tmp_path)
@@ -59,6 +59,6 @@ def test_the_installed_command(number: int, tmp_path: Path) -> None:
     assert not broken(given.call, ran, tmp_path), (given.name, done.stdout, done.stderr)
 
 
-def test_what_is_empty_has_no_field_to_damage() -> None:
-    """What is damaged again and again may be: the fuzzer ended there."""
+def test_an_empty_file_has_no_field_to_damage() -> None:
+    """An empty file stays empty. Repeated damage may empty a file, which ended the fuzzer."""
     assert odd_fields(b"", random.Random(0)) == b""

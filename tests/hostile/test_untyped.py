@@ -1,4 +1,4 @@
-"""Operators with operands of unknown type: onnx's inference crashes on some."""
+"""Operands of unknown type crash onnx's inference for some operators: guarded inference gives the same types."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_no_command_dies(command: str, where: str, run: Run, tmp_path: Path) -> 
     assert 0 <= done.returncode <= 3, done.stderr
 
 
-def test_what_is_inferred_is_the_same() -> None:
+def test_guarded_inference_gives_the_same_types() -> None:
     typed = helper.make_node("Relu", ["x"], ["u"])
     plain = model(
         [
@@ -103,7 +103,7 @@ VALUES: dict[int, list[Any]] = {
 
 
 def calls(schema: OpSchema) -> Iterable[ModelProto]:
-    """Of an operator that reads what is untyped, with no attributes, with those it needs, and with any two."""
+    """Yield calls of an operator on untyped operands: without attributes, with the required ones, with any two more."""
     needed = [a for a in schema.attributes.values() if a.required]
     others = [[a] for a in schema.attributes.values()] + [
         [a, b] for a in schema.attributes.values() for b in schema.attributes.values() if a.name < b.name
@@ -122,12 +122,12 @@ def calls(schema: OpSchema) -> Iterable[ModelProto]:
 
 
 def main(only: str) -> None:
-    """Infer the types of all that may be called, as they are for `inferable`, and as they stand where it is not."""
+    """Infer the types of every call: as guarded by `inferable`, or unguarded if `only` names an operator."""
     for schema in onnx.defs.get_all_schemas_with_history():
         if only in ("", schema.name):
             print(schema.domain, schema.name, schema.since_version, flush=True)
             for found in calls(schema):
-                with contextlib.suppress(Exception):  # it may refuse a call
+                with contextlib.suppress(Exception):  # a call may be refused
                     infer_shapes(Inferable(found.SerializeToString()) if only else inferable(found))
 
 
@@ -143,7 +143,7 @@ def test_inference_of_no_operator_dies() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="a death by a signal")
 @pytest.mark.skipif(not onnx.__version__.startswith("1.23."), reason="as these versions are")
 @pytest.mark.parametrize("op", sorted(BLIND))
-def test_without_types_it_does(op: str) -> None:
+def test_unguarded_inference_still_crashes(op: str) -> None:
     assert infer(op).returncode < 0, f"{op} need not be given a type any more"
 
 

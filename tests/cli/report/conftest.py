@@ -1,4 +1,4 @@
-"""A browser and an optimized model, one for all that look at pages of `onnxopt report`."""
+"""A browser and an optimized model, shared by the tests of pages of `onnxopt report`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Onnxopt = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def onnxopt(fork_server: ForkServer | None) -> Onnxopt:
-    """The command in a folder: what it writes to stdout. It succeeds."""
+    """Return a function that runs the command in a folder, asserts its success, and returns its stdout."""
 
     def call(folder: Path, *args: str) -> str:
         done = fork_server.run(args, folder, os.environ) if fork_server else run_script(folder, args, os.environ)
@@ -39,7 +39,7 @@ def onnxopt(fork_server: ForkServer | None) -> Onnxopt:
 
 @pytest.fixture(scope="package")
 def residual(tmp_path_factory: pytest.TempPathFactory, onnxopt: Onnxopt) -> Path:
-    """A model, what was made of it, the report of that, and the page."""
+    """Return a folder with a model, its result, the report of the run, and the page."""
     folder = tmp_path_factory.mktemp("residual")
     onnx.save(sample("residual_block"), folder / "m.onnx")
     onnxopt(folder, "optimize", "m.onnx", "out.onnx", "--report", "r.json", "-q")

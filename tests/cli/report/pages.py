@@ -1,9 +1,9 @@
-"""`make pages`: the pages of all models in a folder, opened in Chromium, wide and light, narrow and dark.
+"""`make pages`: open the pages of all models in a folder in Chromium, wide and light, narrow and dark.
 
     python -m tests.cli.report.pages FOLDER [NAME…] [--runs 8] [--keep DIR]
 
-Of the smallest models that onnxruntime takes, `--runs` of them, the page of an optimization and the page of a
-comparison are opened, too. `--keep` has the pages and pictures of both. The result is 1 where a page has a fault.
+For the `--runs` smallest models that onnxruntime loads, the pages of an optimization and of a comparison are opened,
+too. `--keep` is a folder for the pages and pictures of both. The exit code is 1 if a page has a fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import onnxopt
 from tests.browser import chromium, visit
 
 SIGHTS: Final = ((1440, "light"), (400, "dark"))
-# What is wider than its place and cannot be scrolled; what stands in svg is drawn as large as it is.
+# Elements wider than their place that cannot be scrolled. Parts of an svg are drawn at their size.
 CUT: Final = """[...document.querySelectorAll("body *")].filter((e) => !e.closest("svg, .scroll, nav")
   && e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== "inline")
   .map((e) => `${e.tagName.toLowerCase()}.${e.className} in ${e.closest("[id]")?.id}`)"""
@@ -31,7 +31,7 @@ SEEN: Final = """(pane) => { const box = pane.querySelector("svg").getBoundingCl
 
 
 def faults(browser: Browser, page: Path, panes: int, pictures: bool = False) -> Iterator[str]:
-    """What is wrong with a page of so many graphs."""
+    """Yield the faults of a page with `panes` graphs."""
     for width, scheme in SIGHTS:
         with visit(browser, page, width=width, scheme=scheme) as seen:
             where = f"{page.name} at {width}"

@@ -35,8 +35,8 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("table", ["_WITHOUT", "_OF_A_RUN"])
-def test_each_section(table: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other section fails while the page is written."""
+def test_a_failing_section_leaves_all_others(table: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failing section shows one note, and the page is complete otherwise. Every other section fails at once."""
     pages = importlib.import_module("onnxopt.reporting.html.page")
     rows = getattr(pages, table)
     names = [name for row in rows for name, _ in row]
@@ -63,7 +63,7 @@ def test_each_section(table: str, model: Path, monkeypatch: pytest.MonkeyPatch) 
         (compare, "drawing", "Graphs", ["report", "m.onnx"]),
     ],
 )
-def test_what_a_section_shows(
+def test_a_failing_section_shows_the_reason(
     module: ModuleType,
     part: str,
     name: str,
@@ -72,7 +72,7 @@ def test_what_a_section_shows(
     monkeypatch: pytest.MonkeyPatch,
     browser: Browser,
 ) -> None:
-    """What is read off the models fails. A page without graphs has no scripts, and no error."""
+    """A failing section shows the reason in a browser, without script errors. A page without graphs has no scripts."""
     monkeypatch.chdir(model.parent)
     monkeypatch.setattr(module, part, raising)
     done = CliRunner().invoke(cli, args)
@@ -89,7 +89,7 @@ def test_what_a_section_shows(
 def test_nothing_is_blank_or_cut_off(
     name: str, panes: int, write: Callable[..., object], browser: Browser, tmp_path: Path
 ) -> None:
-    """As `make pages` asks of many models."""
+    """A page has no blank and no cut parts, checked like `make pages` does."""
     onnx.save(sample(name), tmp_path / "m.onnx")
     write(*[tmp_path / "m.onnx"] * panes, output=tmp_path / "p.html")
     assert not [*faults(browser, tmp_path / "p.html", panes)]

@@ -29,7 +29,7 @@ def test_the_same_files_give_the_same_page(run: Run, residual: Path, tmp_path: P
     assert b"run again for this page" in pages[0]
 
 
-def test_a_result_that_this_run_does_not_make_is_named(run: Run, residual: Path, tmp_path: Path) -> None:
+def test_a_result_of_another_run_is_named(run: Run, residual: Path, tmp_path: Path) -> None:
     shutil.copytree(residual, tmp_path, dirs_exist_ok=True)
     r = run("report", "m.onnx", "m.onnx", "-o", "p.html")
     assert r.returncode == 0
@@ -37,7 +37,7 @@ def test_a_result_that_this_run_does_not_make_is_named(run: Run, residual: Path,
     assert "m.onnx is not what this run makes" in (tmp_path / "p.html").read_text()
     r = run("report", "m.onnx", "m.onnx", "-o", "p.html", "--from", "r.json")
     assert "warning: the report is of another file than m.onnx" in r.stderr.lower()
-    assert "bit for bit" in (tmp_path / "p.html").read_text()  # verified now: the recorded verdict is of another file
+    assert "bit for bit" in (tmp_path / "p.html").read_text()  # verified now: the record is of another file
     r = run("report", "m.onnx", "m.onnx", "-o", "p.html", "-O0")
     assert (r.returncode, r.stderr) == (0, "")
 
@@ -100,7 +100,7 @@ def test_fixed_dims_are_verified_at_their_size(run: Run, tmp_path: Path) -> None
     assert "The result takes these sizes only: N = 3" in text
 
 
-def test_the_wheel_has_what_the_page_is_made_of(tmp_path: Path) -> None:
+def test_the_wheel_has_scripts_and_styles_of_the_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

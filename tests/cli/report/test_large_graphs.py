@@ -18,7 +18,10 @@ LATE = 3000.0  # milliseconds
 
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory: pytest.TempPathFactory, onnxopt: Onnxopt) -> Path:
-    """5,000 nodes: 250 layers of 20, an Identity in each; what was made of them, and the page."""
+    """Return a folder with a large model, its result and the page.
+
+    The model has 5,000 nodes: 250 layers of 20, with an Identity in each.
+    """
     folder = tmp_path_factory.mktemp("layers")
     ops = ["Relu", "Identity", "Exp", "Abs", "Tanh"] * 4
     nodes, last = [], "x"
@@ -41,11 +44,11 @@ def test_search_finds_nodes_of_both_graphs(browser: Browser, layers: Path) -> No
         page = seen.page
         page.keyboard.press("/")
         page.keyboard.type("layer.123/ relu_0")
-        expect(page.locator("#hits .count")).to_have_text("6 found")  # the Relu, and what names its values, in both
+        expect(page.locator("#hits .count")).to_have_text("6 found")  # the Relu and nodes that read it, in both
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         expect(page.locator(".info")).to_contain_text("/encoder/layer.123/mlp/Relu_0")
-        for side in (0, 1):  # its block was opened, and it is on the screen
+        for side in (0, 1):  # the node's block is open, and the node visible
             expect(page.locator(".pane").nth(side).locator(".selected, .partner")).to_be_in_viewport()
         page.locator(".search input").fill("layer.7/")
         page.locator(".chip.gone").click()
@@ -82,7 +85,7 @@ def test_blocks_open_and_close_in_both_graphs(browser: Browser, layers: Path) ->
 
 
 def test_a_large_model_opens_at_once(browser: Browser, layers: Path) -> None:
-    """A machine that does other things has three tries."""
+    """A large model opens in 3 s, in one of three tries: the machine may be busy."""
     times: list[float] = []
     while len(times) < 3 and min(times, default=LATE) >= LATE:
         with visit(browser, layers / "page.html") as seen:
@@ -102,7 +105,7 @@ def test_of_a_very_large_model_the_page_shows_blocks(browser: Browser, tmp_path:
     onnx.save(model, tmp_path / "m.onnx")
     onnxopt(tmp_path, "optimize", "m.onnx", "out.onnx", "--no-verify", "-q")
     onnxopt(tmp_path, "report", "m.onnx", "out.onnx", "-o", "page.html", "-q", "--no-verify")
-    assert (tmp_path / "page.html").stat().st_size < 1_000_000  # the scripts are 350 kB of it
+    assert (tmp_path / "page.html").stat().st_size < 1_000_000  # 350 kB of it are scripts
     with visit(browser, tmp_path / "page.html") as seen:
         page = seen.page
         expect(page.locator(".notes")).to_contain_text("a box stands for a block of nodes")

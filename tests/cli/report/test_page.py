@@ -15,7 +15,7 @@ from tests.cli.report.conftest import Onnxopt
 from tests.samples import sample
 
 
-def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residual: Path, onnxopt: Onnxopt) -> None:
+def test_the_page_opens_without_errors_and_shows_the_run(browser: Browser, residual: Path, onnxopt: Onnxopt) -> None:
     stats = [json.loads(onnxopt(residual, "stats", name, "--format", "json")) for name in ("m.onnx", "out.onnx")]
     with visit(browser, residual / "page.html") as seen:
         page = seen.page
@@ -30,12 +30,12 @@ def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residua
         expect(page.locator("#timeline .lane").filter(has_text="conv-bn-folding").locator("i.did")).to_have_count(1)
         expect(page.locator(".notes")).to_have_count(0)
         pictures = page.screenshot(), page.locator("#graphs .panes").screenshot()
-        assert all(len(set(picture)) > 200 and len(picture) > 10_000 for picture in pictures)  # not one colour
+        assert all(len(set(picture)) > 200 and len(picture) > 10_000 for picture in pictures)  # more than one colour
         assert seen.requests == [(residual / "page.html").as_uri()]
         assert seen.errors == []
 
 
-def test_sections_are_listed_as_they_stand_and_what_is_told_fits(browser: Browser, residual: Path) -> None:
+def test_sections_are_listed_in_page_order_and_texts_fit(browser: Browser, residual: Path) -> None:
     with visit(browser, residual / "page.html") as seen:
         for width in (400, 800, 1280):
             seen.page.set_viewport_size({"width": width, "height": 1000})
@@ -149,6 +149,6 @@ def _colour(page: Page, name: str) -> list[int]:
 
 
 def _luminance(colour: list[int]) -> float:
-    """Relative luminance, as WCAG 2 defines it."""
+    """Return the relative luminance of a colour, as defined by WCAG 2."""
     parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

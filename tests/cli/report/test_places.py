@@ -28,7 +28,7 @@ BRANCHES = (
 
 
 def parted(run: Run, folder: Path, text: str, *changes: tuple[str, str]) -> None:
-    """Two models that differ by the changes, and the page about them."""
+    """Write two models that differ by the changes, and the page about them."""
     for name, body in (("a", text), ("b", functools.reduce(lambda t, change: t.replace(*change), changes, text))):
         onnx.save(build_text(f'<ir_version: 8, opset_import: ["" : 17]> g {body}'), folder / f"{name}.onnx")
     r = run("report", "a.onnx", "b.onnx", "-o", "p.html")
@@ -54,7 +54,7 @@ def test_places_are_marked_in_both_graphs(browser: Browser, run: Run, tmp_path: 
         expect(info.locator("h3")).to_have_text("Neg")
         expect(info.locator(".differs")).to_contain_text("at p: differs by ")
         expect(page.locator("[name=differs]")).to_have_text("differs2")
-        for go, op in (  # by the link, the key, and the entry of the legend, which begin again after the last
+        for go, op in (  # by link, key and legend entry, which start again after the last place
             (lambda: places.first.get_by_role("button", name="Show p").click(), "Abs"),
             (lambda: page.keyboard.press("d"), "Sub"),
             (lambda: page.locator("[name=differs]").click(), "Abs"),
@@ -88,8 +88,11 @@ def test_places_in_bodies_are_marked_there(browser: Browser, run: Run, tmp_path:
 WRONG = ("--plugin", str(ROOT / "tests" / "plugins" / "broken.py"), "--with", "wrong-rule")
 
 
-def test_rewrites_at_a_place_lead_to_what_they_made(browser: Browser, run: Run, tmp_path: Path) -> None:
-    """In the record of a run that was refused, and where the page finds it out itself."""
+def test_rewrites_at_a_place_link_to_their_nodes(browser: Browser, run: Run, tmp_path: Path) -> None:
+    """Rewrites at a place link to their nodes.
+
+    The place is of the record of a refused run, or found by the page itself.
+    """
     text = "(float[N, 2] x) => (float[N, 2] y) <float[2] a = {1, 2}, float[2] b = {-1, 2}>"
     text += " { i = Identity (x) c = Mul (i, a) d = Sin (c) e = Mul (d, b) y = Exp (e) }"
     onnx.save(build_text(f'<ir_version: 8, opset_import: ["" : 17]> g {text}'), tmp_path / "m.onnx")
@@ -109,7 +112,7 @@ def test_rewrites_at_a_place_lead_to_what_they_made(browser: Browser, run: Run, 
             assert seen.errors == []
 
 
-def test_what_was_left_out_leads_to_its_node(browser: Browser, run: Run, residual: Path, tmp_path: Path) -> None:
+def test_an_entry_left_out_links_to_its_node(browser: Browser, run: Run, residual: Path, tmp_path: Path) -> None:
     shutil.copytree(residual, tmp_path, dirs_exist_ok=True)
     record = json.loads((tmp_path / "r.json").read_text())
     entry = {"pass_text": "conv-bn-folding", "rule": "fold_conv_bn", "message": "why", "value": "n1", "scope": "main"}

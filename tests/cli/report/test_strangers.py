@@ -1,4 +1,4 @@
-"""Contents of a stranger's files are text on the page of `onnxopt report`."""
+"""Contents of a stranger's files are plain text on the page of `onnxopt report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.report.conftest import marked
 EVIL = ("</script><script>document.title='owned'</script>", '"><img src=x onerror=alert(1)>', "<!-- ノード & 'quote'")
 
 
-def test_names_are_text_whatever_they_say(browser: Browser, run: Run, tmp_path: Path) -> None:
+def test_names_with_markup_are_text(browser: Browser, run: Run, tmp_path: Path) -> None:
     a, b, c = EVIL
     nodes = [helper.make_node("Identity", ["x"], [a], a), helper.make_node("Neg", [a], [b], b)]
     nodes += [helper.make_node("Relu", [b], [c], c, domain="")]
@@ -86,7 +86,7 @@ def test_a_verdict_in_a_file_is_data(browser: Browser, run: Run, residual: Path,
             expect(page.locator(".places")).to_contain_text(text)
         for text in EVIL[1:]:
             expect(page.locator(".figures")).to_contain_text(text)
-        page.keyboard.press("d")  # there is no such node
+        page.keyboard.press("d")  # no such node exists
         assert (marked(page, 0), marked(page, 1), seen.errors) == ([], [], [])
     for broken in (
         {"places": [PLACE | {"a": ["x"]}]},
@@ -97,7 +97,7 @@ def test_a_verdict_in_a_file_is_data(browser: Browser, run: Run, residual: Path,
     ):
         r = report(**broken)
         assert (r.returncode, "is not the report of an optimization" in r.stderr) == (2, True), broken
-    for name in ("places", "pieces", "noise"):  # as older versions wrote it
+    for name in ("places", "pieces", "noise"):  # like records of older versions
         del verdict[name]
     assert report().returncode == 0
     assert "Where it differs" not in (tmp_path / "p.html").read_text()

@@ -27,7 +27,10 @@ DAGRE = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 nodes with long names, in three blocks, and the same with other constants and one operator changed."""
+    """Return a folder with a model of 60 nodes with long names in three blocks, and a changed copy.
+
+    The copy has other constants and one changed operator.
+    """
     made = tmp_path_factory.mktemp("view")
     onnx.save(parsed(BRANCH), made / "branch.onnx")
     for name, last, number in (("long", "Exp", 2), ("other", "Tanh", 3)):
@@ -41,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def boxes(page: Page, side: int = 0) -> list[str]:
-    """What a graph shows, as it is read out."""
+    """Return the accessible labels of the boxes of a graph."""
     items = page.locator(".pane").nth(side).locator(".item")
     return sorted(items.evaluate_all("all => all.map((e) => e.getAttribute('aria-label'))"))
 
@@ -53,9 +56,9 @@ def test_one_model_is_shown(browser: Browser, run: Run, folder: Path, tmp_path: 
         page = seen.page
         assert page.title() == "branch.onnx: onnxopt"
         assert page.locator("nav a").all_inner_texts() == ["Summary", "Graphs", "Operators", "Interface", "Weights"]
-        assert boxes(page) == SHOWN  # also the branch that is a Constant
+        assert boxes(page) == SHOWN  # also the branch that is only a Constant
         expect(page.locator("svg .end").first).to_be_in_viewport()
-        page.get_by_label("Constants").check()  # the other one is told with the Add that reads it
+        page.get_by_label("Constants").check()  # the other Constant is part of the Add that reads it
         assert boxes(page) == sorted([*SHOWN, "Constant k"])
         page.get_by_role("button", name="Add y", exact=True).click()
         expect(page.locator(".info")).to_contain_text("float[2] = {3,4}")
@@ -114,7 +117,7 @@ def test_keys_open_close_and_find(browser: Browser, run: Run, folder: Path, tmp_
         page, focused = seen.page, "document.activeElement.getAttribute('aria-label')"
         page.get_by_role("button", name="Collapse all").click()
         page.locator(".pane svg").focus()
-        for _ in range(2):  # the input, the first block
+        for _ in range(2):  # the input, then the first block
             page.keyboard.press("ArrowDown")
         assert "layer.0" in page.evaluate(focused) and page.evaluate(focused).endswith("closed")
         page.keyboard.press("Enter")
@@ -125,7 +128,7 @@ def test_keys_open_close_and_find(browser: Browser, run: Run, folder: Path, tmp_
         expect(page.locator(".info h3")).to_have_text("Relu")
         page.keyboard.press("Escape")
         expect(page.locator(".info")).to_be_hidden()
-        page.keyboard.press("Escape")  # then the block around it
+        page.keyboard.press("Escape")  # then the block around the node
         assert page.evaluate(focused).endswith("closed")
         page.keyboard.press("/")
         page.keyboard.type("exp_59")
@@ -172,10 +175,10 @@ def test_long_names_wrap_where_it_is_narrow(browser: Browser, run: Run, folder: 
         ("window.ResizeObserver = undefined", "The graphs are not drawn: ", []),
     ],
 )
-def test_what_fails_is_said_and_leaves_the_rest(
+def test_a_failure_of_the_layout_is_shown_and_leaves_the_rest(
     browser: Browser, run: Run, folder: Path, tmp_path: Path, before: str, told: str, left: list[str]
 ) -> None:
-    """The layout of one block, that of all, and what draws them."""
+    """A failure of one block's layout, of the whole layout or of drawing is listed; the rest is shown."""
     assert run("report", folder / "branch.onnx", "-o", "p.html").returncode == 0
     with visit(browser, tmp_path / "p.html", before=before) as seen:
         assert boxes(seen.page) == left

@@ -1,4 +1,4 @@
-"""Two models as files, and what `onnxopt verify` finds between them."""
+"""Two models as files, and the differences found by `onnxopt verify`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run
 from tests.cli.verify.conftest import BATCH, VECTOR, compare, statuses
 
 
-def test_a_model_has_all_the_cases_that_make_sense_for_it(run: Run, write: Any) -> None:
+def test_a_model_has_all_the_cases_that_fit_its_inputs(run: Run, write: Any) -> None:
     write("a.onnx", BATCH, "{ y = Relu (x) }")
     write("b.onnx", BATCH, "<float z = {0}> { y = Max (x, z) }")
     code, found = compare(run)
@@ -62,7 +62,7 @@ def test_one_line_an_output_in_a_pipe(run: Run, write: Any) -> None:
          "f = Cast <to = 1> (e) y = Add (s, f) }"),
     ],
 )  # fmt: skip
-def test_only_the_case_made_for_it_sees_the_difference(case: str, body: str, run: Run, write: Any) -> None:
+def test_each_case_finds_its_kind_of_difference(case: str, body: str, run: Run, write: Any) -> None:
     weights = "<float low = {-9}, float high = {9}, int64 zero = {0}, int64 one = {1}, float[4] k = {1, 1, 1, 1.5}>"
     write("a.onnx", BATCH, "{ y = Sin (x) }")
     write("b.onnx", BATCH, weights + body)
@@ -75,7 +75,7 @@ def test_only_the_case_made_for_it_sees_the_difference(case: str, body: str, run
 def test_masks_are_padded_on_either_side(run: Run, write: Any) -> None:
     signature = "(int64[B, S] attention_mask, float[B, S] x) => (float[B, S] y)"
     write("a.onnx", signature, "{ m = Cast <to = 1> (attention_mask) y = Mul (x, m) }")
-    # sees only the first token: right for masks of which the first is as the last
+    # reads the first token only: right for masks with equal first and last tokens
     write(
         "b.onnx",
         signature,
@@ -101,7 +101,7 @@ def test_integers_stay_within_the_table(run: Run, write: Any) -> None:
     assert set(statuses(found).values()) == {"equal"}
 
 
-def test_an_unknown_case_lists_those_there_are(run: Run, write: Any) -> None:
+def test_an_unknown_case_lists_the_known_ones(run: Run, write: Any) -> None:
     write("a.onnx", VECTOR, "{ y = Relu (x) }")
     r = run("verify", "a.onnx", "a.onnx", "--cases", "one")
     assert r.returncode == 2
@@ -109,7 +109,7 @@ def test_an_unknown_case_lists_those_there_are(run: Run, write: Any) -> None:
     assert "mask-left" in r.stderr
 
 
-def test_a_case_that_a_model_does_not_have_is_skipped_where_it_is_named(run: Run, write: Any) -> None:
+def test_a_named_case_that_does_not_fit_is_skipped(run: Run, write: Any) -> None:
     for name in ("a.onnx", "b.onnx"):
         write(name, VECTOR, "{ y = Sin (x) }")
     code, found = compare(run, "--cases", "random,mask-one")
@@ -119,7 +119,7 @@ def test_a_case_that_a_model_does_not_have_is_skipped_where_it_is_named(run: Run
 
 
 def test_overridable_initializers_get_other_values(run: Run, write: Any, tmp_path: Path) -> None:
-    """B is right for the default of w only; or has no such input, which is no difference in what it computes."""
+    """B right for the default of w only is "different"; a B without the input w is no difference in itself."""
     signature = "(float[2] x, float[2] w) => (float[2] y)"
     weight = numpy_helper.from_array(np.array([2, 3], np.float32), "w")
     write("a.onnx", signature, "{ y = Mul (x, w) }")
@@ -172,7 +172,7 @@ def test_infinities_are_counted(run: Run, write: Any) -> None:
     assert found["cases"][0]["outputs"][0]["inf"] == [4, 4]
 
 
-def test_cases_that_the_model_does_not_have_are_no_comparison(run: Run, write: Any) -> None:
+def test_only_cases_that_do_not_fit_are_an_error(run: Run, write: Any) -> None:
     write("a.onnx", VECTOR, "{ y = Neg (x) }")
     r = run("verify", "a.onnx", "a.onnx", "--cases", "masks")
     assert r.returncode == 2

@@ -1,4 +1,4 @@
-"""Crashes, hangs and kills under `onnxopt verify` are results, and leave no process."""
+"""Crashes, hangs and kills under `onnxopt verify` give a verdict, and leave no process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDLESS = (
 INTEGERS = "(int64[4] x) => (int64[4] y)"
 LOWEST = f"<int64[4] k = {{{', '.join(['-9223372036854775808'] * 4)}}}, int64[1] two = {{2}}>"
 SAFE = LOWEST + "{ z = Sub (x, two) m = Mul (k, z) n = Sub (m, m) y = Add (n, x) }"
-CRASHES = SAFE.replace("Mul (k, z)", "Div (k, z)")  # the lowest integer over -1 is a trap of the processor
+CRASHES = SAFE.replace("Mul (k, z)", "Div (k, z)")  # the lowest integer divided by -1 is a processor trap
 
 
 def test_a_crash_in_b_is_a_difference_and_the_other_cases_run(run: Run, write: Any) -> None:
@@ -62,7 +62,7 @@ def test_running_out_of_memory_is_a_result(run: Run, write: Any) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the worker in /proc")
-def test_a_worker_that_is_killed_is_a_result(write: Any, tmp_path: Path) -> None:
+def test_a_killed_worker_gives_a_verdict(write: Any, tmp_path: Path) -> None:
     write("a.onnx", VECTOR, "{ y = Neg (x) }")
     write("b.onnx", VECTOR, ENDLESS)
     command = [SCRIPT, "verify", "a.onnx", "b.onnx", "--cases", "random", "-q"]
@@ -96,6 +96,6 @@ def test_ctrl_c_leaves_no_worker(write: Any, tmp_path: Path) -> None:
 
 
 def _busy(pid: int) -> bool:
-    """Has it worked for so long that it must be in the endless loop?"""
+    """Return whether the process has worked so long that it must be in the endless loop."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) / os.sysconf("SC_CLK_TCK") > 1.5

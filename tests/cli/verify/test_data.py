@@ -35,7 +35,7 @@ def test_given_values_in_every_form(run: Run, write: Any, tmp_path: Path) -> Non
     assert (code, statuses(found)) == (0, {"random": "equal"})
 
 
-def test_inputs_that_are_not_given_are_made_to_fit(run: Run, write: Any, tmp_path: Path) -> None:
+def test_inputs_not_given_are_generated_to_fit(run: Run, write: Any, tmp_path: Path) -> None:
     signature = "(float[N, S] p, float[N, S] q) => (float[N, S] y)"
     for name in ("a.onnx", "b.onnx"):
         write(name, signature, "{ y = Add (p, q) }")
@@ -52,9 +52,7 @@ def test_inputs_that_are_not_given_are_made_to_fit(run: Run, write: Any, tmp_pat
         ("x", np.ones((2, 5), np.float32), "input `x` takes shape [N, 4], not [2, 5]"),
     ],
 )
-def test_data_that_does_not_fit_is_refused(
-    name: str, value: Any, says: str, run: Run, write: Any, tmp_path: Path
-) -> None:
+def test_unfitting_data_is_refused(name: str, value: Any, says: str, run: Run, write: Any, tmp_path: Path) -> None:
     write("a.onnx", BATCH, "{ y = Abs (x) }")
     np.save(tmp_path / f"{name}.npy", value)
     r = run("verify", "a.onnx", "a.onnx", "--inputs", f"{name}={name}.npy")
@@ -73,9 +71,7 @@ def test_places_without_data_are_refused(run: Run, write: Any, tmp_path: Path) -
         assert says in r.stderr
 
 
-def test_a_hint_names_the_inputs_and_no_form_that_the_command_does_not_take(
-    run: Run, write: Any, tmp_path: Path
-) -> None:
+def test_a_hint_names_inputs_and_only_accepted_forms(run: Run, write: Any, tmp_path: Path) -> None:
     write("a.onnx", BATCH, "{ y = Abs (x) }")
     np.save(tmp_path / "z.npy", np.ones((2, 4), np.float32))
     for args in (("verify", "a.onnx", "a.onnx", "--inputs"), ("optimize", "a.onnx", "b.onnx", "--input")):
@@ -84,7 +80,7 @@ def test_a_hint_names_the_inputs_and_no_form_that_the_command_does_not_take(
         assert r.stderr == "error: z.npy: the model has no input `z`\nhint: the inputs are x\n"
 
 
-def test_what_numpy_would_unpickle_is_refused_without_its_advice(run: Run, write: Any, tmp_path: Path) -> None:
+def test_pickled_data_is_refused_without_numpys_advice(run: Run, write: Any, tmp_path: Path) -> None:
     write("a.onnx", BATCH, "{ y = Abs (x) }")
     (tmp_path / "text.npy").write_text("1 2 3 4")
     np.save(tmp_path / "objects.npy", np.array([{}]))
@@ -100,7 +96,7 @@ def test_what_numpy_would_unpickle_is_refused_without_its_advice(run: Run, write
         assert "pickle" not in r.stderr
 
 
-def test_archives_that_are_damaged_are_refused(run: Run, write: Any, tmp_path: Path) -> None:
+def test_damaged_archives_are_refused(run: Run, write: Any, tmp_path: Path) -> None:
     write("a.onnx", BATCH, "{ y = Abs (x) }")
     np.savez_compressed(tmp_path / "good.npz", x=np.ones((2, 4), np.float32))
     good = (tmp_path / "good.npz").read_bytes()
@@ -114,7 +110,7 @@ def test_archives_that_are_damaged_are_refused(run: Run, write: Any, tmp_path: P
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
 @pytest.mark.parametrize("name", ["x.npy", "input_0.pb"])
-def test_nobody_waits_for_the_other_end_of_a_pipe(name: str, run: Run, write: Any, tmp_path: Path) -> None:
+def test_a_named_pipe_is_refused(name: str, run: Run, write: Any, tmp_path: Path) -> None:
     write("a.onnx", BATCH, "{ y = Abs (x) }")
     (tmp_path / "data").mkdir()
     os.mkfifo(tmp_path / "data" / name)

@@ -38,8 +38,8 @@ def test_two_places_are_two(run: Run, write: Any) -> None:
     assert [(p["value"], p["entries"]) for p in found["places"]] == [("p", ["x"]), ("s", ["r", "x"])]
 
 
-def test_pieces_are_looked_at_on_request(run: Run, write: Any) -> None:
-    """Where the effect of a difference is lost on the way to the output, it was moved on purpose."""
+def test_pieces_are_compared_on_request(run: Run, write: Any) -> None:
+    """With --pieces, a difference without effect on the outputs is no place: it was moved on purpose."""
     nodes = " ".join(f"v{i + 1} = {'Sin' if i % 2 else 'Cos'} (v{i})" for i in range(150))
     for name, k in (("a.onnx", 1), ("b.onnx", 2)):
         body = f"<float k = {{{k}}}, float z = {{0}}> {{ v0 = Abs (x) {nodes} w = Mul (v150, k) u = Mul (w, z)"
@@ -69,7 +69,7 @@ def test_external_data_beside_the_model_are_read(run: Run, write: Any, tmp_path:
 
 
 def test_random_models_are_compared_in_pieces(run: Run, write: Any) -> None:
-    """What the same node draws in both is fed; the rest is arithmetic."""
+    """Random models are compared in pieces. Both get the same draws of a shared random node."""
     write("a.onnx", VECTOR, "{ r = RandomNormalLike (x) y = Add (x, r) }")
     write("b.onnx", VECTOR, "{ r = RandomNormalLike (x) i = Identity (r) y = Add (i, x) }")
     assert compare(run)[1]["status"] == "verified in pieces"
@@ -79,8 +79,11 @@ def test_random_models_are_compared_in_pieces(run: Run, write: Any) -> None:
     assert "it goes wrong at `r`" in r.stdout
 
 
-def test_rounding_noise_is_said_and_fails_when_strict(run: Run, write: Any) -> None:
-    """Off by more than the roundings of one node leave, by less than the last bits of x change the output."""
+def test_rounding_noise_is_reported_and_fails_when_strict(run: Run, write: Any) -> None:
+    """A difference within noise is reported, and fails with --strict.
+
+    The difference exceeds the roundings of one node, and is below the effect of the last bits of x.
+    """
     body = "<float g = {{300}}, float k = {{{}}}>{{ a = Mul (x, g) s = Sin (a) y = Mul (s, k) }}"
     write("a.onnx", BATCH, body.format(3))
     write("b.onnx", BATCH, body.format(3 * (1 + 1.2e-6)))

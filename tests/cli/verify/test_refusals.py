@@ -27,7 +27,7 @@ def test_other_interfaces_are_refused(signature: str, says: str, run: Run, write
     assert says in r.stderr
 
 
-def test_files_that_cannot_be_read_are_refused(run: Run, write: Any, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(run: Run, write: Any, tmp_path: Path) -> None:
     write("a.onnx", VECTOR, "{ y = Neg (x) }")
     (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "text.onnx").write_text("no model at all")
@@ -44,7 +44,7 @@ def test_files_that_cannot_be_read_are_refused(run: Run, write: Any, tmp_path: P
         assert len(r.stderr.splitlines()) == 2
 
 
-def test_b_that_no_runtime_loads_is_different(run: Run, write: Any) -> None:
+def test_an_unloadable_b_is_different(run: Run, write: Any) -> None:
     write("a.onnx", VECTOR, "{ y = Neg (x) }")
     write("b.onnx", VECTOR, "{ y = NoSuchOperator (x) }")
     r = run("verify", "a.onnx", "b.onnx")

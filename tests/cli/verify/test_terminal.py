@@ -17,7 +17,7 @@ from tests.cli.verify.conftest import BATCH, CHAIN
 
 
 def on_a_terminal(folder: Path, *args: str) -> tuple[int, str]:
-    """What the command shows on a terminal of 120 columns, and its exit code."""
+    """Return the exit code of the command, and its output on a terminal of 120 columns."""
     import pty
 
     main, terminal = pty.openpty()
@@ -56,8 +56,8 @@ def test_a_place_on_a_terminal(write: Any, tmp_path: Path) -> None:
     assert "next: onnxopt report a.onnx b.onnx -o report.html marks it in both graphs" in plain
 
 
-def test_names_move_no_cursor_and_fill_no_screen(run: Run, write: Any, tmp_path: Path) -> None:
-    """Of what is in a file, nothing reaches a terminal that is not to be read."""
+def test_names_have_no_control_characters_and_are_shortened(run: Run, write: Any, tmp_path: Path) -> None:
+    """Control characters of names do not reach a terminal."""
     evil, long = "r\x1b[2J\u202e\n", "/encoder/layer.11" + "/attention" * 20 + "/output"
     for file, k in (("a.onnx", 2), ("b.onnx", 2.5)):
         write(file, BATCH, f"<float k = {{{k}}}>{CHAIN}")
