@@ -1,4 +1,4 @@
-"""Sample models for commands, and what is read of results."""
+"""Sample models for commands, and readers of results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from tests.samples import ROOT, build
 
 __all__ = ["SCRIPT", "Run", "run_script"]
 NAMES = ("repvgg_blocks", "residual_block", "qdq_conv")
-LITE = ROOT / "examples" / "lite"  # a pass that fuses to an operator of its own
+LITE = ROOT / "examples" / "lite"  # a pass that fuses to its own operator
 FUSING = ("--plugin", str(LITE / "lite_fc.py"), "--with", "lite-fc-fuse", "--allow-domain", "lite")
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, and what it holds."""
+    """Return every file below a folder, with its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Also where it is dead, and nobody has asked how it died: that is up to the system, which takes its time to take
-    back what it had."""
+    """Return whether a process ends within 10 s.
+
+    A dead process without a reader of its exit code counts as ended: the system takes its time to free its memory.
+    """
     deadline = time.monotonic() + 10
     with contextlib.suppress(psutil.NoSuchProcess):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
@@ -42,12 +44,12 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def operators(path: Path) -> list[str]:
-    """Those of the model in a file, in order."""
+    """Return the operators of the model in a file, in node order."""
     return [n.op_type for n in onnx.load(path).graph.node]
 
 
 def statuses(text: str) -> list[str]:
-    """The outcomes of a run's models, of the JSON that it prints."""
+    """Return the outcome of each model, from the JSON output of a run."""
     return [o["status"] for o in json.loads(text)["models"]]
 
 
@@ -60,7 +62,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A library with the operator of the example, built once."""
+    """Return the path of a library with the operator of the example, built once."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler (cc) here that the library could be built with")
@@ -71,7 +73,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model of the example, in which its pass fuses twice."""
+    """Return the path of the example's model, in which its pass fuses twice."""
     made = tmp_path_factory.mktemp("model") / "model.onnx"
     run_path(str(LITE / "mlp.py"))["write"](made)
     return made
@@ -79,7 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def models(samples: Path, tmp_path: Path) -> list[str]:
-    """Three of them, in a folder of the test."""
+    """Copy three models to a folder of the test, and return their paths."""
     folder = tmp_path / "models"
     folder.mkdir()
     for name in NAMES:
@@ -89,7 +91,7 @@ def models(samples: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key of the cache is not put where that of who runs the tests is."""
+    """Keep the cache key out of the configuration folder of the user who runs the tests."""
     for variable in ("XDG_CONFIG_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(variable, str(tmp_path_factory.getbasetemp() / "config"))
 

@@ -1,8 +1,8 @@
-"""The `onnxopt` command over and over from one start: most of a short run is Python, numpy and onnx beginning.
+"""The `onnxopt` command many times from one start: most of a short run is the start of Python, numpy and onnx.
 
-Each run is a process of its own, forked where the command has the modules that commands on a small model import, no
-passes: half of a short run is their import. It begins in `onnxopt.__main__`, and ends there.
-A worker that it starts is its child as ever, and runs the same program, but is forked from it.
+Each run is a forked process. The server has imported the modules that commands on a small model import, but no
+passes: these imports are half of a short run. A run begins and ends in `onnxopt.__main__`.
+A worker is a child of its run, with the same program, and is forked from the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onnxopt.errors import UsageError
 from tests.forked_worker import STARTS, ask, asked, fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
-# The command's own beginning comes before anything else is imported: it postpones what it can.
+# The start of the command precedes all other imports: it postpones imports.
 SMALL = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Neg (a) }'
 PROGRAM = f"""
 from onnxopt.startup.lazy_imports import postpone_modules; postpone_modules()
@@ -49,11 +49,11 @@ RUNS = (
     *("report a.onnx b.onnx -o r.html", "extract a.onnx c.onnx --outputs a", "partition a.onnx --ops Neg"),
     *("passes", "explain dead-code", "why a.onnx elim_identity", "find a.onnx Neg(x)", "bisect a.onnx"),
 )
-SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
+SECONDS = 600  # a longer run is ended by SIGALRM
 
 
 class ForkServer:
-    """One run at a time."""
+    """Run commands, one at a time, as forks of a started process."""
 
     def __init__(self, script: Path) -> None:
         self._script = script
@@ -64,12 +64,12 @@ class ForkServer:
                 [sys.executable, "-P", "-c", PROGRAM, str(other.fileno())],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,  # as of a run: Python asks once what a stream can do
+                stdout=subprocess.PIPE,  # a pipe, as for a run: Python reads the properties of a stream once
                 stderr=subprocess.PIPE,
             )
 
     def can_have(self, env: Mapping[str, str]) -> bool:
-        """Is a run in this environment the same as one of a new process?"""
+        """Return whether a run with this environment equals a run of a new process."""
         names = (name for name in {*env, *self._env} if env.get(name) != self._env.get(name))
         return not any(name.startswith(STARTS) for name in names)
 
@@ -84,9 +84,11 @@ class ForkServer:
         limits: Mapping[int, int] = {},
         seconds: int = SECONDS,
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured text. `together`: what goes to stderr is in stdout, in its place. `stdin`:
-        a descriptor, otherwise /dev/null. `limits`: the number of a resource (`resource.RLIMIT_DATA`) and its limit.
-        SIGALRM ends a run after `seconds`."""
+        """Run the command like `subprocess.run` with captured text.
+
+        together: stderr goes to stdout, in order. stdin: a descriptor; default: /dev/null. limits: resource
+        (`resource.RLIMIT_DATA`) and its limit. seconds: SIGALRM ends a longer run.
+        """
         (out, their_out), (err, their_err) = os.pipe(), os.pipe()
         limited = {"limits": [*limits.items()], "seconds": seconds}
         streams = [their_out, their_out if together else their_err, *([] if stdin is None else [stdin])]
@@ -97,7 +99,7 @@ class ForkServer:
         return subprocess.CompletedProcess([str(self._script), *args], self._wait(), *map(_text, said))
 
     def run_at_terminal(self, args: Sequence[str], cwd: Path, env: Mapping[str, str]) -> tuple[int, str]:
-        """(exit code, all that was shown) where both streams are a pseudo-terminal."""
+        """Run the command with both streams at a pseudo-terminal. Return (exit code, output)."""
         leading, following = os.openpty()
         self._start(args, cwd, env, following, following)
         os.close(following)
@@ -120,12 +122,12 @@ class ForkServer:
 
 
 def shown_on(terminal: int) -> bytes:
-    """All that comes to this side of a pseudo-terminal, until the other is closed; then this one is too."""
+    """Return the output at this end of a pseudo-terminal, until the other end is closed. Close this end."""
     data = b""
     while True:
         try:
             chunk = os.read(terminal, 1 << 16)
-        except OSError:  # nobody has it open any more
+        except OSError:  # every other end is closed
             break
         if not chunk:
             break
@@ -154,7 +156,7 @@ def _text(data: bytes) -> str:
 
 
 def import_what_runs_do(model: str) -> None:
-    """Import the modules that commands import for `model`, a text, but for passes. A fork runs them."""
+    """Import the modules that commands import for the text `model`, without passes. A fork runs the commands."""
     source, target = os.pipe()
     if os.fork() == 0:
         os.close(source)
@@ -168,7 +170,7 @@ def import_what_runs_do(model: str) -> None:
 
 
 def _tell_modules(model: str, target: int) -> NoReturn:
-    """Run the commands in this process, which ends there, and write the names of the modules that are imported."""
+    """Run the commands in this process, write the names of imported modules to `target`, and exit."""
     code, before = 1, {*sys.modules}
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -178,7 +180,7 @@ def _tell_modules(model: str, target: int) -> NoReturn:
             from onnxopt.cli.main import cli
 
             for words in RUNS:
-                with contextlib.suppress(SystemExit, UsageError):  # codes of commands, and nothing to bisect
+                with contextlib.suppress(SystemExit, UsageError):  # exit codes of commands, and nothing to bisect
                     cli(words.split(), standalone_mode=False, obj=time.perf_counter())
         found = [n for n in sys.modules if n not in before and not n.startswith("onnxopt.passes.")]
         os.write(target, "\n".join(found).encode())
@@ -188,9 +190,12 @@ def _tell_modules(model: str, target: int) -> NoReturn:
 
 
 def serve(descriptor: int) -> None:
-    """Until the other side closes. A request is 8 bytes of its length, with which come a stdout, a stderr and perhaps a
-    stdin, and JSON; the answer is the exit code, below zero for a signal."""
-    gc.freeze()  # forks need not go through what is here
+    """Answer requests until the other side closes.
+
+    A request is its length (8 bytes) with the descriptors of stdout, stderr and maybe stdin, then JSON. An answer is
+    the exit code, negative for a signal.
+    """
+    gc.freeze()  # forks need not traverse objects made before
     with socket.socket(fileno=descriptor) as client:
         for request, streams in asked(client, 3):
             pid = os.fork()

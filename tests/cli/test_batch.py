@@ -1,4 +1,4 @@
-"""Many models: folders, in place, checks, and failures of single models."""
+"""Runs on many models: folders, --in-place, --check, and failures of single models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_many_models_into_a_folder(run: Run, models: list[str], tmp_path: Path) 
     assert statuses(again.stdout) == ["current", "current", "unchanged"]
 
 
-def test_one_that_fails_stops_no_other(run: Run, models: list[str], tmp_path: Path) -> None:
+def test_a_failing_model_stops_no_other(run: Run, models: list[str], tmp_path: Path) -> None:
     (tmp_path / "models" / "broken.onnx").write_bytes(b"not a model")
     named = ["models/broken.onnx", *models, "models/missing.onnx"]
     done = run("optimize", *named, "--out-dir", "build", "--format", "json")
@@ -34,7 +34,7 @@ def test_one_that_fails_stops_no_other(run: Run, models: list[str], tmp_path: Pa
     assert len(list((tmp_path / "build").iterdir())) == 3
 
 
-def test_a_crash_is_the_outcome_of_its_model(run: Run, models: list[str], tmp_path: Path) -> None:
+def test_a_crash_affects_its_model_only(run: Run, models: list[str], tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         "import os, signal\n"
         "from onnxopt import model_pass, register\n"

@@ -1,4 +1,4 @@
-"""The cache: keyed by contents, data and plugins; shared by builds; changed entries are made anew."""
+"""The cache is keyed by contents, data and plugins, and shared by builds; changed entries are computed again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_cache_goes_by_content(run: Run, models: list[str], tmp_path: Path) 
     assert go() == ["optimized", "cached"], "the second finds what the first has made"
 
 
-def test_a_cache_that_somebody_changed(run: Run, models: list[str], tmp_path: Path) -> None:
+def test_changed_cache_entries_are_computed_again(run: Run, models: list[str], tmp_path: Path) -> None:
     go = ("optimize", *models, "--cache-dir", "cache", "--out-dir")
     assert run(*go, "one").stderr == ""
     for record in (tmp_path / "cache").glob("*/*/record"):
@@ -100,8 +100,8 @@ def test_two_builds_share_a_cache(run: Run, models: list[str], tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file is called so there")
-def test_names_that_other_systems_would_not_take(run: Run, samples: Path, tmp_path: Path) -> None:
-    """Nothing is refused as damaged that we kept ourselves: what cannot be kept is not."""
+def test_names_invalid_on_other_systems_are_not_cached(run: Run, samples: Path, tmp_path: Path) -> None:
+    """Results with names invalid on other systems are not cached, and no entry is reported as damaged."""
     name = "net:v2\\x.onnx"
     shutil.copy(samples / "residual_block.onnx", tmp_path / name)
     model = onnx.load(samples / "external_weights.onnx")

@@ -1,4 +1,4 @@
-"""Contradictory commands, and commands without a place for results: one line, and a hint."""
+"""Contradictory options, and commands without a place for results, give one error line and a hint."""
 
 from __future__ import annotations
 
@@ -36,16 +36,14 @@ from tests.cli.weights import write_model
         (["a.onnx", "--in-place", "--backup", "old/"], "'old/' is not a suffix"),
     ],
 )
-def test_what_contradicts_itself(run: Run, args: list[str], message: str) -> None:
+def test_contradictory_options_are_an_error(run: Run, args: list[str], message: str) -> None:
     done = run("optimize", *args)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 2, "one line, and a hint"
 
 
-def test_an_option_may_be_repeated_and_a_project_may_set_what_only_some_runs_use(
-    run: Run, samples: Path, tmp_path: Path
-) -> None:
+def test_options_may_repeat_and_unused_project_settings_are_allowed(run: Run, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "onnxopt.toml").write_text("keep-io = false\nzero-weights = true\nlevel = 1\n")
     model = samples / "residual_block.onnx"
     same = ("--config", "constant-folding.max-bytes=9", "--config", "constant-folding.max-bytes=9")
@@ -78,8 +76,8 @@ def test_a_model_without_a_place_is_told_three(run: Run) -> None:
     assert "--out-dir" in hint
 
 
-def test_a_result_replaces_no_file_that_another_model_reads(run: Run, tmp_path: Path) -> None:
-    """A data file that is called as a model, or as the data of one."""
+def test_a_result_replaces_no_file_read_by_another_model(run: Run, tmp_path: Path) -> None:
+    """A result never replaces a data file of another model, whether named like a model or like data."""
     write_model(tmp_path / "a.onnx", ["b.onnx"])
     write_model(tmp_path / "b.onnx", ["b.onnx.0123456789ab.data"])
     write_model(tmp_path / "c.onnx", ["b.onnx.0123456789ab.data"])

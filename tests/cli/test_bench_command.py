@@ -1,4 +1,4 @@
-"""`onnxopt bench` as users call it: it measures; measured times are not asserted."""
+"""`onnxopt bench` as users call it: it measures; the times are not asserted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = ("--runs", "8")
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A model of one square matrix product, one of twenty, one that never ends, one that fails."""
+    """Write models: one square MatMul, twenty, one that never ends, one that fails. Return the folder."""
     bodies = {
         "one": "{ y = MatMul (x, x) }",
         "twenty": "{ " + " ".join(f"v{i + 1} = MatMul (v{i}, x)" for i in range(19)) + " y = MatMul (v19, x) }",
@@ -84,8 +84,8 @@ def test_where_the_time_goes(run: Run, models: Path) -> None:
     assert bench([models / "one.onnx"], BenchOptions(runs=2)).operators == []
 
 
-def test_bodies_count_as_often_as_they_run(tmp_path: Path) -> None:
-    """Of a Loop counts what it does itself: what its body takes is that of the body's operators."""
+def test_operators_of_bodies_are_counted_apart(tmp_path: Path) -> None:
+    """A Loop counts its own time only; the operators of its body have theirs."""
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) <int64 n = {3}, bool c = {1}> '
         "{ z = Neg (x) y = Loop (n, c, z) <body = b (int64 i, bool p, float[N] s) => (bool q, float[N] t) "
@@ -133,8 +133,8 @@ def test_a_given_input_decides_the_sizes(run: Run, models: Path) -> None:
         ("float[length, 8] x) => (float[7, 4, 2] y) <int64[3] s = {7, 4, 2}> { y = Reshape (x, s) }", 7),
     ],
 )
-def test_sizes_that_a_model_asks_for_are_found(tmp_path: Path, body: str, size: int) -> None:
-    """A window over more than small sizes have, a number that an exporter wrote into a Reshape."""
+def test_sizes_needed_by_a_model_are_found(tmp_path: Path, body: str, size: int) -> None:
+    """Sizes needed by a large window, or by a number in a Reshape, are found."""
     path = tmp_path / "model.onnx"
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g ({body}')
     if "w>" in body:
@@ -144,7 +144,7 @@ def test_sizes_that_a_model_asks_for_are_found(tmp_path: Path, body: str, size: 
     assert (found.failure, found.dims) == ("", {"length": size})
 
 
-def test_what_cannot_be_run_is_said(run: Run, models: Path) -> None:
+def test_a_failed_measurement_is_reported(run: Run, models: Path) -> None:
     r = run("bench", "one.onnx", "endless.onnx", *QUICK, "--timeout", "1")
     assert r.returncode == 1
     assert r.stdout == "✗ not measured: onnxruntime did not finish within 1 s (--timeout) running B\n"
@@ -179,7 +179,7 @@ RNG = np.random.default_rng(1)
 
 
 def openings(count: int, factor: float, bias: float = 0.0) -> list[tuple[Any, Any]]:
-    """Times of A and B, whose ratio is `factor`, and off by a share of `bias` in either direction for an opening."""
+    """Return times of A and B for each opening, with ratio `factor`, off by up to about `bias` per opening."""
     found = []
     for _ in range(count):
         a, b = RNG.uniform(0.9, 1.1, (2, 200))
@@ -196,8 +196,11 @@ def test_the_ratio_and_its_verdict() -> None:
     assert (alone.low, alone.high, alone.verdict) == (None, None, "same")
 
 
-def test_the_interval_holds_what_it_says_although_openings_are_biased() -> None:
-    """Many runs in one opening say little about the next; an interval over runs would hold far less than 95 %."""
+def test_the_interval_has_its_confidence_for_biased_openings() -> None:
+    """The interval contains the ratio in 90 to 99 % of experiments although openings are biased.
+
+    Runs of one opening say little about the next: an interval over runs would contain it far less often than in 95 %.
+    """
     found = [ratio(openings(10, 1, bias=0.02)) for _ in range(300)]
     held = sum(r.low is not None and r.high is not None and r.low <= 1 <= r.high for r in found)
     assert 270 <= held <= 298

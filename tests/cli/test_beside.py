@@ -1,5 +1,7 @@
-"""Weights beside a model that belong to bodies, attributes or functions are read like all others, and small ones go
-into the result, where runtimes read them."""
+"""External weights of bodies, attributes and functions are read like all others.
+
+Small ones go into the result, for runtimes that read them there only.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ g (float[4,{N}] x) => (float[4,{N}] y) <int64 twice = {{2}}> {{
 
 
 def model(seed: int = 0) -> ModelProto:
-    """A network with weights wherever they can be, but for the main graph's initializers."""
+    """Return a network with weights in every place but the main graph's initializers."""
     draw = np.random.default_rng(seed)
 
     def weight(name: str, *dims: int) -> TensorProto:
@@ -76,7 +78,7 @@ def test_results_compute_the_same_and_are_verified(asked: str, source: Path, run
     assert options[-1] != "inline" or not external_tensors(onnx.load(out, load_external_data=False))
 
 
-def test_commands_read_them(source: Path, run: Run, tmp_path: Path) -> None:
+def test_commands_read_weights_beside_the_model(source: Path, run: Run, tmp_path: Path) -> None:
     assert run("optimize", source.name, "out.onnx", "-O3").returncode == 0
     wrong = model()
     body = wrong.graph.node[2].attribute[0].g
@@ -110,7 +112,7 @@ SIZES = """g (float[n,96] x) => (float[n,32] y, float[n,8,4] z) <float[96,96] w 
 
 
 @pytest.mark.parametrize(("level", "external"), [("-O0", "auto"), ("-O2", "copy"), ("-O2", "inline"), ("-O0", "reuse")])
-def test_sizes_that_runtimes_read_go_into_the_result(external: str, level: str, run: Run, tmp_path: Path) -> None:
+def test_external_sizes_are_stored_in_the_result(external: str, level: str, run: Run, tmp_path: Path) -> None:
     made = parsed(SIZES)
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.eye(96, dtype=np.float32), "w"))
     beside(made, tmp_path / "m.onnx")

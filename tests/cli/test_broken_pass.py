@@ -45,7 +45,7 @@ def test_names(run: Run, source: Path, more: tuple[str, ...]) -> None:
     assert again.returncode == 4 and "reads `gone`" in again.stderr
 
 
-def test_a_pass_that_ends_the_program_is_one_that_fails(run: Run, source: Path) -> None:
+def test_a_pass_that_exits_is_a_failing_pass(run: Run, source: Path) -> None:
     text = "@register\n@model_pass(opt_level=2)\ndef ends(model, ctx):\n    'Ends.'\n    raise SystemExit(0)\n"
     (source.parent / "ends.py").write_text("from onnxopt import model_pass, register\n" + text)
     done = run("optimize", source, "out.onnx", "--plugin", "ends.py", "--with", "ends")
@@ -61,7 +61,7 @@ def test_the_interface(run: Run, source: Path) -> None:
     assert sorted(p.name for p in source.parent.iterdir()) == ["crash", "m.onnx"]
 
 
-def test_what_is_dumped_between_passes(run: Run, source: Path) -> None:
+def test_dumps_between_passes_are_valid_models(run: Run, source: Path) -> None:
     done = run("optimize", source, "out.onnx", "--plugin", BROKEN, "--with", "breaks-names", "--dump-dir", "dump")
     assert done.returncode == 4 and "reads `gone`" in done.stderr
     for file in (source.parent / "dump").iterdir():
@@ -88,7 +88,7 @@ def test_a_broken_input_is_no_bug_of_a_pass(run: Run, source: Path) -> None:
 
 
 @pytest.mark.parametrize(("model", "code"), [("m.onnx", 0), ("missing.onnx", 2)])
-def test_no_command_waits_for_threads_when_it_ends(run: Run, source: Path, model: str, code: int) -> None:
+def test_no_command_waits_for_threads_at_its_end(run: Run, source: Path, model: str, code: int) -> None:
     late = "def say():\n    time.sleep(60)\n    print('late')\nthreading.Thread(target=say).start()\n"
     (source.parent / "late.py").write_text(f"import threading, time\n{late}")
     done = run("optimize", source.parent / model, "out.onnx", "--no-verify", "--plugin", "late.py")

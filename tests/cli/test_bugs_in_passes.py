@@ -1,4 +1,4 @@
-"""Errors in a pass: the author is told the fault, the place and the next step."""
+"""Errors in a pass are reported to its author with the fault, the place and the next step."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ OPTIMIZE = ("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--with", "
         ),
     ],
 )
-def test_of_a_pass_that_fails(run: Run, plugin: Path, text: str, what: str, hint: str) -> None:
+def test_a_failing_pass_is_reported_with_its_place(run: Run, plugin: Path, text: str, what: str, hint: str) -> None:
     plugin.write_text(HEAD + text)
     r = run(*OPTIMIZE)
     assert r.returncode == 4
@@ -110,7 +110,7 @@ def test_of_a_pass_that_fails(run: Run, plugin: Path, text: str, what: str, hint
     assert hint in r.stderr.splitlines()[1]
 
 
-def test_why_says_the_same_of_a_rule_that_fails(run: Run, plugin: Path) -> None:
+def test_why_reports_a_failing_rule(run: Run, plugin: Path) -> None:
     plugin.write_text(HEAD + RULE.format(body="return m.tanh.attr('alpha')"))
     r = run("why", "m.onnx", "bad", "--plugin", "mine.py")
     assert r.returncode == 4
@@ -119,7 +119,7 @@ def test_why_says_the_same_of_a_rule_that_fails(run: Run, plugin: Path) -> None:
     assert "internal error" not in r.stderr
 
 
-def test_a_pass_that_is_not_registered(run: Run, plugin: Path) -> None:
+def test_an_unregistered_pass_has_a_hint(run: Run, plugin: Path) -> None:
     plugin.write_text(HEAD + GRAPH.replace("@register\n", "").format(body="pass"))
     r = run(*OPTIMIZE)
     assert r.returncode == 2
@@ -150,7 +150,7 @@ def test_a_pass_that_is_not_registered(run: Run, plugin: Path) -> None:
         ),
     ],
 )
-def test_of_what_is_no_rule_and_no_pass(run: Run, plugin: Path, old: str, new: str, says: str) -> None:
+def test_invalid_rules_and_passes_are_reported(run: Run, plugin: Path, old: str, new: str, says: str) -> None:
     plugin.write_text(HEAD + RULE.format(body="return x").replace(old, new))
     r = run(*OPTIMIZE)
     assert r.returncode == 2
@@ -158,7 +158,7 @@ def test_of_what_is_no_rule_and_no_pass(run: Run, plugin: Path, old: str, new: s
     assert says in r.stderr and "(mine.py:" in r.stderr.splitlines()[0]
 
 
-def test_a_pass_that_does_nothing_says_what_it_has_to_have(run: Run, plugin: Path) -> None:
+def test_a_pass_without_its_method_names_the_method(run: Run, plugin: Path) -> None:
     for kind, method in (("GraphPass", "run_graph"), ("ModelPass", "run"), ("StmtPass", "run_node")):
         text = RULE.partition("@register")[2].replace("RewritePass", kind).replace("rules = (bad,)", "")
         plugin.write_text(f"{HEAD}from onnxopt import {kind}\n@register{text}")
@@ -191,8 +191,8 @@ _SKIP = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
         (_SILENT + "raise Silent", 2, "mine.py cannot be imported: Silent: its message cannot be made (mine"),
     ],
 )
-def test_of_what_is_no_exception_of_a_common_kind(run: Run, plugin: Path, text: str, code: int, says: str) -> None:
-    """Passes and their tests may share a file: what pytest skips with is no `Exception`."""
+def test_exceptions_that_are_not_of_class_exception(run: Run, plugin: Path, text: str, code: int, says: str) -> None:
+    """Exceptions that are not an `Exception` give one line. pytest's skip is one, in a file of passes and tests."""
     plugin.write_text(text)
     r = run(*OPTIMIZE)
     assert (r.returncode, r.stdout) == (code, "")
@@ -200,7 +200,7 @@ def test_of_what_is_no_exception_of_a_common_kind(run: Run, plugin: Path, text: 
     assert "Traceback" not in r.stderr
 
 
-def test_of_a_plugin_that_is_a_folder(run: Run, plugin: Path) -> None:
+def test_a_folder_as_plugin_has_a_hint(run: Run, plugin: Path) -> None:
     plugin.mkdir()
     r = run(*OPTIMIZE)
     assert r.returncode == 2

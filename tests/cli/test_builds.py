@@ -1,4 +1,4 @@
-"""Output of a run for build systems: budgets, annotations, summaries, JUnit, reports."""
+"""Output for build systems: budgets, annotations, summaries, JUnit, reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_budgets_of_the_command_line_and_of_the_project(run: Run, models: list[s
     assert "column 15" in wrong.stderr
 
 
-def test_what_build_systems_read(run: Run, models: list[str], tmp_path: Path) -> None:
+def test_annotations_summary_and_junit_of_a_run(run: Run, models: list[str], tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     done = run(

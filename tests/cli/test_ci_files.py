@@ -1,4 +1,4 @@
-"""Files that add onnxopt to a build: valid by their schemas, and run unchanged."""
+"""Files that add onnxopt to a build are valid by their schemas, and run unchanged."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CI = ROOT / "examples" / "ci"
         *(("vendor.github-workflows", file) for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))),
     ],
 )
-def test_valid_by_its_schema(schema: str, file: Path) -> None:
+def test_ci_files_are_valid_by_their_schemas(schema: str, file: Path) -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(file)]
     done = subprocess.run(checker, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_workflow_gives_the_action_what_it_takes() -> None:
+def test_the_workflow_uses_existing_inputs_of_the_action() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     steps = yaml.safe_load((CI / "github-workflow.yml").read_text())["jobs"]["optimize"]["steps"]
     used = next(s for s in steps if s.get("uses", "").startswith("onnxopt/"))
@@ -47,7 +47,10 @@ def test_the_workflow_gives_the_action_what_it_takes() -> None:
 
 
 def run_action(folder: Path, **inputs: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
-    """The step of the action that optimizes, with its environment as GitHub makes it."""
+    """Run the optimizing step of the action in the environment that GitHub makes.
+
+    Return the process and the outputs.
+    """
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     step: dict[str, Any] = next(s for s in action["runs"]["steps"] if s.get("id") == "optimize")
     given = {name: str(i.get("default", "")) for name, i in action["inputs"].items()} | inputs
@@ -111,7 +114,7 @@ def test_arguments_of_the_action_are_words_and_models_no_options(samples: Path, 
     assert line.startswith("::error title=onnxopt::a quote in the action's args is not closed")
 
 
-def test_the_action_installs_itself_from_where_it_lies(place: Place, tmp_path: Path) -> None:
+def test_the_action_installs_its_own_checkout(place: Place, tmp_path: Path) -> None:
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     step = next(s for s in steps if "INSTALL" in s.get("env", {}))
     assert step["env"]["ACTION_PATH"] == "${{ github.action_path }}"
@@ -137,7 +140,7 @@ def hooks() -> dict[str, list[str]]:
 
 
 def test_hooks_on_a_repository(samples: Path, tmp_path: Path) -> None:
-    """As pre-commit calls them: the entry, then the files that are staged and match."""
+    """Hooks run like from pre-commit: the entry, then the staged files that match."""
     environment = os.environ | {"PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"}
 
     def call(*command: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The same jobs on a Dask cluster: no job is lost when a worker is killed."""
+"""Jobs on a Dask cluster: no job is lost when a worker is killed."""
 
 from __future__ import annotations
 
@@ -47,10 +47,13 @@ def cluster() -> Iterator[tuple[str, list[int]]]:
     process.stdout.close()
 
 
-def test_a_killed_worker_loses_nothing(
+def test_no_job_of_a_killed_worker_is_lost(
     samples: Path, run: Run, tmp_path: Path, cluster: tuple[str, list[int]], model: Path, library: str
 ) -> None:
-    """Nor does the next run: its workers load the library of operators that it names, in its folder."""
+    """No job of a killed worker is lost, nor the next run's.
+
+    Its workers load the named operator library, relative to its folder.
+    """
     address, workers = cluster
     (tmp_path / "slow.py").write_text(SLOW)
     models = []

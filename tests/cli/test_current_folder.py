@@ -17,7 +17,7 @@ from tests.cli.conftest import SCRIPT, Run, run_script
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { i = Identity (x) y = %s (i) }'
 PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
-# What the workers are made of, whole: what they import, at their start and later.
+# Import every module that workers import, at their start and later.
 CHILDREN = """
 import sys
 import onnxopt.verification.judge, onnxopt.comparison.latency, onnxopt.verification.look
@@ -45,18 +45,18 @@ COMMANDS = [
     ("completion", "bash"),
     ("reproduce", "nothing"),
 ]
-AT_ONCE = {"builtins", "sys", "onnxopt", "__main__"}  # there before anything is looked for
+AT_ONCE = {"builtins", "sys", "onnxopt", "__main__"}  # imported before any search of folders
 
 
 def imported() -> set[str]:
-    """Every module that a child imports, but those of Python's own start."""
+    """Return the modules that a child imports, without those of Python's own start."""
     done = subprocess.run([sys.executable, "-P", "-c", CHILDREN], capture_output=True, text=True, check=True)
     return set(done.stdout.split()) - AT_ONCE
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """From the very start on: what Python imports then counts, and each command has to find all that it needs."""
+    """Run the command in a new process. The test is about imports from the very start on."""
     return lambda *args: run_script(tmp_path, [*map(str, args)], os.environ)
 
 
@@ -67,7 +67,7 @@ def lying() -> set[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, lying: set[str]) -> Path:
-    """Two models, and a module of each name that says if it is run."""
+    """Return a folder with two models, and a module of each name that records its import."""
     for name, op in (("a", "Sin"), ("b", "Cos")):
         onnx.save(parser.parse_model(MODEL % op), tmp_path / f"{name}.onnx")
     for name in lying:
@@ -76,24 +76,24 @@ def folder(tmp_path: Path, lying: set[str]) -> Path:
     return tmp_path
 
 
-def test_the_list_has_what_matters(lying: set[str]) -> None:
+def test_the_list_of_imported_modules_is_complete(lying: set[str]) -> None:
     assert {"pickle", "selectors", "json", "typing", "numpy", "onnx", "onnxruntime", "click", "rich"} <= lying
     assert len(lying) > 100
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_nothing_there_is_run(command: tuple[str, ...], run: Run, folder: Path) -> None:
+def test_no_module_of_the_current_folder_is_imported(command: tuple[str, ...], run: Run, folder: Path) -> None:
     r = run(*command)
     assert "Traceback" not in r.stderr and "internal error" not in r.stderr
     assert not (folder / "was_run").exists(), (folder / "was_run").read_text()
 
 
-def test_each_command_is_among_them() -> None:
+def test_every_command_is_tested() -> None:
     assert {name for name, *_ in COMMANDS} == set(_COMMANDS)
 
 
-def test_as_a_module_of_python_it_imports_nothing_from_there(folder: Path) -> None:
-    """But what Python itself imports before us, which docs/ci.md says."""
+def test_python_m_imports_no_module_of_the_current_folder(folder: Path) -> None:
+    """`python -m onnxopt` imports no module of the current folder, but those that Python imports first (docs/ci.md)."""
     before_us = python_itself()
     for file in folder.glob("*.py"):
         if file.stem in before_us:
@@ -107,7 +107,7 @@ def test_as_a_module_of_python_it_imports_nothing_from_there(folder: Path) -> No
 
 
 def python_itself() -> set[str]:
-    """What `-m` and the package's `__init__` import before `__main__` can do anything."""
+    """Return the modules that `-m` and the package's `__init__` import before `__main__`."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", "import sys, runpy, pkgutil, onnxopt; print(*sys.modules)"],
         capture_output=True,
@@ -117,8 +117,8 @@ def python_itself() -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_processes_are_started_in_one_place_by_one_command() -> None:
-    """Who starts another one uses `child`, which keeps the current folder out."""
+def test_processes_are_started_in_one_place() -> None:
+    """One module starts processes, with `child`, which keeps the current folder out of the import path."""
     starts = re.compile(r"\b(Popen|subprocess\.(run|call|check_\w+)|os\.(system|popen|exec\w+|spawn\w+|fork))\(")
     found = {
         (str(file.relative_to(PACKAGE)), "child(" in file.read_text())
@@ -129,8 +129,8 @@ def test_processes_are_started_in_one_place_by_one_command() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a current folder cannot be removed there")
-def test_a_current_folder_that_was_removed(run: Run, tmp_path: Path) -> None:
-    """Not a bug of ours: exit code 2, and what is wrong."""
+def test_a_removed_current_folder_is_an_error(run: Run, tmp_path: Path) -> None:
+    """A removed current folder gives exit code 2 and a hint, not an internal error."""
     onnx.save(parser.parse_model(MODEL % "Sin"), tmp_path / "a.onnx")
     for command in ("optimize ../a.onnx ../b.onnx", "stats ../a.onnx", "report ../a.onnx ../a.onnx -o ../r.html"):
         (tmp_path / "gone").mkdir()

@@ -1,4 +1,4 @@
-"""Operators absent from onnxruntime: from a library named by the user, or a reference of a plugin."""
+"""Operators missing in onnxruntime run by a library named by the user, or by the reference of a plugin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_library_goes_through_every_command(run: Run, library: str, model: Pat
 REFERENCE = ", with the reference of lite.FC by lite_fc.py"
 
 
-def test_a_reference_stands_for_a_kernel(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_reference_replaces_a_kernel(run: Run, model: Path, tmp_path: Path) -> None:
     r = run("optimize", str(model), "fused.onnx", *FUSING, "--strict")
     assert r.returncode == 0 and r.stdout.splitlines()[-1].endswith(REFERENCE), r.stdout
     r = run("verify", str(model), "fused.onnx", "-q")
@@ -58,7 +58,7 @@ def test_a_reference_stands_for_a_kernel(run: Run, model: Path, tmp_path: Path) 
     assert [bool(v) and v["message"].endswith(REFERENCE) for v in said] == [True, False], r.stdout
 
 
-def test_a_fusion_that_its_reference_contradicts_is_left_out(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_fusion_contradicted_by_its_reference_is_left_out(run: Run, model: Path, tmp_path: Path) -> None:
     text = (LITE / "lite_fc.py").read_text()
     (tmp_path / "wrong.py").write_text(text.replace("Add (product, b)", "Sub (product, b)"))
     r = run("optimize", str(model), "fused.onnx", "--plugin", "wrong.py", *FUSING[2:])
@@ -105,8 +105,11 @@ Twice (x) => (y) { h = acme.Gate <alpha: float = 0.5> (x)  i = Identity (h)  y =
 
 
 def test_a_reference_may_be_python(run: Run, tmp_path: Path) -> None:
-    """Nodes with attributes, without an input, with two outputs; in a body, in a function, and of constants. A forked
-    worker would have the function already."""
+    """A reference may be a Python function.
+
+    The nodes have attributes, a missing input and two outputs, and are in bodies, in functions and on constants. The
+    command runs in a new process: a forked worker would have the function already.
+    """
     (tmp_path / "gate.py").write_text(GATE)
     onnx.save(parser.parse_model(GATED), tmp_path / "gated.onnx")
     r = run_script(tmp_path, ["optimize", "gated.onnx", "made.onnx", "--plugin", "gate.py", "--strict"], os.environ)
@@ -115,21 +118,21 @@ def test_a_reference_may_be_python(run: Run, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(GATED.replace("alpha: float = 0.5", "alpha: float = 0.6")), tmp_path / "other.onnx")
     r = run("verify", "gated.onnx", "other.onnx", "--plugin", "gate.py", "-q")
     assert r.returncode == 1 and "it goes wrong at `called`, with the reference of acme.Gate" in r.stdout, r.stdout
-    renamed = re.sub(r"\b(hard|chosen|called|gelu|constant)\b", r"\1_", GATED)  # one piece as far as y
+    renamed = re.sub(r"\b(hard|chosen|called|gelu|constant)\b", r"\1_", GATED)  # a single piece up to y
     onnx.save(parser.parse_model(renamed), tmp_path / "renamed.onnx")
     r = run("verify", "gated.onnx", "renamed.onnx", "--plugin", "gate.py", "-q", "--pieces")
     assert r.returncode == 0 and "verified in pieces: all " in r.stdout, r.stdout
 
 
 FAILS = "B fails: the reference of lite.FC by wrong.py fails: "
-WRONG = {  # of a function in Python, and of what follows it: the message
+WRONG = {  # body of a Python function: the message
     "x @ w + b[1:]": f"{FAILS}ValueError: operands could not be broadcast",
     "rows": f"{FAILS}NameError: name 'rows' is not defined (wrong.py:4)",
     "x\nPath(__file__).with_name('imported').mkdir()": "of lite.FC by wrong.py cannot be loaded: FileExistsError: ",
 }
 
 
-def test_a_python_reference_that_fails_is_named(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_failing_python_reference_is_named(run: Run, model: Path, tmp_path: Path) -> None:
     assert run("optimize", str(model), "fused.onnx", "--no-verify", *FUSING).returncode == 0
     for function, said in WRONG.items():
         lines = (
@@ -154,7 +157,7 @@ BAD = {
 }
 
 
-def test_a_reference_that_is_none_is_one_line(run: Run, model: Path, tmp_path: Path) -> None:
+def test_an_invalid_reference_is_one_error_line(run: Run, model: Path, tmp_path: Path) -> None:
     for text, why in BAD.items():
         with pytest.raises(UsageError) as e:
             declare_reference(text)
@@ -169,7 +172,7 @@ def gate(x: object) -> object:
     return x
 
 
-def test_a_python_function_that_is_no_reference() -> None:
+def test_invalid_python_references_are_refused() -> None:
     for function, op in (
         (gate, "Gate"),
         (gate, "ai.onnx::Relu"),
@@ -193,7 +196,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_library_that_is_none_is_one_line(command: str, run: Run, model: Path, tmp_path: Path) -> None:
+def test_an_invalid_library_is_one_error_line(command: str, run: Run, model: Path, tmp_path: Path) -> None:
     shutil.copy(model, tmp_path / "a.onnx")
     (tmp_path / "text.so").write_text("no library")
     for file, why in (("missing.so", "is not there"), ("text.so", "cannot be loaded: ")):
@@ -204,6 +207,6 @@ def test_a_library_that_is_none_is_one_line(command: str, run: Run, model: Path,
     assert not any((tmp_path / name).exists() for name in ("b.onnx", "p.html", "parts"))
 
 
-def test_a_library_is_not_for_what_runs_nothing(run: Run, model: Path) -> None:
+def test_a_library_contradicts_no_verify(run: Run, model: Path) -> None:
     r = run("optimize", str(model), "b.onnx", "--no-verify", "--custom-op-library", "x.so")
     assert r.returncode == 2 and r.stderr.startswith("error: --no-verify contradicts --custom-op-library")

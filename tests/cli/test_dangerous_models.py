@@ -1,6 +1,6 @@
-"""Models made to crash, hang or exhaust whoever runs a part of them: each is done, declined or refused, and soon.
+"""Models made to crash, hang or exhaust a process are optimized, declined or refused, within seconds.
 
-All runs are limited, so that a fault here does not take the machine down.
+All runs have limits, so that a fault does not take the machine down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.cli.fork_server import ForkServer
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "d" : 1]>'
-SECONDS = 60  # for what takes three, on a machine that does other things
+SECONDS = 60  # for runs of three seconds, on a busy machine
 MEMORY = 2 << 30
 FOLD = "d = Cast <to = 1> (c) y = Add (x, d)"
 SMALLEST = "int64[1] low = {-9223372036854775808}, int64[1] minus = {-1}, int64 zero = {0}, int64[1] none = {0}"
@@ -72,7 +72,7 @@ def save(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def run(tmp_path: Path, fork_server: ForkServer | None) -> Run:
-    """The command, in the folder of the test, within a limit of memory and of time."""
+    """Return a function that runs the command in the test's folder, with limits of memory and time."""
 
     def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
         assert fork_server is not None
@@ -98,8 +98,8 @@ def test_a_crash_is_declined_with_the_name_of_the_node(name: str, run: Run, save
     assert run("optimize", model, "again.onnx", "--quiet").returncode == 0
 
 
-def test_what_a_runtime_makes_of_a_division_by_zero_stays(run: Run, save: Save) -> None:
-    """It dies of it, or gives something."""
+def test_a_constant_division_by_zero_crashes_no_command(run: Run, save: Save) -> None:
+    """A constant division by zero crashes no command. Runtimes crash on the division, or return a number."""
     model = save(f"<{SMALLEST}> {{ a = CumSum (none, zero) c = Div (minus, a) {FOLD} }}")
     found = run("optimize", model, "out.onnx")
     assert found.returncode == 0, found.stderr
@@ -114,8 +114,8 @@ def test_inference_and_folding_keep_within_memory(name: str, run: Run, save: Sav
     assert run("stats", model).returncode == 0
 
 
-def test_steps_as_large_as_integers_get(run: Run, save: Save) -> None:
-    """onnx's own propagation of values dies of them."""
+def test_a_slice_with_the_largest_step(run: Run, save: Save) -> None:
+    """A Slice with the largest step is optimized. onnx's own data propagation crashes on the step."""
     model = save(f"""<{SMALLEST},
     int64[1] start = {{0}}, int64[1] end = {{3}}, int64[1] step = {{9223372036854775807}}, int64[1] axis = {{0}}>
     {{ a = Shape (x) c = Slice (a, start, end, axis, step) {FOLD} }}""")
@@ -124,8 +124,8 @@ def test_steps_as_large_as_integers_get(run: Run, save: Save) -> None:
 
 
 @pytest.mark.parametrize("squared", [True, False])
-def test_sizes_that_are_powers_of_sums_are_not_known(squared: bool, run: Run, tmp_path: Path) -> None:
-    """(a + b + c + d) to the power of so many has more terms than there is memory."""
+def test_powers_of_sums_of_sizes_stay_unknown(squared: bool, run: Run, tmp_path: Path) -> None:
+    """High powers of a sum of dims stay unknown sizes: their terms would not fit into memory."""
     powers = " ".join(f"m{i + 1} = Mul (m{i}, {f'm{i}' if squared else 'm0'})" for i in range(60))
     text = f"""{HEAD} g (float[a, b, c, d] x) => (float[] y) <int64 i = {{0}}, int64 j = {{1}}, int64 k = {{2}}>
     {{ s = Shape (x) si = Gather (s, i) sj = Gather (s, j) sk = Gather (s, k) t = Add (si, sj) m0 = Add (t, sk)
@@ -153,7 +153,7 @@ def test_a_composition_of_weights_is_bounded_by_its_work(run: Run, tmp_path: Pat
     assert "composing the weights takes too many multiplications" in found.stdout
 
 
-def test_what_takes_too_long_elsewhere_is_left_alone(run: Run, save: Save) -> None:
+def test_a_fold_that_takes_too_long_in_the_runtime_is_left_out(run: Run, save: Save) -> None:
     model = save("<int64[2] s = {2500, 2500}> { c = ConstantOfShape (s) d = MatMul (c, c) k = ReduceSum (d) "
                  "y = Add (x, k) }")  # fmt: skip
     found = run("optimize", model, "out.onnx", "--no-verify", "-v", "--work", "0.01")
@@ -181,7 +181,7 @@ def laugh(count: int, body: str) -> str:
     ],
     ids=" ".join,
 )
-def test_functions_that_multiply_are_refused(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+def test_functions_that_expand_exponentially_are_refused(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(laugh(31, "t = d.f%d (a) b = d.f%d (t)")), tmp_path / "m.onnx")
     found = run(*command)
     assert found.returncode == 2
@@ -189,7 +189,7 @@ def test_functions_that_multiply_are_refused(command: tuple[str, ...], run: Run,
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_functions_that_call_themselves_or_too_deep_are_refused(run: Run, tmp_path: Path) -> None:
+def test_recursive_and_too_deep_functions_are_refused(run: Run, tmp_path: Path) -> None:
     model = parser.parse_model(laugh(200, "t = d.f%d (a) b = Add (t, a) c%d = Neg (t)"))
     onnx.save(model, tmp_path / "m.onnx")
     found = run("optimize", "m.onnx", "out.onnx")
@@ -200,7 +200,7 @@ def test_functions_that_call_themselves_or_too_deep_are_refused(run: Run, tmp_pa
     assert (found.returncode, "calls itself" in found.stderr) == (2, True), found.stderr
 
 
-def test_inputs_that_are_too_large_are_not_made(run: Run, tmp_path: Path) -> None:
+def test_too_large_inputs_are_not_made(run: Run, tmp_path: Path) -> None:
     text = f"{HEAD} g (float[50000, 50000] x) => (float[] y) {{ r = Relu (x) y = Relu (r) }}"
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     found = run("optimize", "m.onnx", "out.onnx")
@@ -220,8 +220,11 @@ def test_verification_keeps_within_its_memory(run: Run, tmp_path: Path) -> None:
     assert "equal" in run("optimize", "m.onnx", "out.onnx", "--memory", "3G").stdout
 
 
-def test_a_weight_beyond_what_models_are_planned_with(run: Run, tmp_path: Path) -> None:
-    """--memory would change nothing: segments keep within --verify-memory, for which one weight may be too large."""
+def test_a_weight_larger_than_the_verification_memory(run: Run, tmp_path: Path) -> None:
+    """A weight larger than --verify-memory makes the result unverified.
+
+    Segments keep within this limit, and --memory does not change it.
+    """
     text = f"{HEAD} g (int64[3] i) => (float[3, 100] y) {{ j = Identity (i) a = Gather (w, j) y = Neg (a) }}"
     model = parser.parse_model(text)
     rows = 1_000_000
@@ -239,7 +242,7 @@ def test_a_weight_beyond_what_models_are_planned_with(run: Run, tmp_path: Path) 
     assert "✓" in run("verify", "m.onnx", "out.onnx", "--verify-memory", "2G", "--memory", "8G", "-q").stdout
 
 
-# -- the end of it ---------------------------------------------------------------------------------------
+# -- end of a command -------------------------------------------------------------------------------------
 
 BUSY = (
     "<int64[2] s = {6000, 6000}> { c0 = ConstantOfShape (s) "
@@ -255,7 +258,7 @@ LONG = (
 
 
 class Started:
-    """A command that runs, and its child that computes."""
+    """A running command, and its computing child."""
 
     def __init__(self, folder: Path, *args: str) -> None:
         self.process = subprocess.Popen(
@@ -307,7 +310,7 @@ def test_folding_is_ended_at_once(stop: signal.Signals, start: Callable[..., Sta
 @pytest.mark.parametrize(
     "command", [("optimize", "m.onnx", "out.onnx"), ("verify", "m.onnx", "m.onnx"), ("bench", "m.onnx")], ids=" ".join
 )
-def test_whatever_runs_a_model_is_ended_at_once(
+def test_a_command_that_runs_a_model_ends_at_once(
     command: tuple[str, ...], start: Callable[..., Started], tmp_path: Path
 ) -> None:
     onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
@@ -322,7 +325,7 @@ def test_whatever_runs_a_model_is_ended_at_once(
 
 
 def test_a_busy_worker_does_not_outlive_its_parent(start: Callable[..., Started], tmp_path: Path) -> None:
-    """It computes, and does not look whether anybody waits for it."""
+    """A busy worker ends with its killed parent, although it computes and reads no message."""
     onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
     started = start("optimize", "m.onnx", "out.onnx")
     child = started.until_busy()

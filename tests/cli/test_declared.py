@@ -1,4 +1,4 @@
-"""A pass that changes numbers on purpose is held to the tolerance that it declares."""
+"""A pass that changes numbers on purpose must stay within its declared tolerance."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_declared_tolerance_counts(run: Run, tmp_path: Path) -> None:
     verdict = done.stdout.splitlines()[-1]
     assert verdict.startswith("✓ verified: largest difference ")
     assert verdict.endswith("; coarse-weights declares 0.2")
-    for name in ("tight", "silent"):  # more than it said, or without a word: wrong
+    for name in ("tight", "silent"):  # beyond the tolerance, or without one: wrong
         done = run("optimize", "m.onnx", "out.onnx", "--plugin", f"{name}.py", "--with", "coarse-weights")
         assert done.returncode == 3, done.stdout
         assert "pass coarse-weights" in done.stdout + done.stderr

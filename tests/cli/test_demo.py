@@ -11,7 +11,7 @@ from onnxopt.cli.demo import network
 from tests.cli.conftest import Run, snapshot
 
 
-def test_it_optimizes_the_model_that_comes_with_the_package(run: Run, tmp_path: Path) -> None:
+def test_demo_optimizes_the_packaged_model(run: Run, tmp_path: Path) -> None:
     onnx.checker.check_model(network(), full_check=True)
     done = run("demo", "--out-dir", "a folder")
     assert (done.returncode, done.stderr) == (0, "")
@@ -35,7 +35,7 @@ def test_it_optimizes_the_model_that_comes_with_the_package(run: Run, tmp_path: 
         ("file", "demo m.onnx", "got unexpected extra argument (m.onnx)"),
     ],
 )
-def test_it_replaces_nothing_of_others(there: str, words: str, error: str, run: Run, tmp_path: Path) -> None:
+def test_demo_replaces_no_files_of_others(there: str, words: str, error: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / there).write_text("mine")
     done = run(*words.split())
     first, second = done.stderr.splitlines()

@@ -16,7 +16,7 @@ from tests.cli.test_extract import heavy  # noqa: F401 - a fixture
 from tests.verification.test_narrow_results import products
 
 
-def test_float16_and_what_changed(run: Run, samples: Path, tmp_path: Path) -> None:
+def test_float16_with_statistics(run: Run, samples: Path, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     env = {"GITHUB_STEP_SUMMARY": str(summary)}
     done = run("optimize", samples / "residual_block.onnx", "out.onnx", "--dtype", "float16", "--stats", **env)
@@ -29,7 +29,7 @@ def test_float16_and_what_changed(run: Run, samples: Path, tmp_path: Path) -> No
     assert "| BatchNormalization |" in summary.read_text()
 
 
-def test_what_overflows_stays_float32_and_is_named(run: Run, tmp_path: Path) -> None:
+def test_overflowing_values_stay_float32_and_are_named(run: Run, tmp_path: Path) -> None:
     onnx.save(products([4.0, 1e4, 1e-4]), tmp_path / "model.onnx")
     done = run("optimize", "model.onnx", "out.onnx", "--dtype", "float16")
     assert done.returncode == 3
@@ -39,8 +39,11 @@ def test_what_overflows_stays_float32_and_is_named(run: Run, tmp_path: Path) -> 
     assert again.returncode in (0, 3)
 
 
-def test_what_is_too_small_stays_float32_all_of_it_at_once(run: Run, tmp_path: Path) -> None:
-    """Each value alone would take a result of its own to be found."""
+def test_too_small_values_stay_float32_all_at_once(run: Run, tmp_path: Path) -> None:
+    """Values too small for float16 stay float32, found all at once.
+
+    One at a time, each would need a result of its own.
+    """
     onnx.save(products([*[1e-2] * 5, *[1e2] * 3]), tmp_path / "model.onnx")
     done = run("optimize", "model.onnx", "out.onnx", "--dtype", "float16", "--report", "report.json")
     assert done.returncode == 3
@@ -90,7 +93,7 @@ def test_the_shell_completes_values_of_the_first_model(run: Run, samples: Path) 
 def test_sizes_count_the_weights_beside_the_model(run: Run, heavy: Path, tmp_path: Path) -> None:  # noqa: F811
     done = run("optimize", heavy, "out.onnx", "-O1", "--fail-if", "bytes_before < 4800")
     total = sum(f.stat().st_size for f in heavy.parent.iterdir())
-    assert total > 4800  # the weights alone
+    assert total > 4800  # size of the weights
     assert done.returncode == 0, done.stderr
     assert f"{total / 1024:.1f} KiB" in done.stdout
 
@@ -110,8 +113,8 @@ def test_a_dim_of_minus_one_is_dynamic(run: Run, tmp_path: Path) -> None:
     assert "hint: its dims have no names: --shape INPUT:1,3 fixes them" in done.stderr
 
 
-def test_what_keeps_a_backbone_is_said(run: Run, tmp_path: Path) -> None:
-    """Eight convolutions whose normalizations callers may override."""
+def test_the_reason_for_unfolded_normalizations_is_reported(run: Run, tmp_path: Path) -> None:
+    """The reason why eight BatchNormalizations are not folded is reported: callers may override them."""
     rng, nodes, inits, value = np.random.default_rng(0), [], [], "x"
     infos = [helper.make_tensor_value_info("x", 1, [1, 2, 4, 4])]
     for i in range(8):
@@ -131,7 +134,7 @@ def test_what_keeps_a_backbone_is_said(run: Run, tmp_path: Path) -> None:
 
 
 def decoder() -> onnx.ModelProto:
-    """A block as onnxruntime's model builder writes it, with weights of 4 bits."""
+    """Return a block with 4-bit weights, as written by onnxruntime's model builder."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[1, s, 32] x, float[1, 1, p, 16] k, float[1, 1, p, 16] v, int32[1] last, int32 total)
@@ -155,7 +158,7 @@ def decoder() -> onnx.ModelProto:
     return model
 
 
-def test_operators_of_onnxruntime_are_narrow_and_those_of_others_are_named(run: Run, tmp_path: Path) -> None:
+def test_operators_of_onnxruntime_are_narrowed_and_others_named(run: Run, tmp_path: Path) -> None:
     onnx.save(decoder(), tmp_path / "model.onnx")
     done = run("optimize", "model.onnx", "out.onnx", "--dtype", "float16", "--strict")
     assert (done.returncode, done.stderr) == (0, "")
@@ -174,7 +177,7 @@ def test_operators_of_onnxruntime_are_narrow_and_those_of_others_are_named(run: 
     assert "--target-opset" not in done.stdout + done.stderr
 
 
-def test_functions_are_narrow_where_that_gains_and_a_caller_in_float32_keeps_its_own(run: Run, tmp_path: Path) -> None:
+def test_functions_are_narrowed_except_for_float32_callers(run: Run, tmp_path: Path) -> None:
     head = '<ir_version: 10, opset_import: ["" : 21, "my" : 1, "your" : 1]> g (float[n, 6] x) => (float[n, 6] y, z)'
     text = (
         head

@@ -1,4 +1,4 @@
-"""Places of weights by --external: inside the result, in a file of its own, or where they are."""
+"""Places of weights by --external: inside the result, in its own data file, or in the original's files."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def test_external(external: str, out: str, level: str, run: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("more", [(), ("--cache-dir", ".cache"), ("--external", "reuse"), ("--external", "inline")])
-def test_in_place_the_model_and_its_data_are_new_and_what_others_may_read_stays(
-    more: tuple[str, ...], run: Run, tmp_path: Path
-) -> None:
+def test_in_place_writes_new_data_and_keeps_the_old_data(more: tuple[str, ...], run: Run, tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "m.onnx", ["sub/w.bin"], fill=4)
     before = snapshot(tmp_path / "in")
     for _ in range(2):
@@ -76,7 +74,7 @@ def test_in_place_a_backup_keeps_data_of_ours(run: Run, tmp_path: Path) -> None:
     assert data == {first, *references(tmp_path / "made.onnx")}, "what only the one between read is gone"
 
 
-def test_in_place_a_model_is_not_parted_from_its_data(run: Run, tmp_path: Path) -> None:
+def test_in_place_does_not_separate_a_model_from_its_data(run: Run, tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "m.onnx", ["w.bin"])
     write_model(tmp_path / "own.onnx", ["own.onnx"])
     os.symlink("in/m.onnx", tmp_path / "m.onnx")
@@ -88,8 +86,8 @@ def test_in_place_a_model_is_not_parted_from_its_data(run: Run, tmp_path: Path) 
     assert snapshot(tmp_path) == before
 
 
-def test_what_has_to_be_taken_along_is_named(run: Run, tmp_path: Path) -> None:
-    """A model that is shipped without its data file does not load."""
+def test_the_data_file_of_a_result_is_named(run: Run, tmp_path: Path) -> None:
+    """The data file of a result is named: a model shipped without the file does not load."""
     write_model(tmp_path / "in" / "m.onnx", ["w.bin"], fill=2)
     for where, out in ((("out.onnx",), "out.onnx"), (("--out-dir", "out"), "out/m.onnx")):
         done = run("optimize", "in/m.onnx", *where)
@@ -124,11 +122,11 @@ def test_a_check_writes_no_data(run: Run, tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_what_protobuf_cannot_hold_is_not_tried(run: Run, tmp_path: Path) -> None:
+def test_inline_weights_beyond_protobufs_limit_are_an_error(run: Run, tmp_path: Path) -> None:
     model = write_model(tmp_path / "in" / "m.onnx", ["w.bin"], missing=True, size=600_000_000)
     with open(model.with_name("w.bin"), "wb") as f:
         f.truncate(2_400_000_000)
-    folds = ("--disable", "sum_with_zeros,neutral_tensor")  # zeros would be no terms
+    folds = ("--disable", "sum_with_zeros,neutral_tensor")  # sums with zeros would be folded
     done = run("optimize", "in/m.onnx", "out.onnx", "--external", "inline", "--no-verify", *folds)
     assert done.returncode == 2
     assert "2.2 GiB of weights" in done.stderr

@@ -1,4 +1,4 @@
-"""External weights: a stranger's model names the file to read, never a file to write."""
+"""External weights: a stranger's model names files to read, never a file to write."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_data_elsewhere_is_refused(way: str, location: str, run: Run, tmp_path: 
     "location", ["/etc/hostname", "../up/w", "circle", "pipe", "a\0b", "x" * 5000, *ELSEWHERE_ON_WINDOWS]
 )
 @pytest.mark.parametrize("command", ["verify", "bench"])
-def test_who_compares_says_where_the_data_is(command: str, location: str, run: Run, tmp_path: Path) -> None:
-    """And not that a model is truncated, or no model."""
+def test_an_unreadable_data_file_is_named(command: str, location: str, run: Run, tmp_path: Path) -> None:
+    """Commands name an unreadable data file, and do not call the model truncated."""
     write_model(tmp_path / "in" / "m.onnx", [location], missing=True)
     (tmp_path / "up").mkdir()
     (tmp_path / "up" / "w").write_bytes(bytes(4 * SIZE))
@@ -103,7 +103,7 @@ def test_who_compares_says_where_the_data_is(command: str, location: str, run: R
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
 @pytest.mark.parametrize("way", ["optimize", "-O0", "--out-dir -O0"])
-def test_what_is_no_file_holds_no_weights(way: str, kind: str, run: Run, tmp_path: Path) -> None:
+def test_weights_in_special_files_are_refused(way: str, kind: str, run: Run, tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "m.onnx", ["w"], missing=True)
     (tmp_path / "here").mkdir()
     if kind == "fifo":
@@ -121,7 +121,9 @@ def test_what_is_no_file_holds_no_weights(way: str, kind: str, run: Run, tmp_pat
 
 @pytest.mark.parametrize("how", ["same", "hard link", "symlink", "spelling", "model"])
 @pytest.mark.parametrize("command", [("optimize", "-O0"), ("extract", "--outputs", "y")])
-def test_a_result_never_replaces_what_is_read(how: str, command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+def test_a_result_never_replaces_a_data_file_of_the_input(
+    how: str, command: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
     model = write_model(tmp_path / "in" / "m.onnx", ["w.bin"])
     (tmp_path / "x").mkdir()
     out = {"same": "in/w.bin", "spelling": "./x/../in/w.bin", "model": "x/m"}.get(how, "x/w")
@@ -138,7 +140,7 @@ def test_a_result_never_replaces_what_is_read(how: str, command: tuple[str, ...]
     assert snapshot(tmp_path) == before
 
 
-def test_nor_is_it_removed_as_old_data_of_what_is_replaced(run: Run, samples: Path, tmp_path: Path) -> None:
+def test_a_data_file_of_the_input_is_not_removed_as_old_data(run: Run, samples: Path, tmp_path: Path) -> None:
     data = "out.onnx.0123456789ab.data"
     write_model(tmp_path / "in" / "out.onnx", [data])
     shutil.copy(samples / "residual_block.onnx", tmp_path / "in" / data)
@@ -190,8 +192,8 @@ def test_devices_and_pipes_are_written_to(run: Run, samples: Path, tmp_path: Pat
     assert sorted(p.name for p in tmp_path.iterdir()) == ["here", "in", "out.onnx", "pipe"]
 
 
-def test_nor_do_dumps_and_pages(run: Run, tmp_path: Path) -> None:
-    """What goes into the folder of the model is not what it reads, whatever that is called."""
+def test_dumps_pages_and_reports_never_replace_a_data_file(run: Run, tmp_path: Path) -> None:
+    """Dumps, pages and reports never replace a data file of the input, whatever its name."""
     model = write_model(tmp_path / "m.onnx", ["001-elim-identity.onnx", "page.json"])
     dumped = run("optimize", model, "out.onnx", "--pipeline", "elim-identity", "--dump-dir", ".")
     assert (dumped.returncode, "is a data file of the input" in dumped.stderr) == (2, True), dumped.stderr

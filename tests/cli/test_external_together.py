@@ -21,7 +21,7 @@ from tests.cli.weights import references_of, total, write_model
 
 
 def test_model_and_data_change_together(tmp_path: Path) -> None:
-    """Two writers take turns, and are killed at any moment; a reader never finds a mixture."""
+    """A reader finds model and data of one writer, while two writers take turns and are killed at random."""
     sizes = {1.0: 40_000, 2.0: 50_000}
     for fill, size in sizes.items():
         write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill, size=size)
@@ -34,7 +34,10 @@ def test_model_and_data_change_together(tmp_path: Path) -> None:
         return subprocess.Popen(command, cwd=tmp_path)
 
     def read() -> float:
-        """What a reader finds; it opens the model, then the data: gone means that a writer was faster."""
+        """Return the number in the weights as a reader finds it.
+
+        Missing data means that a writer was faster than the reader.
+        """
         for _ in range(100):
             loaded = onnx.load(out, load_external_data=False)
             (tensor,) = loaded.graph.initializer
@@ -69,8 +72,11 @@ def test_model_and_data_change_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["making", "data", "model", "removal", "end"])
-def test_killed_at_each_step(at: str, run: Run, tmp_path: Path) -> None:
-    """Of making room for a result and putting it in place; `end`: what was staged is gone, its folder is not."""
+def test_a_writer_killed_at_each_step_leaves_a_whole_result(at: str, run: Run, tmp_path: Path) -> None:
+    """A writer killed at each step of staging and replacing leaves a whole result.
+
+    `end`: the staged files are removed, their folder is not.
+    """
     for fill in (1.0, 2.0):
         write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill)
     kill = (
@@ -139,8 +145,10 @@ def test_interrupted_between_two_renames(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("step", ["mkdtemp", "own", "close"])
-def test_interrupted_while_room_is_made(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step is done, and the interruption comes before anybody knows."""
+def test_an_interruption_during_staging_leaves_nothing(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption right after any step of staging leaves no file, though the step is done and unrecorded."""
     place = {"mkdtemp": tempfile, "own": staging, "close": os}[step]
     done = getattr(place, step)
     calls = []
@@ -161,8 +169,8 @@ def test_interrupted_while_room_is_made(step: str, tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_what_a_killed_build_left_is_cleared(run: Run, samples: Path, tmp_path: Path) -> None:
-    """Of whatever kind of run, by whatever kind; but nothing that is not known to be ours, or that somebody holds."""
+def test_leftovers_of_a_killed_build_are_removed(run: Run, samples: Path, tmp_path: Path) -> None:
+    """Leftovers of a killed run are removed by any later run, but no foreign file and none of a running process."""
     import fcntl
 
     build = tmp_path / "build"

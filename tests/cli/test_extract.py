@@ -26,7 +26,7 @@ def source(samples: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def heavy(tmp_path: Path) -> Path:
-    """y = relu(x w0) w1 w2, the weights beside the model, in a folder of its own."""
+    """Return the path of y = relu(x w0) w1 w2, with weights beside the model, in its own folder."""
     folder = tmp_path / "heavy"
     folder.mkdir()
     nodes, value = [], "x"
@@ -71,7 +71,7 @@ def test_names_are_repeated_and_quiet_is_quiet(run: Run, source: Path, tmp_path:
     assert [n.op_type for n in onnx.load(tmp_path / "tail.onnx").graph.node] == ["Add", "Relu"]
 
 
-def test_what_is_left_out_is_said(run: Run, samples: Path, tmp_path: Path) -> None:
+def test_inputs_left_out_are_reported(run: Run, samples: Path, tmp_path: Path) -> None:
     done = run("extract", samples / "loop_body.onnx", "a.onnx", "--inputs", "x,steps,go_on", "--outputs", "y", "-q")
     assert (done.returncode, done.stderr) == (0, "")
     done = run("extract", samples / "sequences.onnx", "b.onnx", "--inputs", "r,x", "--outputs", "pieces")
@@ -105,7 +105,9 @@ def test_what_is_left_out_is_said(run: Run, samples: Path, tmp_path: Path) -> No
         (["--inputs", "n1", "--outputs", "n1"], "model.onnx: `n1` is an input, which nothing computes", "name a value"),
     ],
 )
-def test_what_cannot_be_done(run: Run, source: Path, tmp_path: Path, args: list[str], message: str, hint: str) -> None:
+def test_impossible_parts_are_one_error_line(
+    run: Run, source: Path, tmp_path: Path, args: list[str], message: str, hint: str
+) -> None:
     done = run("extract", "model.onnx", "out.onnx", *args)
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
@@ -116,7 +118,7 @@ def test_what_cannot_be_done(run: Run, source: Path, tmp_path: Path, args: list[
 
 @pytest.fixture
 def commas(tmp_path: Path) -> str:
-    """A model whose names have commas, which are between names on a command line."""
+    """Return the name of a model whose names contain commas, the separator on the command line."""
     body = "a = Relu (x) y = Neg (a) z = Abs (a)"
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y, float[4] z) {{ {body} }}'
     model = onnx.parser.parse_model(text)
@@ -144,7 +146,7 @@ def test_a_comma_in_a_name_is_written_with_a_backslash(run: Run, tmp_path: Path,
         )
 
 
-def test_files_that_cannot_be_read_or_written(run: Run, source: Path, tmp_path: Path) -> None:
+def test_unreadable_and_unwritable_files_are_errors(run: Run, source: Path, tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     for out, message in (
         ("model.onnx", "model.onnx is the input itself"),
@@ -160,7 +162,7 @@ def test_files_that_cannot_be_read_or_written(run: Run, source: Path, tmp_path: 
     assert snapshot(tmp_path) == before
 
 
-def test_data_is_copied_as_far_as_it_is_needed(run: Run, heavy: Path, tmp_path: Path) -> None:
+def test_only_needed_data_is_copied(run: Run, heavy: Path, tmp_path: Path) -> None:
     before = snapshot(heavy.parent)
     done = run("extract", heavy, "out.onnx", "--inputs", "r", "--outputs", "m1")
     assert done.returncode == 0, done.stderr
@@ -175,7 +177,7 @@ def test_data_is_copied_as_far_as_it_is_needed(run: Run, heavy: Path, tmp_path: 
     assert not list(tmp_path.glob("relu.onnx.*")), "no weights, no data"
 
 
-def test_data_is_referred_to_where_readers_find_it(run: Run, heavy: Path, tmp_path: Path) -> None:
+def test_referenced_data_is_found_from_the_result(run: Run, heavy: Path, tmp_path: Path) -> None:
     before = snapshot(heavy.parent)
     x = np.ones((2, 20), np.float32)
     truth = values(onnx.load(heavy), {"x": x})
@@ -186,7 +188,7 @@ def test_data_is_referred_to_where_readers_find_it(run: Run, heavy: Path, tmp_pa
         assert_equal(outputs(out, {"r": truth["r"]})["m2"], truth["m2"])
         out.unlink()
     (heavy.parent / "below").mkdir()
-    done = run("extract", heavy, heavy.parent / "below" / "part.onnx", "--inputs", "r", "--data", "reference")  # once
+    done = run("extract", heavy, heavy.parent / "below" / "part.onnx", "--inputs", "r", "--data", "reference")  # old
     assert done.returncode == 2
     assert "weights.bin cannot be referred to from" in done.stderr
     assert "--external copy" in done.stderr
@@ -255,7 +257,7 @@ g (float[n, 4] x, bool c, int64 trips) => (float[n, 4] y, float[n, 4] z)
 
 
 def test_parts_of_bodies(run: Run, tmp_path: Path) -> None:
-    """What is captured is computed, what a turn is given is an input, and names stay where nothing else has them."""
+    """A part of a body computes captured values, and keeps unambiguous names. Values of an iteration become inputs."""
     onnx.save(onnx.parser.parse_model(BODIES), tmp_path / "bodies.onnx")
     x, carried = X[0, 0, :2, :4], X[0, 0, 2:4, :4]
     a, b, i = x * np.array([1, 2, 3, 4], np.float32), np.maximum(x * [1, 2, 3, 4], 0), np.array(3, np.int64)

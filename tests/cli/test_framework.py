@@ -1,4 +1,4 @@
-"""The pass framework from the command line: pipelines, plugins, instruments, reproducers, a project's defaults."""
+"""The pass framework from the command line: pipelines, plugins, instruments, reproducers, project files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_plugin_file_adds_a_pass(run: Run, small: Path) -> None:
     assert (r.returncode, "nothing.py: no such file" in r.stderr) == (2, True)
 
 
-def test_a_plugin_of_which_nothing_runs_is_told_so(run: Run, small: Path) -> None:
+def test_a_plugin_without_a_running_pass_gives_a_warning(run: Run, small: Path) -> None:
     (small / "forgot.py").write_text("from onnxopt import graph_pass\n")
     r = run("optimize", "m.onnx", "out.onnx", "--plugin", "forgot.py", "-q")
     assert (r.returncode, r.stderr.startswith("warning: --plugin forgot.py: no pass is registered there; ")) == (
@@ -116,7 +116,7 @@ def test_a_failing_pass_leaves_a_reproducer(run: Run, small: Path) -> None:
     assert run("reproduce", "nothing").returncode == 2
 
 
-def test_passes_are_listed_with_what_runs_them_and_a_whole_sentence(run: Run) -> None:
+def test_passes_are_listed_with_their_option_and_a_sentence(run: Run) -> None:
     lines = run("passes", "--plugin", BROKEN).stdout.splitlines()
     listed = {line.split()[0]: line.split()[1] for line in lines[1:]}
     assert listed["gemm-fusion"] == "-O2"
@@ -126,7 +126,7 @@ def test_passes_are_listed_with_what_runs_them_and_a_whole_sentence(run: Run) ->
     assert any(line.endswith("consecutive dims of a tensor are one Shape") for line in lines)
 
 
-def test_a_pass_with_an_option_of_its_own_is_not_run_with_the_others(run: Run, small: Path) -> None:
+def test_a_pass_with_its_own_option_is_not_run_by_with(run: Run, small: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", "--with", "convert-dtype")
     assert r.returncode == 2
     assert r.stderr.endswith("hint: say --dtype float16\n")
@@ -164,13 +164,13 @@ def test_a_mistyped_command_gets_a_suggestion(run: Run) -> None:
     assert run("a.onnx", "b.onnx").stderr.splitlines()[1] == "hint: onnxopt optimize a.onnx OUT"
 
 
-def test_a_command_that_is_hinted_at_can_be_pasted(run: Run) -> None:
+def test_a_command_in_a_hint_can_be_pasted(run: Run) -> None:
     assert run("my model.onnx").stderr.splitlines()[1] == "hint: onnxopt optimize 'my model.onnx' OUT"
     hint = run("optimize", "my model.onnx").stderr.splitlines()[1]
     assert hint.startswith("hint: onnxopt optimize 'my model.onnx' 'my model.opt.onnx'; --in-place replaces my model")
 
 
-def test_a_model_that_comes_second_is_told_to_come_first(run: Run, small: Path) -> None:
+def test_a_model_as_second_argument_has_a_hint(run: Run, small: Path) -> None:
     for command, what, quoted in (("why", "fold_conv_bn", "fold_conv_bn"), ("find", "Relu(x)", "'Relu(x)'")):
         done = run(command, what, "m.onnx")
         assert done.returncode == 2
@@ -182,7 +182,7 @@ def test_the_bare_command_shows_its_help(run: Run) -> None:
     assert (r.returncode, r.stdout, r.stderr) == (2, "", run("--help").stdout)
 
 
-def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
+def test_a_missing_choice_is_one_error_line(run: Run) -> None:
     said = run("completion").stderr.splitlines()[0]
     assert said.startswith("error: missing argument") and said.endswith("Choose from: bash, zsh, fish")
 
@@ -250,8 +250,8 @@ def test_words_of_other_tools_get_the_hint(words: str, hint: str) -> None:
         assert hint in found and "\n" not in found, word
 
 
-def test_hints_for_words_of_other_tools_name_what_there_is() -> None:
-    """Options of `optimize` and commands, none of which is one of ours by the same name."""
+def test_hints_for_words_of_other_tools_name_existing_options() -> None:
+    """Hints for words of other tools name existing options and commands, and no word is also one of onnxopt's."""
     from onnxopt.cli import meant
     from onnxopt.cli.main import _COMMANDS as commands
     from onnxopt.cli.optimize import optimize
@@ -265,7 +265,7 @@ def test_hints_for_words_of_other_tools_name_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("command", ["optimize", "stats", "report", "verify", "extract"])
-def test_a_file_called_as_an_option_is(run: Run, small: Path, command: str) -> None:
+def test_a_file_named_like_an_option_has_a_hint(run: Run, small: Path, command: str) -> None:
     (small / "m.onnx").rename(small / "-dash.onnx")
     done = run(command, "-dash.onnx", "out.onnx")
     assert (done.returncode, done.stderr.splitlines()[1]) == (
@@ -309,7 +309,7 @@ def test_a_project_has_defaults(run: Run, small: Path) -> None:
     assert run("optimize", "m.onnx", "out.onnx").returncode == 2
 
 
-def test_bisect_finds_the_rewrite_and_writes_the_part_that_shows_it(run: Run, small: Path) -> None:
+def test_bisect_finds_the_rewrite_and_writes_a_reproducer(run: Run, small: Path) -> None:
     source = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
         "<float[2] a = {1, 2}, float[2] b = {-1, 2}> { c = Mul (x, a) d = Sin (c) e = Mul (d, b) y = Exp (e) }"
@@ -357,7 +357,7 @@ def test_bisect_writes_the_part_for_a_pass_without_rules_and_fuel(run: Run, smal
     ],
     ids=["large", "large project", "deep"],
 )
-def test_a_file_that_lies_there_takes_neither_memory_nor_time(
+def test_a_hostile_project_file_takes_neither_memory_nor_time(
     name: str, text: str, why: str, run: Run, small: Path
 ) -> None:
     (small / name).write_text(text)
@@ -367,6 +367,6 @@ def test_a_file_that_lies_there_takes_neither_memory_nor_time(
     assert why in r.stderr
 
 
-def test_a_large_file_of_others_is_not_read(run: Run, small: Path) -> None:
+def test_a_large_project_file_of_other_tools_is_not_read(run: Run, small: Path) -> None:
     (small / "pyproject.toml").write_text("[tool.other]\n# " + "x" * (1 << 20))
     assert run("optimize", "m.onnx", "out.onnx", "--no-verify").returncode == 0

@@ -1,4 +1,4 @@
-"""`--int32`: integers of 64 bits become integers of 32 where that is proved; what stays is named."""
+"""`--int32`: 64-bit integers become 32-bit integers if proved to fit; values that stay are named."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def types(path: Path) -> dict[str, str]:
     return {name: onnx.TensorProto.DataType.Name(kind) for name, kind in kinds.items()}
 
 
-def test_inside(model: Path, run: Run) -> None:
-    """Inputs and outputs stay; each value that is left is named under -v, and in the report."""
+def test_inner_integers_become_int32(model: Path, run: Run) -> None:
+    """Inner integers become int32; inputs and outputs stay.
+
+    Each int64 value left is named with -v, and in the report.
+    """
     done = run("optimize", model, "out.onnx", "--int32", "-O0", "-v", "--report", "report.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✓ equal" in done.stdout
@@ -57,8 +60,11 @@ def test_inside(model: Path, run: Run) -> None:
     assert (model.parent / "out.onnx").read_bytes() == (model.parent / "again.onnx").read_bytes()
 
 
-def test_interfaces(model: Path, run: Run) -> None:
-    """What callers feed fits; an output that may not fit stays int64. Both files are fed the same numbers."""
+def test_inputs_and_outputs_become_int32_without_keep_io(model: Path, run: Run) -> None:
+    """Without --keep-io, inputs become int32, and outputs proved to fit.
+
+    Verification feeds the same numbers to both files.
+    """
     done = run("optimize", model, "out.onnx", "--int32", "--no-keep-io")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✓ equal" in done.stdout
@@ -95,7 +101,7 @@ def test_wrong_usage(model: Path, run: Run) -> None:
 
 
 def test_large_constants_beside_the_model(tmp_path: Path) -> None:
-    """Indices that lie in a data file, and functions, whose values have no types."""
+    """Large external indices become int32, also behind a function, whose values have no types."""
     proto = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 18, "f" : 1]>
         g (float[5] x) => (float[2000] y) <int64[2000] at = {0}> { h = f.twice (x) y = Gather (h, at) }

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP, SIGKILL: nothing half-written, no temporary file and no process is left."""
+"""Ctrl-C, SIGTERM, SIGHUP, SIGKILL: no half-written file, no temporary file and no process is left."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ DEEPLY = """
 
 
 def _hear_the_terminal() -> None:
-    """Whoever runs the tests under nohup has them, and what they start, ignore its end; as onnxopt then does."""
+    """Reset SIGHUP to its default. Under nohup, tests and their processes ignore it, and onnxopt would do so too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Running:
-    """`onnxopt optimize` in a session of its own, and everything it starts, known by a word in the environment."""
+    """`onnxopt optimize` in its own session. Its processes are found by a variable in their environment."""
 
     def __init__(self, folder: Path, *args: str) -> None:
         self.folder, self._word = folder, f"ONNXOPT_TEST_{uuid4().hex}"
@@ -69,7 +69,10 @@ class Running:
         self.until(lambda: all((self.folder / f"asleep.{n}").exists() for n in names))
 
     def until_none_runs(self) -> None:
-        """What is told to end may take some milliseconds longer than who told it: the system takes its memory back."""
+        """Wait until no process of the command is left.
+
+        A process may end some ms after its parent, as its memory is freed.
+        """
         self.until(lambda: not self.processes())
 
     def ended(self) -> tuple[int, list[str]]:
@@ -77,7 +80,7 @@ class Running:
         return self.process.returncode, said.splitlines()[-2:]
 
     def left(self) -> set[str]:
-        """Files that were not there before, except those that say who slept, and onnxruntime's own `.ses`."""
+        """Return new files, except records of sleeping passes and onnxruntime's own `.ses`."""
         new = set(self.folder.rglob("*")) - self._before
         return {p.name for p in new if not p.name.startswith("asleep.") and p.name != ".ses"}
 
@@ -96,7 +99,7 @@ class Running:
 def start(samples: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     started = []
 
-    # A signal that comes while a sleep begins is seen when it ends: many short ones.
+    # A signal at the start of a sleep is handled at its end: many short sleeps.
     def call(*args: str, sleep: str = "for _ in range(600): time.sleep(0.1)") -> Running:
         for name in ("a", "b", "quick"):
             shutil.copy(samples / "residual_block.onnx", tmp_path / f"{name}.onnx")
@@ -129,11 +132,14 @@ def test_one_model(start: Callable[..., Running], stop: signal.Signals, whole_gr
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_many_models(start: Callable[..., Running], stop: signal.Signals) -> None:
-    """As a terminal does: the whole group; impatiently, twice."""
+def test_interrupting_a_run_on_many_models_leaves_nothing(start: Callable[..., Running], stop: signal.Signals) -> None:
+    """Two signals to the whole process group leave no file and no process.
+
+    An impatient user sends them from a terminal.
+    """
     running = start("a.onnx", "b.onnx", "--out-dir", "build", "--jobs", "2")
     running.until_asleep("a", "b")
-    time.sleep(0.5)  # workers tell twenty times a second what they are at
+    time.sleep(0.5)  # workers report their state twenty times a second
     os.killpg(running.process.pid, stop)
     os.killpg(running.process.pid, stop)
     code, (error, hint) = running.ended()
@@ -143,7 +149,7 @@ def test_many_models(start: Callable[..., Running], stop: signal.Signals) -> Non
     running.until_none_runs()
 
 
-def test_what_was_finished_stays(start: Callable[..., Running]) -> None:
+def test_finished_models_stay_after_an_interruption(start: Callable[..., Running]) -> None:
     running = start("quick.onnx", "a.onnx", "b.onnx", "--out-dir", "build")
     running.until_asleep("a")
     os.killpg(running.process.pid, signal.SIGINT)
@@ -153,7 +159,7 @@ def test_what_was_finished_stays(start: Callable[..., Running]) -> None:
     running.until_none_runs()
 
 
-def test_what_will_not_end_is_killed(start: Callable[..., Running]) -> None:
+def test_workers_that_ignore_the_interruption_are_killed(start: Callable[..., Running]) -> None:
     running = start("a.onnx", "b.onnx", "--check", "--jobs", "2", sleep=DEEPLY)
     running.until_asleep("a", "b")
     os.kill(running.process.pid, signal.SIGTERM)
@@ -193,8 +199,13 @@ def imports(model, ctx):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_module_that_initializes_itself_is_no_bug(late: bool, run: Run, samples: Path, tmp_path: Path) -> None:
-    """What is raised there comes out as something else, or aborts the process. Nothing stays of what was begun."""
+def test_an_interruption_during_the_import_of_a_module_is_no_bug(
+    late: bool, run: Run, samples: Path, tmp_path: Path
+) -> None:
+    """An interruption during the import of a C module gives exit code 130 and leaves no file.
+
+    The exception is replaced there, or aborts the process.
+    """
     (tmp_path / "initializes.py").write_text(INITIALIZES)
     (tmp_path / "plugin.py").write_text(IMPORTS if late else INITIALIZES)
     there = set(tmp_path.iterdir())
@@ -206,10 +217,10 @@ def test_a_module_that_initializes_itself_is_no_bug(late: bool, run: Run, sample
     assert set(tmp_path.iterdir()) == there
 
 
-def test_before_anything_is_heard(tmp_path: Path) -> None:
-    """Ctrl-C ends a command that has yet to import its own as it ends any program, without a traceback."""
+def test_an_interruption_before_imports_has_no_traceback(tmp_path: Path) -> None:
+    """Ctrl-C before the command's own imports ends the process by the signal, without a traceback."""
     sooner = "import os, signal, sys, onnxopt.startup.lazy_imports as m; from onnxopt.__main__ import run; " + (
-        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # who starts this in the background ignores it
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # ignored if the tests run in the background
         "m.postpone_modules = lambda: signal.raise_signal(signal.SIGINT); run()"
     )
     done = subprocess.run(
@@ -218,8 +229,8 @@ def test_before_anything_is_heard(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_while_an_error_is_told(tmp_path: Path) -> None:
-    """Which is where a second one finds the command."""
+def test_a_second_interruption_while_an_error_is_printed(tmp_path: Path) -> None:
+    """An interruption while an error is printed gives exit code 130. A second Ctrl-C usually comes at this time."""
     later = "import signal, onnxopt.cli.main as m; " + (
         "m.say_error = lambda *a, **k: signal.raise_signal(signal.SIGINT); m.main()"
     )

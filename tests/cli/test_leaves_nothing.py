@@ -1,4 +1,4 @@
-"""A run leaves the requested files only: nothing in the home and temporary folders, no traces of a runtime."""
+"""A run leaves the requested files only: none in the home and temporary folders, none of a runtime."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
     [
         ("optimize", "{models}/conv_scale_shift.onnx", "out.onnx"),
         ("optimize", "{models}/conv_scale_shift.onnx", "{models}/must_stay.onnx", "--out-dir", "o"),
-        ("optimize", "{models}/conv_scale_shift.onnx", "out.onnx", "--no-verify"),  # constants fold all the same
+        ("optimize", "{models}/conv_scale_shift.onnx", "out.onnx", "--no-verify"),  # constants are folded all the same
         ("verify", "{models}/conv_scale_shift.onnx", "{models}/conv_scale_shift.onnx"),
         ("bench", "{models}/conv_scale_shift.onnx", "--seconds", "0.1"),
         ("stats", "{models}/conv_scale_shift.onnx"),
     ],
     ids=lambda command: " ".join(command).replace("{models}/", ""),
 )
-def test_nothing_is_left(command: tuple[str, ...], run: Run, samples: Path, tmp_path: Path) -> None:
+def test_only_requested_files_are_left(command: tuple[str, ...], run: Run, samples: Path, tmp_path: Path) -> None:
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.mkdir()
     temporary.mkdir()

@@ -1,7 +1,7 @@
-"""A result that computes the same, and that onnxruntime loads without its default optimizations only.
+"""A result computes the same, and onnxruntime loads it without its default optimizations only.
 
-They make a LayerNormalization of the formula in b, whose scale is float16 and whose input is float32: no such operator
-has two types, and the session that everybody opens fails.
+The optimizations fuse b into a LayerNormalization with a float16 scale and a float32 input. No kernel has two types,
+so an ordinary session fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float16
 <float16[4] scale = {1, 2, 1, 2}, float16[4] bias = {1, 0, 1, 0}, float epsilon = {0.00001}, float two = {2}> {
     m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  p = Pow (d, two)  v = ReduceMean <axes = [-1]> (p)
     s = Add (v, epsilon)  q = Sqrt (s)  QUOTIENT  h = Cast <to = 10> (n)  w = Mul (h, scale)  y = Add (w, bias) }"""
-A = TEXT.replace("QUOTIENT", "r = Reciprocal (q)  n = Mul (d, r)")  # which onnxruntime does not recognize
+A = TEXT.replace("QUOTIENT", "r = Reciprocal (q)  n = Mul (d, r)")  # onnxruntime does not recognize this form
 B = TEXT.replace("QUOTIENT", "n = Div (d, q)")
 SAYS = "onnxruntime with its default optimizations loads {} and not {}: "
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [None, VerifyOptions(cases=("random",))])
-def test_it_is_neither_different_nor_fine(options: VerifyOptions | None, folder: Path) -> None:
+def test_such_a_result_is_neither_different_nor_right(options: VerifyOptions | None, folder: Path) -> None:
     a, b = folder / "a.onnx", folder / "b.onnx"
     found = verify(a, b, options)
     assert (found.status, found.agrees, found.is_refused) == (LOADS_PLAIN, False, True)
@@ -49,7 +49,7 @@ def test_it_is_neither_different_nor_fine(options: VerifyOptions | None, folder:
     assert same.hint.startswith("onnxruntime with its default optimizations loads neither ")
 
 
-def test_the_command_fails_and_says_why(run: Run, folder: Path) -> None:
+def test_verify_fails_with_the_reason(run: Run, folder: Path) -> None:
     r = run("verify", "a.onnx", "b.onnx", "--format", "json")
     assert r.returncode == 1
     assert json.loads(r.stdout)["status"] == "loads without optimizations only"
@@ -63,8 +63,8 @@ def test_the_command_fails_and_says_why(run: Run, folder: Path) -> None:
     assert 'class="verdict bad"' in (folder / "p.html").read_text()
 
 
-def test_the_rewrite_that_makes_it_so_is_left_out(run: Run, folder: Path) -> None:
-    """Mul(d, Reciprocal(q)) = Div(d, q) is right, and shows onnxruntime the formula."""
+def test_the_responsible_rewrite_is_left_out(run: Run, folder: Path) -> None:
+    """Mul(d, Reciprocal(q)) = Div(d, q) is left out: the rewrite is right, and makes onnxruntime fuse the formula."""
     chosen = ("--pipeline", "simplify-arithmetic")
     r = run("optimize", "a.onnx", "out.onnx", *chosen)
     assert r.returncode == 3
@@ -79,7 +79,7 @@ def test_the_rewrite_that_makes_it_so_is_left_out(run: Run, folder: Path) -> Non
     assert "the result loads without optimizations only" in r.stderr
 
 
-def test_nothing_is_written_and_bisection_finds_it(folder: Path) -> None:
+def test_strict_writes_nothing_and_bisect_finds_the_rewrite(folder: Path) -> None:
     a, options = folder / "a.onnx", OptimizeOptions(pipeline="simplify-arithmetic")
     with pytest.raises(DifferentResult, match="loads without optimizations only"):
         optimize_file(a, folder / "out.onnx", pipeline="simplify-arithmetic", strict=True)

@@ -1,4 +1,4 @@
-"""Fixed dims become symbols, in all operators that hold the number."""
+"""Fixed dims become symbols, in all operators that contain the number."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def write(folder: Path, text: str) -> Path:
     return folder / "m.onnx"
 
 
-def test_through_all_that_holds_the_number(run: Run, tmp_path: Path) -> None:
-    """Of two: targets of Reshape, what is expanded, and a token that was folded for each sample."""
+def test_a_fixed_batch_becomes_dynamic_in_all_operators(run: Run, tmp_path: Path) -> None:
+    """A batch of two becomes dynamic in targets of Reshape, in an Expand, and in a token folded for each sample."""
     write(tmp_path, OF_TWO)
     r = run("optimize", "m.onnx", "out.onnx", "--dim", "batch=?")
     assert r.returncode == 0, r.stderr
@@ -46,8 +46,11 @@ def test_through_all_that_holds_the_number(run: Run, tmp_path: Path) -> None:
     np.testing.assert_array_equal(b.run(None, {"x": x, "mask": mask})[0], np.concatenate(parts))
 
 
-def test_what_the_judge_sees(run: Run, tmp_path: Path) -> None:
-    """Samples that are side by side in no axis: no rule objects; at twice the size the parts are not the samples."""
+def test_a_merged_batch_is_refused_by_verification(run: Run, tmp_path: Path) -> None:
+    """A batch merged into another axis is refused by verification: at twice the size, the parts are not the samples.
+
+    No rule finds the fault.
+    """
     write(tmp_path, "g (float[2, 1, 3] x) => (float[6] y) <int64[1] all = {6}> { y = Reshape (x, all) }")
     r = run("optimize", "m.onnx", "out.onnx", "--make-dynamic", "x:1=batch")
     assert r.returncode == 2 and not (tmp_path / "out.onnx").exists()
@@ -102,7 +105,7 @@ TIED = {
 
 
 @pytest.mark.parametrize(("text", "says"), TIED.items())
-def test_what_ties_samples_is_named(text: str, says: str, tmp_path: Path) -> None:
+def test_operators_that_mix_samples_are_named(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as e:
         make_dynamic(load(write(tmp_path, text)), {"*:0": "n"})
     assert says in str(e.value), str(e.value)
@@ -144,8 +147,11 @@ ONE = {
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_of_one_sample(name: str, tmp_path: Path) -> None:
-    """Where the number is one, many axes are as long: the order of the elements says which of them is meant."""
+def test_a_fixed_batch_of_one_becomes_dynamic(name: str, tmp_path: Path) -> None:
+    """A batch of one becomes dynamic, and larger batches give the results of each sample.
+
+    Many axes have size one: the order of the elements identifies the batch axis.
+    """
     source = write(tmp_path, ONE[name])
     model, axis = load(source), int(name == "steps in front")
     assert make_dynamic(model, {f"x:{axis}": "n"}) == {"n": 1}
@@ -157,8 +163,11 @@ def test_of_one_sample(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(b.run(None, {"x": x})[0], np.concatenate(each, axis), rtol=1e-5, atol=1e-6)
 
 
-def test_where_no_runtime_takes_another_size_the_verdict_says_so(run: Run, tmp_path: Path) -> None:
-    """Only the reference evaluator multiplies in bfloat16."""
+def test_an_unverified_size_is_inconclusive(run: Run, tmp_path: Path) -> None:
+    """The verdict is inconclusive if onnxruntime cannot run another size.
+
+    Only the reference evaluator multiplies bfloat16.
+    """
     write(
         tmp_path, "g (float[1, 4] x) => (float[1, 4] y) { a = Cast <to = 16> (x) b = Mul (a, a) y = Cast <to = 1> (b) }"
     )

@@ -1,4 +1,4 @@
-"""Names are text: a terminal, a log and a build see harmless characters only."""
+"""Names are text: terminals, logs and builds get harmless characters only."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ def name(i: int) -> str:
     return f"{i}{EVIL}"
 
 
-START = "::stop-commands::x"  # without anything before it
+START = "::stop-commands::x"  # at the beginning of a line
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`runs.onnx`, which onnxruntime takes; `foreign.onnx`, which it does not; the same under an evil name."""
+    """Return a folder of models with evil names.
+
+    `runs.onnx` runs in onnxruntime, `foreign.onnx` has an unknown operator, and a copy has an evil file name.
+    """
     where = tmp_path_factory.mktemp("names")
     shape: list[Any] = [f"n{EVIL}", 2]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in (name(0), START))
@@ -141,7 +144,7 @@ DATA = (" json", "stats csv")
 
 
 def run_both(server: ForkServer | None, folder: Path, words: list[str], **env: str) -> list[tuple[int, str]]:
-    """(exit code, all that was written) through pipes and through a pseudo-terminal."""
+    """Return (exit code, output) through pipes, and through a pseudo-terminal."""
     environment = os.environ | {"COLUMNS": "100", "TERM": "xterm"} | env
     if server is not None:
         piped = server.run(words, folder, environment)
@@ -172,15 +175,15 @@ def refuse(text: str, *, terminal: bool, data: bool, commands: tuple[str, ...] =
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal, and files that may be called anything")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_but_text_is_written(command: str, folder: Path, fork_server: ForkServer | None) -> None:
+def test_only_harmless_text_is_written(command: str, folder: Path, fork_server: ForkServer | None) -> None:
     for terminal, (code, text) in zip((False, True), run_both(fork_server, folder, COMMANDS[command])):
         assert code in (0, 1, 2, 3) or "crash" in command, text
         assert text
         refuse(text, terminal=terminal, data=command.endswith(DATA) or "watched" in command)
 
 
-def test_what_builds_read(folder: Path, fork_server: ForkServer | None) -> None:
-    """Annotations are the only commands, and end where they should; the summary has no links; the XML is XML."""
+def test_names_are_harmless_in_output_for_builds(folder: Path, fork_server: ForkServer | None) -> None:
+    """Names are harmless in output for builds: no commands but annotations, no links in the summary, valid XML."""
     summary = folder / "summary.md"
     command = ["optimize", "foreign.onnx", EVIL_FILE, "--check", "--junit", "j2.xml", "--fail-if", "nodes_after > 0"]
     for terminal, (code, text) in zip(
@@ -195,13 +198,13 @@ def test_what_builds_read(folder: Path, fork_server: ForkServer | None) -> None:
             assert [part.partition("=")[0] for part in given.split(",")] == ["file", "title"]
             assert not re.search("%(?!25|0A|3A|2C)", row), row
     for file in (summary, folder / "j2.xml"):
-        refuse(file.read_text().replace("##", ""), terminal=False, data=False)  # no log
+        refuse(file.read_text().replace("##", ""), terminal=False, data=False)  # not a log
     assert not re.search(r"\]\(|<img", re.sub("`[^`]*`", "", summary.read_text()))
     assert len(ElementTree.parse(folder / "j2.xml").findall(".//testcase")) == 2
 
 
-def test_what_a_browser_reads(folder: Path) -> None:
-    """Text in the page turns no direction; the scripts are ours."""
+def test_names_are_harmless_on_the_page(folder: Path) -> None:
+    """The page has no characters that change the text direction, and no foreign scripts."""
     page = folder / "page.html"
     subprocess.run([SCRIPT, "report", EVIL_FILE, "foreign.onnx", "-o", page, "--no-verify"], cwd=folder, check=True)
     text = page.read_text()
@@ -213,8 +216,8 @@ def test_what_a_browser_reads(folder: Path) -> None:
     assert "<img" not in text
 
 
-def test_what_a_shell_reads(folder: Path) -> None:
-    """Completion offers no name that means something to a shell."""
+def test_completion_offers_no_name_with_shell_characters(folder: Path) -> None:
+    """Completion offers no name with characters special to a shell."""
     done = subprocess.run(
         [SCRIPT],
         cwd=folder,
@@ -229,7 +232,7 @@ def test_what_a_shell_reads(folder: Path) -> None:
 
 
 def test_names_that_are_not_utf8(folder: Path, fork_server: ForkServer | None) -> None:
-    """A file may be called anything: it is read, and said."""
+    """A file with a name that is not UTF-8 is read, and its name printed."""
     odd = os.fsdecode(b"odd\xff\xed\xa0\x80.onnx")
     (folder / odd).write_bytes((folder / "runs.onnx").read_bytes())
     out = os.fsdecode(b"out\xff.onnx")
@@ -257,15 +260,15 @@ def test_a_stream_that_cannot_write_a_character_spells_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     "words", ["optimize läuft.onnx out.onnx", "stats läuft.onnx out.onnx", "explain fold_conv_bn", "optimize --help"]
 )
-def test_ascii_is_ascii_whoever_writes(folder: Path, words: str, fork_server: ForkServer | None) -> None:
-    """What goes through click was UTF-8, as to click a stream in ASCII is a mistake; what rich writes was not."""
+def test_an_ascii_stream_gets_ascii_only(folder: Path, words: str, fork_server: ForkServer | None) -> None:
+    """A stream in ASCII gets ASCII from click and rich. click wrote UTF-8: it takes an ASCII stream for a mistake."""
     for name in ("läuft.onnx", "out.onnx"):
         (folder / name).write_bytes((folder / "runs.onnx").read_bytes())
     called = [SCRIPT, *words.split()]
     done = subprocess.run(called, cwd=folder, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True)
     assert done.returncode == 0, done
     assert (done.stdout + done.stderr).isascii()
-    if fork_server is not None:  # whose streams are in UTF-8
+    if fork_server is not None:  # the streams of the fork server are UTF-8
         wide = fork_server.run(words.split(), folder, os.environ)
         assert not (wide.stdout + wide.stderr).isascii()
 
@@ -274,7 +277,7 @@ WRITES = re.compile(r"(click|rich)\.(s?echo|echo_via_pager|print)|print|(\w+\.)?
 
 
 def writers(file: Path) -> Iterator[str]:
-    """What a file calls to write to the user."""
+    """Yield the calls of a file that write to the user."""
     text = file.read_text()
     if not WRITES.search(text):
         return
@@ -285,7 +288,7 @@ def writers(file: Path) -> Iterator[str]:
 
 
 def test_commands_write_in_one_place() -> None:
-    """Who writes anywhere else would have to think of all this again."""
+    """Only the listed modules write to the user: names are escaped there."""
     for file in PACKAGE.rglob("*.py"):
         if str(file.relative_to(PACKAGE)) not in PRINTERS:
             assert not list(writers(file)), f"{file}: use say of cli/say.py, or show of reporting/terminal.py"
@@ -296,7 +299,7 @@ bytes_are_names = pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin"
 
 
 def called(name: bytes, folder: Path) -> bytes:
-    """The path of a small model of this name."""
+    """Save a small model under this name, and return its path."""
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])],
         "g",
@@ -313,8 +316,8 @@ def called(name: bytes, folder: Path) -> bytes:
 
 @bytes_are_names
 @pytest.mark.parametrize("name", [b"m\xe9.onnx", "m\u00e9.onnx".encode(), b"d\xe9/m.onnx", "d\u00e9/m.onnx".encode()])
-def test_a_file_whose_name_is_not_utf_8(name: bytes, tmp_path: Path) -> None:
-    """Nor does a locale that is not UTF-8 keep onnxruntime from one whose name is."""
+def test_a_file_with_a_name_that_is_not_utf_8_is_verified(name: bytes, tmp_path: Path) -> None:
+    """A file whose name is not UTF-8 is verified by onnxruntime, and a file with a UTF-8 name in any locale."""
     source = called(name, tmp_path)
     run = subprocess.run(
         [os.fsencode(SCRIPT), b"optimize", source, source + b".out"], capture_output=True, env=ANYWHERE
@@ -326,8 +329,11 @@ def test_a_file_whose_name_is_not_utf_8(name: bytes, tmp_path: Path) -> None:
 
 @bytes_are_names
 @pytest.mark.parametrize("folder", [b"o\xe9", "o\u00e9".encode()])
-def test_a_result_whose_name_is_not_utf_8_is_not_accused(folder: bytes, tmp_path: Path) -> None:
-    """The original lies where onnxruntime finds it, the result does not."""
+def test_a_result_in_a_folder_that_is_not_utf_8_is_verified(folder: bytes, tmp_path: Path) -> None:
+    """A result in a folder whose name is not UTF-8 is equal.
+
+    onnxruntime opens the path of the original, and not that of the result.
+    """
     source, out = called(b"m.onnx", tmp_path), os.path.join(os.fsencode(tmp_path), folder)
     words = [b"optimize", source, b"--out-dir", out, b"--format", b"json"]
     run = subprocess.run([os.fsencode(SCRIPT), *words], capture_output=True, env=ANYWHERE)
@@ -338,8 +344,11 @@ def test_a_result_whose_name_is_not_utf_8_is_not_accused(folder: bytes, tmp_path
 
 
 @bytes_are_names
-def test_weights_in_a_folder_whose_name_is_not_utf_8(samples: Path, tmp_path: Path) -> None:
-    """Which onnxruntime reads from nowhere else: that says nothing about the result, nor is it written in a build."""
+def test_weights_in_a_folder_that_is_not_utf_8_are_not_verified(samples: Path, tmp_path: Path) -> None:
+    """External weights in a folder whose name is not UTF-8 are "not verified". A build fails then.
+
+    onnxruntime reads the weights by path only.
+    """
     out = os.path.join(os.fsencode(tmp_path), b"o\xe9")
     words = [b"optimize", os.fsencode(samples / "external_weights.onnx"), b"--out-dir", out, b"--format", b"json"]
     run = subprocess.run([os.fsencode(SCRIPT), *words], capture_output=True, env=ANYWHERE)

@@ -1,4 +1,4 @@
-"""On a terminal of 80 columns, names and figures are whole: minor columns go, long texts fold."""
+"""On a terminal of 80 columns, names and figures are whole: minor columns are dropped, long texts wrap."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *args: str | Path, columns: int = 80) -> str:
-    """What a terminal shows of a command that succeeds."""
+    """Return the output of a successful command at a terminal of this width."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
     done = CliRunner().invoke(cli, [str(a) for a in args])
@@ -49,13 +49,13 @@ def shown(monkeypatch: pytest.MonkeyPatch, *args: str | Path, columns: int = 80)
 
 
 def joined(text: str, column: int) -> str:
-    """The lines of a column, without their ends."""
+    """Return the joined text of a column that is wrapped over lines."""
     return "".join(line[column:].split("   ")[0].strip() for line in text.splitlines())
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
-def test_passes_are_listed_by_names_that_can_be_typed(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    ours = {name: cls for name, cls in all_passes().items() if origin(cls) == "onnxopt"}  # other tests register theirs
+def test_passes_are_listed_by_whole_names(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    ours = {name: cls for name, cls in all_passes().items() if origin(cls) == "onnxopt"}  # other tests register passes
     monkeypatch.setattr("onnxopt.pipeline.all_passes", lambda: ours)
     text = shown(monkeypatch, "passes", columns=columns)
     rows = {row[0]: row for row in map(str.split, text.splitlines()) if row}
@@ -86,7 +86,7 @@ def test_parts_are_told_apart(monkeypatch: pytest.MonkeyPatch, model: Path) -> N
     assert text.endswith("2 supported of 5 parts, 2 of 8 nodes\n")
 
 
-def test_the_nodes_that_compute_most_are_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+def test_the_most_expensive_nodes_are_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     text = shown(monkeypatch, "stats", model, "--top", "8")
     table = text[text.index(" node ") :]
     for op, i in (("Mul", 0), ("Sin", 1), ("Exp", 3)):
@@ -99,7 +99,7 @@ def test_the_nodes_that_compute_most_are_named(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("columns", [40, 60])
 def test_words_are_whole_in_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: int) -> None:
-    """What goes are columns of figures: of two models none that is asked for."""
+    """Words are whole in statistics at each width: columns of figures are dropped, and never both compared ones."""
     proto = parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]> g (float[n, 4, 8] features_of_a_sentence) => (float[n, 4, 8] y)
         <float[4] s = {1, 1, 1, 1}, float[4] b = {0, 0, 0, 0}, float[4] m = {0, 0, 0, 0}, float[4] v = {1, 1, 1, 1}>
@@ -117,8 +117,8 @@ def test_words_are_whole_in_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert ("FLOPs" in one.split("BatchNormalization")[0]) == (columns == 60)
 
 
-def test_many_models_where_there_is_no_room_for_a_table(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
-    """Each is a line then, as in a log; one that failed has no figures."""
+def test_many_models_on_a_narrow_terminal_are_a_list(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    """Without room for a table, each model is a line, like in a log. A failed model has no figures."""
     names, headings = [str(model), "nothing.onnx"], []
     for columns in range(30, 120, 6):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -143,8 +143,8 @@ def test_lists_where_there_is_no_room_for_a_table(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-def test_manual_pages(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """Between words, as far in as they began; in a pipe a line is a line."""
+def test_explanations_wrap_between_words(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Explanations wrap between words, with the indentation of the first line. In a pipe, lines do not wrap."""
     page = shown(monkeypatch, "explain", "constant-folding", columns=columns)
     monkeypatch.undo()
     plain = CliRunner().invoke(cli, ["explain", "constant-folding"]).output
@@ -154,7 +154,7 @@ def test_manual_pages(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
 
 
 @pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm"}])
-def test_no_colour_where_nobody_wants_it(
+def test_colour_is_off_by_environment_variables(
     variable: dict[str, str], monkeypatch: pytest.MonkeyPatch, model: Path
 ) -> None:
     for name, value in variable.items():
@@ -185,8 +185,8 @@ CUT_WHERE = "/._-: "
 
 
 @pytest.mark.parametrize("command", COMMANDS.strip().splitlines())
-def test_names_are_whole_or_go_on_behind_a_part(monkeypatch: pytest.MonkeyPatch, model: Path, command: str) -> None:
-    """At 60 columns: what is longer is a name alone, which can be copied, or a command."""
+def test_long_names_stand_alone_on_a_line(monkeypatch: pytest.MonkeyPatch, model: Path, command: str) -> None:
+    """At 60 columns, a line that is longer is a name alone, ready to copy, or a command."""
     other = onnx.load(model)
     other.graph.initializer[0].float_data[:] = [1, 2, 3, 9]
     onnx.save(other, model.with_name("other.onnx"))

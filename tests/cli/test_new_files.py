@@ -1,4 +1,4 @@
-"""Names of files to write are checked before the work is done."""
+"""Names of output files are checked before the work is done."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def folder(samples: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", WRITING)
-def test_what_is_no_name_for_a_file(run: Run, folder: Path, command: str) -> None:
-    """`new/` became a file `new`, and `-` one of that name, which no shell removes at the first attempt."""
+def test_invalid_names_of_output_files_are_refused(run: Run, folder: Path, command: str) -> None:
+    """`new/`, folders and `-` are refused as output files.
+
+    `new/` became a file `new`; a file `-` is hard to remove in a shell.
+    """
     before = snapshot(folder)
     for word, said in (
         ("new/", "new/ is a folder that is not there"),
@@ -45,7 +48,7 @@ def test_what_is_no_name_for_a_file(run: Run, folder: Path, command: str) -> Non
     assert snapshot(folder) == before
 
 
-def test_a_folder_that_is_missing_is_told_before_the_search(run: Run, folder: Path) -> None:
+def test_a_missing_folder_is_reported_before_the_search(run: Run, folder: Path) -> None:
     done = run("bisect", "model.onnx", "-o", "nowhere/small.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: cannot write nowhere/small.onnx: no such folder\n")
@@ -60,7 +63,7 @@ def test_where_a_result_goes_needs_no_option(run: Run, folder: Path, option: str
     assert other.returncode == 2 and "OUT" not in other.stderr
 
 
-def test_an_error_that_nobody_reads_keeps_its_exit_code(folder: Path) -> None:
+def test_an_error_on_a_closed_pipe_keeps_its_exit_code(folder: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([SCRIPT, "stats", "absent.onnx"], cwd=folder, stderr=write, stdout=write, check=False)

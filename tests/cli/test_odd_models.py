@@ -1,4 +1,4 @@
-"""Unusual models through the installed command: right, left alone, or one line and exit code 2."""
+"""Unusual models through the installed command are optimized right, left alone, or refused with exit code 2."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_names_of_bodies_further_inside(run: Run, tmp_path: Path) -> None:
     assert run("optimize", "out.onnx", "again.onnx").stdout.count("unchanged") == 1
 
 
-def test_names_where_nothing_can_be_verified(run: Run, tmp_path: Path) -> None:
+def test_names_are_valid_in_an_unverified_result(run: Run, tmp_path: Path) -> None:
     done = run("optimize", write(tmp_path, NESTED.replace("OPERATOR", "m.Own")), "out.onnx")
     assert done.returncode == 0 and "not verified" in done.stdout
     assert run("stats", "out.onnx").returncode == 0, "every name is defined"
@@ -70,13 +70,13 @@ def test_names_where_nothing_can_be_verified(run: Run, tmp_path: Path) -> None:
     ],
     ids=["Squeeze of no axes", "an old Dropout", "Slice whose end is no vector"],
 )
-def test_what_runtimes_do_otherwise_is_left_alone(run: Run, tmp_path: Path, text: str) -> None:
+def test_models_that_runtimes_treat_differently_are_unchanged(run: Run, tmp_path: Path, text: str) -> None:
     done = run("optimize", write(tmp_path, text), "out.onnx")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
 
 
-def test_maps_are_compared_as_the_floats_they_hold(run: Run, tmp_path: Path) -> None:
+def test_maps_are_compared_by_their_floats(run: Run, tmp_path: Path) -> None:
     weights = np.random.default_rng(0).standard_normal((64, 3)).astype(np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
@@ -154,7 +154,9 @@ NAMES = ["weight", "function_name", "body_name", "inner_name"]
 
 
 @pytest.mark.parametrize(("command", "change"), BROKEN)
-def test_what_is_no_model(run: Run, tmp_path: Path, command: str, change: Callable[[ModelProto], None]) -> None:
+def test_invalid_models_are_one_error_line(
+    run: Run, tmp_path: Path, command: str, change: Callable[[ModelProto], None]
+) -> None:
     proto = onnx.parser.parse_model(PLAIN)
     change(proto)
     write(tmp_path, proto)
@@ -172,7 +174,7 @@ def garble(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "name"), [*((c, "graph_name") for c in COMMANDS[:8]), *((ONE[0], n) for n in NAMES)]
 )
-def test_names_that_are_no_text(run: Run, tmp_path: Path, command: str, name: str) -> None:
+def test_names_that_are_not_utf8_are_refused(run: Run, tmp_path: Path, command: str, name: str) -> None:
     garble(tmp_path, name)
     done = run(*command.split())
     assert done.returncode == 2, done.stdout + done.stderr
@@ -184,7 +186,9 @@ def test_names_that_are_no_text(run: Run, tmp_path: Path, command: str, name: st
     ("command", "name"),
     [*((c, n) for c in COMMANDS[8:] for n in ("graph_name", "function_name")), *((c, "then_branch") for c in COMMANDS)],
 )
-def test_names_that_a_runtime_or_nobody_asks_for(run: Run, tmp_path: Path, command: str, name: str) -> None:
+def test_unused_names_that_are_not_utf8_are_no_internal_error(
+    run: Run, tmp_path: Path, command: str, name: str
+) -> None:
     garble(tmp_path, name)
     done = run(*command.split())
     assert done.returncode in (0, 1, 2), done.stderr
@@ -210,7 +214,7 @@ g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { r = Relu (x) y = Identity 
         ["partition", "m.onnx", "--ops", "Relu", "--fuse", "out.onnx"],
     ],
 )
-def test_an_output_that_is_listed_twice(run: Run, tmp_path: Path, command: list[str], operator: str) -> None:
+def test_an_output_listed_twice_stays(run: Run, tmp_path: Path, command: list[str], operator: str) -> None:
     model = onnx.parser.parse_model(TWICE.replace("OPERATOR", operator))
     model.graph.output.append(model.graph.output[0])
     write(tmp_path, model)

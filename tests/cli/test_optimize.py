@@ -1,4 +1,4 @@
-"""`onnxopt` as people run it: the installed console script, on real files."""
+"""`onnxopt` as users run it: the installed script, on real files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from onnx import numpy_helper
 from tests.cli.conftest import Run, operators
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-# `make fuzz` takes four more, large ones, of the kinds of layers that the others have.
+# `make fuzz` runs four more: large ones, with the same kinds of layers.
 LONG = {"light_vgg19", "light_inception_v2", "light_resnet50", "light_zfnet512"}
 PACKAGED = sorted(p for p in LIGHT.glob("*.onnx") if p.stem not in LONG or "ONNXOPT_FUZZ" in os.environ)
 
 
-def test_it_folds_verifies_and_says_so(run: Run, samples: Path, tmp_path: Path) -> None:
+def test_optimize_folds_and_verifies(run: Run, samples: Path, tmp_path: Path) -> None:
     before = (samples / "residual_block.onnx").read_bytes()
     r = run("optimize", samples / "residual_block.onnx", "out.onnx")
     assert r.returncode == 0, r.stderr
@@ -42,7 +42,7 @@ def test_every_sample_is_optimized_and_verified(run: Run, samples: Path, tmp_pat
     r = run("optimize", *(f"made/{path.name}" for path in paths), "--out-dir", "again")
     assert f"{len(paths)} models: {len(paths)} unchanged" in r.stdout
     for path in paths:
-        if path.name != "external_weights.onnx":  # which says where its weights are
+        if path.name != "external_weights.onnx":  # this result has the name of its data file inside
             assert (tmp_path / "again" / path.name).read_bytes() == (tmp_path / "made" / path.name).read_bytes()
 
 
@@ -76,7 +76,7 @@ def test_the_report_holds_everything(run: Run, samples: Path, tmp_path: Path) ->
     assert report["bytes_before"] == (samples / "must_stay.onnx").stat().st_size
 
 
-def test_verbose_says_why_not(run: Run, samples: Path) -> None:
+def test_verbose_gives_reasons_of_declined_rewrites(run: Run, samples: Path) -> None:
     r = run("optimize", samples / "must_stay.onnx", "out.onnx", "-v")
     assert "Conv output used elsewhere" in r.stdout
 
@@ -168,7 +168,7 @@ def of_no_type(model: onnx.ModelProto) -> None:
         (of_no_type, ["optimize", "bad.onnx", "out.onnx"], "not a valid model: "),
     ],
 )
-def test_what_is_no_valid_model_is_not_called_a_bug(
+def test_an_invalid_model_is_an_error_of_usage(
     spoil: Callable[[onnx.ModelProto], None], command: list[str], says: str, run: Run, samples: Path, tmp_path: Path
 ) -> None:
     model = onnx.load(samples / "conv_scale_shift.onnx")
@@ -192,9 +192,7 @@ def test_what_is_no_valid_model_is_not_called_a_bug(
         ("bisect", "in.onnx", "-o", "link.onnx"),
     ],
 )
-def test_what_is_said_of_models_is_not_written_over_one(
-    args: tuple[str, ...], run: Run, samples: Path, tmp_path: Path
-) -> None:
+def test_reports_never_replace_a_model(args: tuple[str, ...], run: Run, samples: Path, tmp_path: Path) -> None:
     model = (samples / "residual_block.onnx").read_bytes()
     (tmp_path / "in.onnx").write_bytes(model)
     os.symlink("in.onnx", tmp_path / "link.onnx")
@@ -254,19 +252,19 @@ def test_stats_counts_and_compares(run: Run, samples: Path) -> None:
     assert "| BatchNormalization | 3 | 0 | -3 |" in markdown
 
 
-def test_passes_lists_them(run: Run) -> None:
+def test_passes_lists_the_passes(run: Run) -> None:
     out = run("passes").stdout
     for name in ("canonicalize", "elim-identity", "constant-folding", "conv-bn-folding", "conv-add-folding"):
         assert name in out
 
 
-# All other nodes stay, and read the same constants.
+# All other nodes stay, with the same constants.
 ONLY_DROPOUTS = {"light_bvlc_alexnet", "light_inception_v1", "light_squeezenet"}
 
 
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda p: p.stem)
 def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp_path: Path) -> None:
-    """ResNet-50, DenseNet-121, … as shipped with onnx, with the outputs it expects of them."""
+    """Networks packaged with onnx (ResNet-50, DenseNet-121, …) give their packaged outputs after optimization."""
     import onnxruntime as rt
 
     r = run("optimize", path, "out.onnx", "-v")
@@ -275,8 +273,8 @@ def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp
     assert found in r.stdout, "their weights are fills: outputs are constant, and say less than pieces and files do"
     options = rt.SessionOptions()
     options.log_severity_level = 4
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL  # fills are made when they are used,
-    options.enable_cpu_mem_arena = False  # and given back
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL  # fills are made at their use,
+    options.enable_cpu_mem_arena = False  # and freed then
     session = rt.InferenceSession(tmp_path / "out.onnx", options, providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
     x = (np.arange(np.prod(given.shape)).reshape(given.shape) / np.prod(given.shape)).astype(np.float32)

@@ -37,7 +37,7 @@ def run(*args: str | Path) -> Result:
     return CliRunner().invoke(partition, [str(a) for a in args])
 
 
-def test_plain_lines_say_what_the_parts_are(source: Path, tmp_path: Path) -> None:
+def test_plain_lines_list_the_parts(source: Path, tmp_path: Path) -> None:
     r = run(source, "--ops", "Mul,Relu", "--ops", "Add")
     assert r.exit_code == 0, r.output
     assert r.output.splitlines() == [
@@ -52,7 +52,7 @@ def test_plain_lines_say_what_the_parts_are(source: Path, tmp_path: Path) -> Non
 
 def test_parts_are_written_and_run_in_order(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
-    for _ in range(2):  # again, over what is there
+    for _ in range(2):  # the second run replaces the files of the first
         r = run(source, "--ops", "Mul,Relu,Add", "--out-dir", folder)
         assert r.exit_code == 0, r.output
         assert "checked: bit for bit the same, 4 cases" in r.output
@@ -68,7 +68,7 @@ def test_parts_are_written_and_run_in_order(source: Path, tmp_path: Path) -> Non
     np.testing.assert_allclose(values["y"], outputs(source, {"x": X})["y"], rtol=1e-6)
 
 
-def test_parts_of_an_earlier_run_are_removed_and_nothing_else(source: Path, tmp_path: Path) -> None:
+def test_only_parts_of_an_earlier_run_are_removed(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     assert run(source, "--ops", "Mul,Relu,Add", "--out-dir", folder).exit_code == 0
     (folder / "part_009.onnx").write_text("not of that run")
@@ -101,7 +101,7 @@ def test_each_part_a_function_call(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs(fused, {"x": X})["y"], outputs(source, {"x": X})["y"], rtol=1e-6)
 
 
-def test_a_part_that_cannot_be_a_function_stays(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_a_function_stays_in_the_graph(tmp_path: Path) -> None:
     path = tmp_path / "if.onnx"
     text = """
         <ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] y)
@@ -148,9 +148,7 @@ def test_a_model_that_does_not_run_is_not_checked(tmp_path: Path) -> None:
     assert "not checked: onnxruntime cannot load the original" in r.output
 
 
-def test_a_folder_that_may_not_be_written_is_not_to_be_created(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_is_an_error(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **given: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -161,8 +159,8 @@ def test_a_folder_that_may_not_be_written_is_not_to_be_created(
     assert r.exception.hint == "name a folder that can be written"
 
 
-def test_a_backend_has_one_list_for_all_models(source: Path) -> None:
-    """What the standard has is no mistake where a model does without it."""
+def test_listed_operators_may_be_absent_from_the_model(source: Path) -> None:
+    """A listed operator of the standard may be absent from the model: a backend has one list for all models."""
     assert (
         run(source, "--ops", "Mul,Add,Conv,ai.onnx.ml::Scaler").stdout == run(source, "--ops", "Mul,Add").stdout != ""
     )
@@ -194,7 +192,10 @@ def test_usage_errors(source: Path, tmp_path: Path) -> None:
 
 
 def test_constants_of_an_old_model_stay_constants(tmp_path: Path) -> None:
-    """A function needs IR 8, where an initializer that is listed as an input could be overridden."""
+    """An old model's constants stay constant in IR 8, which functions need.
+
+    A listed input could be overridden there.
+    """
     old = tmp_path / "old.onnx"
     old_model = MODEL.replace("ir_version: 8", "ir_version: 3").replace("x) =>", "x, float[4] w) =>")
     onnx.save(parser.parse_model(old_model), old)

@@ -1,4 +1,4 @@
-"""Verification in pieces: each verdict, each kind of cut, each place, and where there are no pieces."""
+"""Verification in pieces: each verdict, each kind of cutpoint, each place, and models without pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import Run
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]> g '
 BATCH = "(float[N, 4] x) => (float[N, 4] y)"
-# Sin(2^k x) doubles a difference at each step: what is right in each piece is far off in the end.
+# Sin(2^k x) doubles a difference at each step: pieces that are right give far different outputs.
 AMPLIFIES = "{ a0 = Sin (x) " + " ".join(f"b{i} = Mul (a{i}, k) a{i + 1} = Sin (b{i})" for i in range(12)) + " %s }"
 
 Write = Callable[..., None]
@@ -48,7 +48,7 @@ Compare = Callable[..., dict[str, Any]]
 
 
 def places(found: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
-    """(value, operators of A, operators of B) of each."""
+    """Return (value, operators of A, operators of B) of each place."""
     return [(p["value"], [n["op"] for n in p["a"]], [n["op"] for n in p["b"]]) for p in found["places"]]
 
 
@@ -62,8 +62,8 @@ def test_equal(write: Write, compare: Compare) -> None:
     assert (found["status"], found["code"], found["pieces"]) == ("equal", 0, None)
 
 
-def test_verified_at_once(write: Write, compare: Compare) -> None:
-    """The factor is rounded otherwise; nobody looks into pieces."""
+def test_a_difference_within_rounding_needs_no_pieces(write: Write, compare: Compare) -> None:
+    """A difference within rounding, from a merged factor, is verified without pieces."""
     write("a.onnx", BATCH, "<float j = {0.3}, float k = {0.7}> { p = Mul (x, j) y = Mul (p, k) }")
     write("b.onnx", BATCH, "<float k = {0.21}> { y = Mul (x, k) }")
     found = compare()
@@ -88,15 +88,15 @@ def test_a_network_that_amplifies_is_verified_in_pieces(write: Write, compare: C
     assert "of the range of `y`, rounding alone to" in r.stdout
 
 
-def test_and_what_is_wrong_in_it_is_found(write: Write, compare: Compare) -> None:
+def test_a_fault_in_a_network_that_amplifies_is_found(write: Write, compare: Compare) -> None:
     amplifying(write, 1.0001)
     found = compare()
     assert (found["status"], found["code"]) == ("different", 1)
     assert places(found) == [("a0", ["Sin"], ["Sin", "Mul", "Neg", "Neg"])]
 
 
-def test_rounding_is_measured_where_an_output_differs_most(write: Write, compare: Compare, tmp_path: Path) -> None:
-    """Of more cases than are remembered, and all far off: each has to be looked into."""
+def test_noise_is_measured_at_the_largest_difference(write: Write, compare: Compare, tmp_path: Path) -> None:
+    """Noise is measured in the case of the largest difference. More cases differ than are kept in memory."""
     amplifying(write, 1.0000001)
     scales = [1e-7] * 20
     scales[3] = 1
@@ -130,11 +130,11 @@ def test_not_verified(write: Write, compare: Compare) -> None:
     assert (compare()["status"], compare()["code"]) == ("not verified", 1)
 
 
-# -- kinds of cuts ---------------------------------------------------------------------------------------
+# -- kinds of cutpoints ----------------------------------------------------------------------------------
 
 
-def test_a_scale_moved_into_weights_is_no_cut(write: Write, compare: Compare) -> None:
-    """`q` is halved, and `w` makes up for it: the piece grows beyond them."""
+def test_a_value_with_a_moved_scale_is_no_cutpoint(write: Write, compare: Compare) -> None:
+    """`q` is scaled and `w` makes up for the scale: both are inside one larger piece."""
     rng = np.random.default_rng(0)
     v, w = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
     body = "{ q = MatMul (x, v) r = Relu (q) p = MatMul (r, w) y = Sin (p) }"
@@ -155,13 +155,13 @@ def test_a_scale_moved_into_weights_is_no_cut(write: Write, compare: Compare) ->
             "k{i} = MatMul (h{i}, v{i}) c{i} = Add (k{i}, b{i})",
             7,
             5,
-        ),  # of the bias its second run says that it is scaled
+        ),  # the second run shows that the bias is scaled
     ],
 )
-def test_behind_a_moved_scale_pieces_are_small_again(
+def test_pieces_are_small_behind_a_moved_scale(
     keys: str, shared: int, largest: int, write: Write, compare: Compare
 ) -> None:
-    """Keys and scores are scaled, through a Transpose and a product that are the same in both: no cuts, all of them."""
+    """Pieces stay small behind a scale that moves through a Transpose and a MatMul. Scaled values are no cutpoints."""
     rng = np.random.default_rng(0)
     layers = range(3)
     weights = {f"{w}{i}": rng.standard_normal((4, 4)).astype(np.float32) for i in layers for w in "vb"}
@@ -197,8 +197,8 @@ def test_rows_and_turned_values_are_cuts(write: Write, compare: Compare) -> None
     assert places(compare()) == [("s_rows", ["Sin"], ["Cos"])]
 
 
-def test_near_ties_are_ranked_on_the_same_numbers(write: Write, compare: Compare) -> None:
-    """Half of the scores are equal to the other half up to the last bit."""
+def test_near_ties_are_ranked_on_equal_scores(write: Write, compare: Compare) -> None:
+    """TopK of near ties is compared on equal scores. Half of the scores equal the other half up to the last bit."""
     rng = np.random.default_rng(0)
     half = rng.standard_normal((4, 32)).astype(np.float32)
     w = np.concatenate([half, half], 1)
@@ -230,7 +230,7 @@ def test_a_quantizer_is_fed(write: Write, compare: Compare) -> None:
     assert [p[0] for p in places(compare())][:1] == ["q"]
 
 
-def test_what_is_drawn_is_fed(write: Write, compare: Compare) -> None:
+def test_random_draws_are_fed_to_both(write: Write, compare: Compare) -> None:
     write("a.onnx", BATCH, "{ r = RandomNormalLike (x) s = Add (x, r) y = Sin (s) }")
     write("b.onnx", BATCH, "{ r = RandomNormalLike (x) i = Identity (r) s = Add (x, i) y = Sin (s) }")
     assert compare()["status"] == "verified in pieces"
@@ -268,8 +268,8 @@ def test_optional_values_are_no_entries(write: Write, compare: Compare) -> None:
     assert places(compare()) == [("y", ["Sin"], ["Cos"])]
 
 
-def test_what_trains_starts_anew_in_each_run(write: Write, compare: Compare) -> None:
-    """onnxruntime writes the statistics of a training BatchNormalization into its weights."""
+def test_training_statistics_are_reset_for_each_run(write: Write, compare: Compare) -> None:
+    """A training BatchNormalization starts with its stored statistics in each run, whatever onnxruntime wrote."""
     signature = "(float[N, 2, 3] x) => (float[N, 2, 3] y)"
     body = """<float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.1, 0.2}, float[2] v = {1, 2}> {
         %s r, mean, var = BatchNormalization <training_mode = 1> (%s, s, b, m, v) y = Sin (r) }"""
@@ -307,7 +307,7 @@ def test_a_place_inside_a_branch(write: Write, compare: Compare) -> None:
     assert found["places"][0]["scope"] == "main / If / then_branch"
 
 
-def test_branches_that_are_swapped_are_a_place_of_their_own(write: Write, compare: Compare) -> None:
+def test_swapped_branches_are_a_place(write: Write, compare: Compare) -> None:
     write("a.onnx", BATCH, BRANCH)
     swapped = BRANCH.replace("then_branch", "was").replace("else_branch", "then_branch").replace("was", "else_branch")
     write("b.onnx", BATCH, swapped)
@@ -335,7 +335,7 @@ def test_functions_come_along(compare: Compare, tmp_path: Path) -> None:
     assert places(compare()) == [("q", ["Sin"], ["Cos"])]
 
 
-def test_an_opset_that_only_the_reference_knows(write: Write, compare: Compare, tmp_path: Path) -> None:
+def test_pieces_of_an_opset_of_the_reference_evaluator_only(write: Write, compare: Compare, tmp_path: Path) -> None:
     for name, op in (("a", "Sin"), ("b", "Cos")):
         write(f"{name}.onnx", BATCH, f"{{ p = Neg (x) q = {op} (p) y = Neg (q) }}")
         model = onnx.load(tmp_path / f"{name}.onnx")
@@ -344,7 +344,7 @@ def test_an_opset_that_only_the_reference_knows(write: Write, compare: Compare, 
     assert places(compare()) == [("q", ["Sin"], ["Cos"])]
 
 
-# -- where it goes wrong ---------------------------------------------------------------------------------
+# -- places of differences -------------------------------------------------------------------------------
 
 
 def test_where_b_fails_is_a_place(write: Write, compare: Compare) -> None:
@@ -383,7 +383,7 @@ def deep(factor: float, layers: int = 24) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_what_does_not_fit_is_run_in_segments(external: bool, compare: Compare, tmp_path: Path) -> None:
+def test_models_beyond_the_memory_limit_run_in_segments(external: bool, compare: Compare, tmp_path: Path) -> None:
     for name, factor in (("a", 1.0), ("b", 1.01)):
         how = {"save_as_external_data": True, "location": f"{name}.bin"} if external else {}
         onnx.save(deep(factor), tmp_path / f"{name}.onnx", **how)

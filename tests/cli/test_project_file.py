@@ -1,4 +1,4 @@
-"""A project file that was found chooses, and does not act; a named one may do both."""
+"""A found project file chooses among results, and never acts; a named one may do both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.conftest import SCRIPT, Run
 
 
 def options() -> set[str]:
-    """Every long option of every command."""
+    """Return every long option of every command."""
     found = set()
     for name in _COMMANDS:
         command = getattr(import_module(f"onnxopt.cli.{name}"), name)
@@ -27,12 +27,12 @@ def options() -> set[str]:
     return found
 
 
-def test_every_option_is_one_that_chooses_or_one_that_acts() -> None:
+def test_every_option_either_chooses_or_acts() -> None:
     assert set(ACTS) | CHOOSES == options()
     assert not set(ACTS) & CHOOSES
 
 
-def test_what_nobody_thought_of_acts() -> None:
+def test_unknown_options_count_as_acting() -> None:
     assert acts("an-option-of-tomorrow")
     assert acts("pipeline", "@/etc/passwd")
     assert not acts("pipeline", "canonicalize")
@@ -74,10 +74,10 @@ ACTING = {
 
 @pytest.mark.parametrize("name", ACTING)
 @pytest.mark.parametrize("where", ["onnxopt.toml", "../onnxopt.toml", "pyproject.toml"])
-def test_a_file_that_is_merely_found_may_not_act(
+def test_a_found_project_file_may_not_act(
     name: str, where: str, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process: sixty of them."""
+    """A found project file with an acting option is refused. The sixty commands run in this process."""
     from onnxopt.cli.main import cli
     from onnxopt.errors import UsageError
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_merely_found_may_not_act(
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_all_that_act_are_tried() -> None:
+def test_every_acting_option_is_tested() -> None:
     optimize = getattr(import_module("onnxopt.cli.optimize"), "optimize")  # noqa: B009 - the module has its name
     own = {f.removeprefix("--") for p in optimize.params for f in p.opts if f.startswith("--")}
     assert set(ACTING) == (own & set(ACTS)) | {"pipeline"}
@@ -108,7 +108,7 @@ def test_nor_for_another_command(command: tuple[str, ...], run: Run, tmp_path: P
     assert "plugin runs code" in r.stderr and len(r.stderr.splitlines()) == 2
 
 
-def test_the_user_names_a_file_that_may(run: Run, samples: Path, tmp_path: Path) -> None:
+def test_a_named_project_file_may_act(run: Run, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "onnxopt.toml").write_text('report = "r.json"\nno-verify = true\n')
     model = samples / "conv_scale_shift.onnx"
     assert run("optimize", model, "out.onnx").returncode == 2
@@ -153,7 +153,7 @@ def test_values_have_the_types_of_their_options(text: str, said: str, run: Run, 
     assert len(r.stderr.splitlines()) == 2
 
 
-def test_the_table_of_another_file_is_told_where_it_belongs(run: Run, tmp_path: Path) -> None:
+def test_a_pyproject_table_in_onnxopt_toml_has_a_hint(run: Run, tmp_path: Path) -> None:
     (tmp_path / "onnxopt.toml").write_text("[tool.onnxopt]\nlevel = 1\n")
     r = run("optimize", "m.onnx", "out.onnx")
     assert r.returncode == 2
@@ -163,7 +163,7 @@ def test_the_table_of_another_file_is_told_where_it_belongs(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     "text", ["tool = 1 # [tool.onnxopt]", "tool.onnxopt = 1 # [tool.onnxopt", "\udcff[tool.onnxopt]"]
 )
-def test_what_is_no_table_is_said(text: str, run: Run, samples: Path, tmp_path: Path) -> None:
+def test_an_invalid_project_file_is_an_error(text: str, run: Run, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(text.encode(errors="surrogateescape"))
     r = run("optimize", samples / "must_stay.onnx", "out.onnx")
     assert r.returncode == 2 and "cannot be read" in r.stderr, r.stderr
@@ -171,7 +171,10 @@ def test_what_is_no_table_is_said(text: str, run: Run, samples: Path, tmp_path: 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such pipes")
 def test_a_pipe_is_read_once(samples: Path, tmp_path: Path) -> None:
-    """`--project-file <(settings)`; who wants an error as JSON is not asked of it again, which would wait for ever."""
+    """A pipe (`--project-file <(settings)`) is read once, also to decide on JSON errors.
+
+    A second read would never end.
+    """
     os.mkfifo(tmp_path / "pipe")
     words = [SCRIPT, "optimize", samples / "residual_block.onnx", "out.onnx", "--project-file", "pipe"]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""`--rename`: inputs, outputs and dims under other names, wherever the model names them; the judge knows both."""
+"""`--rename` renames inputs, outputs and dims wherever the model has them; verification knows both names."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def model(tmp_path: Path) -> Path:
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
     proto.graph.quantization_annotation.append(annotation)
     then = next(node for node in proto.graph.node if node.op_type == "If").attribute[0].g
-    then.quantization_annotation.append(annotation)  # of what a body captures
+    then.quantization_annotation.append(annotation)  # for a value that a body captures
     onnx.save(proto, tmp_path / "in.onnx")
     return tmp_path / "in.onnx"
 
 
-def test_all_that_has_the_name_is_renamed_and_verified(model: Path, run: Run) -> None:
+def test_inputs_outputs_and_dims_are_renamed_and_verified(model: Path, run: Run) -> None:
     done = run("optimize", model, "out.onnx", *NAMES)
     assert (done.returncode, done.stderr) == (0, "")
     assert "✓ equal" in done.stdout
@@ -99,8 +99,8 @@ def test_a_dict_in_python(model: Path) -> None:
         onnxopt.optimize(str(model), rename={"x": 1})  # type: ignore[dict-item]
 
 
-def test_what_has_the_name_in_the_original_is_called_otherwise() -> None:
-    """Another file may use the original's name for something else, inside and in bodies."""
+def test_values_with_the_new_name_get_another_name() -> None:
+    """Values that already have the new name get another one, in bodies too."""
     graph = onnx.parser.parse_graph(
         """g (float[M] ids) => (float[N] y) {
              x = Neg (ids)

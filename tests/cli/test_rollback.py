@@ -1,4 +1,4 @@
-"""A wrong result: the responsible rewrite is found, left out, and named."""
+"""The rewrite responsible for a wrong result is found, left out, and named."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:
     assert "Left out, it made the result wrong: wrong_for_negative_factors at e (" in (wrong / "p.html").read_text()
 
 
-def test_what_is_not_loaded_is_not_called_wrong(run: Run, tmp_path: Path) -> None:
+def test_an_unloadable_result_is_not_called_wrong(run: Run, tmp_path: Path) -> None:
     source = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (y)'
     body = "{ i = Identity (x) s = Softsign (i) y = Exp (s) }"
     onnx.save(parser.parse_model(source + body), tmp_path / "m.onnx")
@@ -74,7 +74,7 @@ def test_several_are_left_out_one_by_one(run: Run, wrong: Path) -> None:
 
 
 def test_faults_inside_and_outside_of_a_body(run: Run, tmp_path: Path) -> None:
-    """What the hint says to disable is what the next run takes."""
+    """Faults inside and outside a body are found, and --disable of the hint removes them in the next run."""
     source = (
         '<ir_version: 10, opset_import: ["" : 17]> g (bool p, float[N, 2] x) => (float[N, 2] y)'
         "<float[2] a = {1, 2}, float[2] b = {-1, 2}> { c = Mul (x, b) d = Exp (c) e = Mul (d, a) f = Tanh (e)"
@@ -117,7 +117,7 @@ def test_strict_writes_nothing(run: Run, wrong: Path) -> None:
     assert not (wrong / "out.onnx").exists()
 
 
-def test_the_reproducer_shows_it(run: Run, wrong: Path) -> None:
+def test_the_reproducer_reproduces_the_difference(run: Run, wrong: Path) -> None:
     run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule", "--reproducer", "crash")
     assert operators(wrong / "crash" / "model.onnx") == ["Mul"]
     r = run("reproduce", "crash")
@@ -146,7 +146,7 @@ def test_a_single_match_can_be_disabled(run: Run, wrong: Path, name: str) -> Non
     assert "left out: disabled here" in (wrong / "p.html").read_text()
 
 
-def test_a_match_that_is_not_there_is_said(run: Run, wrong: Path) -> None:
+def test_a_disabled_match_that_does_not_exist_gives_a_warning(run: Run, wrong: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", "--disable", "identity@nothing,elim_identity@i")
     assert (r.returncode, r.stderr) == (0, "warning: --disable identity@nothing: there was nothing to leave out\n")
     r = run("optimize", "m.onnx", "out.onnx", "--disable", "identit@i")

@@ -1,4 +1,4 @@
-"""Dynamic inputs with given sizes; operators that must not appear."""
+"""Dynamic inputs with given sizes, and operators that must not appear."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 import onnxopt
-import onnxopt.passes  # registers them before a test forgets what it registers
+import onnxopt.passes  # registers the passes before a test resets its registrations
 from onnxopt.errors import DomainError
 from onnxopt.pipeline import registry
 from tests.cli.conftest import Run
@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 
 @pytest.fixture
 def dynamic(tmp_path: Path) -> Path:
-    """Reshape to computed dims: dynamic, one stays; static, it is a constant."""
+    """Save a Reshape to computed dims: dynamic except for one; constant with given sizes."""
     source = (
         '<ir_version: 8, opset_import: ["" : 17]>'
         "g (float[batch, sequence, 4] x, float[?, 4] z) => (float[?, ?] y, float[?] n)"
@@ -50,8 +50,8 @@ def test_by_shape(run: Run, dynamic: Path) -> None:
     assert (shape(dynamic / "out.onnx", "x"), shape(dynamic / "out.onnx", "z")) == ([3, 1, 4], [7, 4])
 
 
-def test_outputs_say_what_is_known(run: Run, dynamic: Path) -> None:
-    """Their symbols, and dims without a name, become numbers where the sizes given decide them."""
+def test_dims_of_outputs_become_known_numbers(run: Run, dynamic: Path) -> None:
+    """Symbols and unnamed dims of outputs become numbers if the given sizes determine them."""
     assert run("optimize", "m.onnx", "out.onnx", "--dim", "batch=2", "--dim", "sequence=5").returncode == 0
     assert (shape(dynamic / "out.onnx", "y"), shape(dynamic / "out.onnx", "n")) == ([5, 2], [""])
     onnx.checker.check_model(dynamic / "out.onnx", full_check=True)
@@ -73,8 +73,8 @@ def test_shapes_of_all_values(run: Run, dynamic: Path) -> None:
     assert r.returncode == 2 and "--infer-shapes" in r.stderr and len(r.stderr.splitlines()) <= 2
 
 
-def test_what_a_body_calls_alike_is_another_dim(run: Run, tmp_path: Path) -> None:
-    """A name holds in its scope: here the body's N is the width of `rows`."""
+def test_a_dim_name_holds_in_its_scope(run: Run, tmp_path: Path) -> None:
+    """A given size does not apply to a dim of this name in a body: the body's N is the width of `rows`."""
     source = (
         '<ir_version: 8, opset_import: ["" : 17]>'
         "g (float[N] x, float[rows, width] m) => (float[N] y, float[a, b] z)"
@@ -113,8 +113,11 @@ def test_contradictions(args: list[str], says: str, run: Run, dynamic: Path) -> 
     assert not (dynamic / "out.onnx").exists()
 
 
-def test_an_attribute_that_is_handed_on_and_absent_is_the_default(run: Run, tmp_path: Path) -> None:
-    """Of the inner function, at every depth; what is given is what it is given."""
+def test_an_absent_attribute_passed_on_has_the_inner_default(run: Run, tmp_path: Path) -> None:
+    """An absent attribute passed on to an inner function has the inner default, at every depth.
+
+    A given one is passed on.
+    """
     source = """<ir_version: 10, opset_import: ["" : 17, "l" : 1]>
     g (float[N] x, bool c) => (float[N] y, float[N] z) { y = l.outer (x, c)  z = l.outer <a = 0.5> (x, c) }
     <domain: "l", opset_import: ["" : 17, "l" : 1]>

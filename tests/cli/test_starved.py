@@ -1,4 +1,4 @@
-"""Resources that the system refuses to a pass or rule: one line, and no fault of theirs."""
+"""Resources that the system refuses to a pass or rule give one error line, and are no fault of the pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxopt.errors import is_starved, refused
 from tests.cli.conftest import SCRIPT
 from tests.cli.fork_server import ForkServer
 
-WORDLESS = "error return without exception set"  # as CPython 3.13 says it where it was refused memory
+WORDLESS = "error return without exception set"  # the message of CPython 3.13 for refused memory
 NULL = "<built-in function compile> returned NULL without setting an exception"
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }'
 PASS = """
@@ -43,8 +43,11 @@ class Starves(RewritePass):
 NONE_LEFT = ["error: the system refuses: it has no more memory", "hint: raise its limits (ulimit -a), or make room"]
 
 
-def test_python_has_two_words_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which one is a bug in code in C where there is no limit."""
+def test_two_kinds_of_exceptions_mean_refused_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MemoryError, and two kinds of SystemError under a memory limit, mean refused memory.
+
+    Without a limit, the SystemErrors are bugs in C code.
+    """
     for limited in (True, False):
         monkeypatch.setattr("onnxopt.errors.is_limited", lambda limited=limited: limited)
         assert is_starved(MemoryError())
@@ -59,7 +62,7 @@ Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def optimize(tmp_path: Path, fork_server: ForkServer | None) -> Optimize:
-    """A command with a plugin that raises `error`, which may have `limit` KiB of data."""
+    """Return a function that runs a command with a plugin that raises `error`. `limit`: KiB of data."""
 
     def call(plugin: str, error: str, *more: str, limit: int | None) -> subprocess.CompletedProcess[str]:
         onnx.save(parser.parse_model(TEXT), tmp_path / "m.onnx")
@@ -79,14 +82,14 @@ def optimize(tmp_path: Path, fork_server: ForkServer | None) -> Optimize:
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("plugin", [PASS, RULE], ids=["pass", "rule"])
 @pytest.mark.parametrize("error", ["MemoryError()", f"SystemError({WORDLESS!r})"], ids=["memory", "system"])
-def test_it_is_no_bug(plugin: str, error: str, optimize: Optimize, tmp_path: Path) -> None:
+def test_refused_memory_in_a_pass_is_no_bug(plugin: str, error: str, optimize: Optimize, tmp_path: Path) -> None:
     done = optimize(plugin, error, "out.onnx", "--no-verify", limit=8_000_000)
     assert (done.returncode, done.stderr.splitlines()) == (2, NONE_LEFT)
     assert not (tmp_path / "out.onnx").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_without_a_limit_it_is_one(optimize: Optimize) -> None:
+def test_a_system_error_without_a_limit_is_a_bug(optimize: Optimize) -> None:
     done = optimize(PASS, f"SystemError({WORDLESS!r})", "out.onnx", "--no-verify", limit=None)
     assert done.returncode == 4 and "this is a bug in the pass" in done.stderr, done.stderr
 

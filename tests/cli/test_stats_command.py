@@ -1,4 +1,4 @@
-"""`onnxopt stats`: all forms of output agree."""
+"""All output formats of `onnxopt stats` agree."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_one_model(run: Run, model: Path) -> None:
     assert any(line.startswith("memory is highest at Identity") for line in lines)
 
 
-def test_what_a_program_reads_is_not_folded(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each note is one line, as whoever greps for it expects; COLUMNS is somebody's word."""
+def test_notes_are_one_line_in_a_pipe(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each note is one line in a pipe, for programs like grep. COLUMNS sets a width."""
     monkeypatch.delenv("COLUMNS", raising=False)
     proto = onnx.load(model)
     proto.graph.node[1].output[0] = proto.graph.node[2].input[0] = "a value with a name " * 10
@@ -50,7 +50,7 @@ def test_what_a_program_reads_is_not_folded(run: Run, model: Path, monkeypatch: 
     assert max(map(len, run("stats", "m.onnx").stdout.splitlines())) <= 40
 
 
-def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
+def test_work_is_a_lower_bound_without_sizes(run: Run, model: Path) -> None:
     done = run("stats", model)
     assert "MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes are not known" in " ".join(
         done.stdout.split()
@@ -60,7 +60,7 @@ def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
     assert "MACs" not in quick.stdout
 
 
-def test_no_option_gives_what_is_unknown_without_a_dynamic_dim(run: Run, tmp_path: Path) -> None:
+def test_no_size_option_is_suggested_without_a_dynamic_dim(run: Run, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "x" : 1]>
         g (float[2, 3] x) => (y) { a = x.Foo (x) y = Relu (a) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
@@ -68,7 +68,7 @@ def test_no_option_gives_what_is_unknown_without_a_dynamic_dim(run: Run, tmp_pat
     assert ("lower bound" in done.stdout, "--dim" in done.stdout) == (True, False)
 
 
-def test_a_comparison_says_so_too_of_each(run: Run, model: Path) -> None:
+def test_a_comparison_notes_the_lower_bound_of_each_model(run: Run, model: Path) -> None:
     assert run("optimize", model, "out.onnx").returncode == 0
     pair = ("stats", model, "out.onnx")
     table = " ".join(run(*pair).stdout.split())
@@ -108,7 +108,7 @@ def test_every_format_has_the_same_figures(run: Run, model: Path) -> None:
     assert alone[0] == ["kind", "name", "value"]
 
 
-def test_a_data_file_that_is_gone_is_missed(run: Run, samples: Path, tmp_path: Path) -> None:
+def test_a_missing_data_file_gives_a_warning(run: Run, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "alone.onnx").write_bytes((samples / "external_weights.onnx").read_bytes())
     done = run("stats", "alone.onnx")
     assert done.returncode == 0
@@ -121,7 +121,7 @@ def test_a_data_file_that_is_gone_is_missed(run: Run, samples: Path, tmp_path: P
     assert run("stats", samples / "external_weights.onnx").stderr == ""
 
 
-def test_what_cannot_be(run: Run, model: Path) -> None:
+def test_invalid_options_are_refused(run: Run, model: Path) -> None:
     ignored = (("--top", "1", "--format", "csv"), ("--top", "1", "--no-work"), (model, "--top", "1"))
     for args in (("--dim", "width=2"), ("--shape", "z:1,2"), ("--format", "xml"), ("--top", "-1"), *ignored):
         done = run("stats", model, *args)

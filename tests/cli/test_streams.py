@@ -46,10 +46,10 @@ def test_from_stdin_to_stdout(samples: Path, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["optimize {} out.onnx", "stats {}", "verify {0} {0}", "bench {}"])
-def test_what_can_be_read_once_only_is_no_file(
+def test_pipes_and_devices_are_refused_as_models(
     samples: Path, tmp_path: Path, command: str, fork_server: ForkServer
 ) -> None:
-    """A pipe is empty when it is read again, and the stdin of this process is not that of the one that verifies."""
+    """Pipes and devices are refused as models. A pipe is empty at the second read, and the worker has another stdin."""
     os.mkfifo(tmp_path / "pipe")
     for place in ("pipe", "/dev/zero", *(["/dev/stdin"] if "optimize" not in command else [])):
         with open(samples / "residual_block.onnx", "rb") as model:
@@ -59,7 +59,7 @@ def test_what_can_be_read_once_only_is_no_file(
         assert done.stderr.startswith(f"error: {place} is a pipe or a device, not a file\n")
 
 
-def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
+def test_invalid_input_and_output_of_pipes(samples: Path, run: Run, tmp_path: Path) -> None:
     for file in ("external_weights.onnx", "external_weights.data"):
         shutil.copy(samples / file, tmp_path)
     done = run("optimize", "external_weights.onnx", "-", "-O0", "--no-verify")
@@ -82,7 +82,7 @@ def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("passes",), ("--help",), ("stats", "m.onnx"), ("optimize", "m.onnx", "out.onnx", "-v")]
 )
-def test_who_stops_reading_is_no_check_that_failed(command: tuple[str, ...], samples: Path, tmp_path: Path) -> None:
+def test_a_closed_stdout_ends_with_exit_code_141(command: tuple[str, ...], samples: Path, tmp_path: Path) -> None:
     shutil.copy(samples / "residual_block.onnx", tmp_path / "m.onnx")
     read, write = os.pipe()
     os.close(read)
@@ -92,14 +92,14 @@ def test_who_stops_reading_is_no_check_that_failed(command: tuple[str, ...], sam
 
 
 def on_a_terminal(server: ForkServer, command: str, cwd: Path) -> str:
-    """What a terminal shows of a command, escape sequences taken out."""
+    """Return the output of a command at a terminal, without escape sequences."""
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     code, shown = server.run_at_terminal(shlex.split(command), cwd, environment)
     assert code == 0, shown
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
 
 
-def test_long_work_says_where_it_is(samples: Path, tmp_path: Path, fork_server: ForkServer) -> None:
+def test_long_runs_show_progress(samples: Path, tmp_path: Path, fork_server: ForkServer) -> None:
     shutil.copy(samples / "residual_block.onnx", tmp_path / "a.onnx")
     (tmp_path / "sleeper.py").write_text(SLEEPER.replace("sleep(60)", "sleep(1.5)"))
     shown = on_a_terminal(fork_server, "optimize a.onnx b.onnx --plugin sleeper.py --with sleeper", tmp_path)
@@ -146,7 +146,7 @@ def test_completion_knows_commands_and_options(run: Run) -> None:
         ("verify --cases ones,mask-o", "plain,ones,mask-ones plain,ones,mask-one"),
     ],
 )
-def test_completion_knows_what_an_argument_is(run: Run, words: str, said: str) -> None:
+def test_completion_knows_the_kind_of_an_argument(run: Run, words: str, said: str) -> None:
     last = len(words.split())
     done = run(_ONNXOPT_COMPLETE="bash_complete", COMP_CWORD=str(last), COMP_WORDS=f"onnxopt {words}")
     assert [line if "plain" in said else line.split(",")[0] for line in done.stdout.split()] == said.split()
@@ -187,14 +187,14 @@ def test_the_help_of_optimize_begins_with_its_main_options_and_names_each(run: R
 
 
 def closed(tmp_path: Path, which: str, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """The command, started with these standard streams closed."""
+    """Run the command with these standard streams closed."""
     shell = ["sh", "-c", f'exec "$@" {which}', "sh", SCRIPT, *words]
     return subprocess.run(shell, capture_output=True, cwd=tmp_path, check=False)
 
 
 @pytest.mark.parametrize("which", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_standard_streams_that_are_closed(which: str, samples: Path, run: Run, tmp_path: Path) -> None:
-    """As services and some build systems start what they start; the result and the exit code are the same."""
+def test_closed_standard_streams_change_nothing(which: str, samples: Path, run: Run, tmp_path: Path) -> None:
+    """Closed standard streams change neither result nor exit code. Services and some build systems close them."""
     model = samples / "residual_block.onnx"
     assert run("optimize", model, "open.onnx").returncode == 0
     done = closed(tmp_path, which, "optimize", model, "closed.onnx")
@@ -206,7 +206,7 @@ def test_standard_streams_that_are_closed(which: str, samples: Path, run: Run, t
     assert closed(tmp_path, which, "stats", "nothing.onnx").returncode == 2
 
 
-def test_a_model_for_a_stdout_that_is_closed(samples: Path, tmp_path: Path) -> None:
+def test_a_model_for_a_closed_stdout_is_an_error(samples: Path, tmp_path: Path) -> None:
     done = closed(tmp_path, ">&-", "optimize", samples / "residual_block.onnx", "-")
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: a model would be written to stdout, which is closed\n")

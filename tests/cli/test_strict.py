@@ -1,4 +1,4 @@
-"""Verdicts of `onnxopt optimize` (rounding noise, little evidence, differences), and those refused by --strict."""
+"""Verdicts of `onnxopt optimize` (noise, weak evidence, differences), and verdicts refused by --strict."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ class Off(RewritePass):
 
 @pytest.fixture
 def rough(tmp_path: Path) -> Rough:
-    """A model, and options with which its result is off by a factor. What is off by a last bit or ten is neither
-    right nor to be told from rounding: x * 300 makes that much of the last bits of x."""
+    """Save a model; return options that scale its result by a factor.
+
+    A factor of one to ten last bits is neither right nor distinguishable from rounding: x * 300 amplifies the last
+    bits of x as much.
+    """
 
     def make(factor: float, k: float = 3) -> tuple[str, ...]:
         (tmp_path / "off.py").write_text(ROUGH.replace("FACTOR", repr(factor)))
@@ -50,7 +53,7 @@ NOISE = "within rounding noise: it differs by 1.2e-06 of the range of `y`, 4 cas
 PLACE = "at `y`: differs by 1.2e-06 of its range, rounding alone by "
 
 
-def test_rounding_noise_is_said_to_be_that(run: Run, rough: Rough, tmp_path: Path) -> None:
+def test_rounding_noise_is_reported(run: Run, rough: Rough, tmp_path: Path) -> None:
     summary = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "s.md")}
     done = run(*rough(1 + 1.2e-6), "--junit", "j.xml", **summary)
     assert done.returncode == 0, done.stderr
@@ -105,7 +108,7 @@ def test_strict_refuses_rounding_noise(run: Run, rough: Rough, tmp_path: Path) -
         ),
     ],
 )
-def test_strict_takes_only_what_is_verified(run: Run, tmp_path: Path, body: str, says: str, hint: str) -> None:
+def test_strict_accepts_verified_results_only(run: Run, tmp_path: Path, body: str, says: str, hint: str) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17, "far.away" : 1]> g (float[N, 4] x) => (float[N, 4] y)' + body
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     assert run("optimize", "m.onnx", "out.onnx", "-O1").returncode == 0

@@ -1,4 +1,4 @@
-"""`--strip-qdq`: quantizers go, weights become floats, and the judge takes the original without them."""
+"""`--strip-qdq` removes quantizers, weights become floats, and verification compares with the stripped original."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_quantizers_go(model: Path, run: Run, level: str) -> None:
     assert run("verify", model, "out.onnx", "-q").returncode == 1, "as they are, they differ"
 
 
-def test_what_is_named_stays(model: Path, run: Run) -> None:
+def test_kept_quantizers_stay(model: Path, run: Run) -> None:
     done = run("optimize", model, "out.onnx", "--strip-qdq", "--keep", "d1,w", "-O0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 pairs of QuantizeLinear and DequantizeLinear less, 1 weight in floats" in done.stdout + done.stderr
@@ -84,8 +84,11 @@ def test_wrong_usage(model: Path, run: Run, args: list[str], message: str) -> No
     assert message in done.stderr
 
 
-def test_the_judge_takes_out_the_same(model: Path) -> None:
-    """It sees no pass: a pair that is scaled in between is no pair for it either."""
+def test_verification_removes_the_same_quantizers(model: Path) -> None:
+    """Verification removes the same pairs from the original as the pass.
+
+    A pair with a scale in between is no pair in both.
+    """
     proto = onnx.load(model)
     pass_through(proto, ["q1"])
     makers = {n.output[0]: (n.op_type, n.input[0]) for n in proto.graph.node}
@@ -97,8 +100,11 @@ def test_the_judge_takes_out_the_same(model: Path) -> None:
     assert "xq" in makers, "`other` reads its steps"
 
 
-def test_no_case_is_chosen_for_quantizers_that_are_gone(tmp_path: Path, run: Run) -> None:
-    """Steps ask for numbers beside them: more cases than the floats need."""
+def test_no_case_is_made_for_removed_quantizers(tmp_path: Path, run: Run) -> None:
+    """No case is made for removed quantizers: the verdict is that of the model of floats.
+
+    Steps would add cases near their edges.
+    """
     steps = "a = QuantizeLinear (x, s) b = DequantizeLinear (a, s)"
     text = '<ir_version: 9, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) <float s = {0.05}>'
     onnx.save(onnx.parser.parse_model(f"{text} {{ {steps} c = Relu (b) y = Neg (c) }}"), tmp_path / "q.onnx")

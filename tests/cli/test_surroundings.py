@@ -31,7 +31,7 @@ NO_MEMORY = ["error: the system refuses: it has no more memory", "hint: raise it
 
 
 def test_python_without_docstrings(small: Path, run: Run, tmp_path: Path) -> None:
-    """Of rules they are the equations: nobody asks for them then, and the results are the same."""
+    """Results are the same under PYTHONOPTIMIZE=2. Docstrings, which hold the equations of rules, are missing there."""
     (tmp_path / "plugin.py").write_text(PLUGIN)
     words = ["optimize", "m.onnx", "--plugin", "plugin.py", "--with", "nothing"]
     assert run(*words, "out.onnx").returncode == 0
@@ -45,7 +45,7 @@ def test_python_without_docstrings(small: Path, run: Run, tmp_path: Path) -> Non
         assert run_script(tmp_path, words, bare).returncode == 0, words
 
 
-def test_a_variable_that_a_package_does_not_know(small: Path, tmp_path: Path) -> None:
+def test_an_environment_variable_rejected_by_a_package_is_an_error(small: Path, tmp_path: Path) -> None:
     name = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
     done = run_script(tmp_path, ["optimize", "m.onnx", "out.onnx"], {**os.environ, name: "garbage"})
     error, hint = done.stderr.splitlines()
@@ -67,8 +67,8 @@ def test_a_variable_that_a_package_does_not_know(small: Path, tmp_path: Path) ->
         (("", "out.onnx"), "a name is empty"),
     ],
 )
-def test_what_a_shell_left_empty(words: tuple[str, ...], what: str, small: Path, run: Run, tmp_path: Path) -> None:
-    """`--backup "$SUFFIX"` without a suffix replaced the original, and kept none."""
+def test_empty_arguments_are_refused(words: tuple[str, ...], what: str, small: Path, run: Run, tmp_path: Path) -> None:
+    """Empty arguments are refused. `--backup "$SUFFIX"` without a suffix replaced the original, without a backup."""
     before = (tmp_path / "m.onnx").read_bytes()
     done = run("optimize", *words)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {what}")
@@ -76,13 +76,13 @@ def test_what_a_shell_left_empty(words: tuple[str, ...], what: str, small: Path,
     assert (tmp_path / "m.onnx").read_bytes() == before
 
 
-def test_an_option_that_is_text_may_be_empty(small: Path, run: Run) -> None:
+def test_a_text_option_may_be_empty(small: Path, run: Run) -> None:
     assert run("optimize", "m.onnx", "out.onnx", "--pipeline", "").returncode == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
-def test_a_pipe(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads it: that is an error, not a wait without end. Who begins a little later gets the model."""
+def test_a_result_for_an_unread_pipe_is_an_error(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe without a reader is an error, not an endless wait. A slightly late reader gets the model."""
     model, pipe = read_model(onnx.load(tmp_path / "m.onnx")), tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(sys.modules["onnxopt.io.save"], "_PATIENCE", 0.1)
@@ -99,8 +99,11 @@ def test_a_pipe(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("limit", ["-d 60000", "-v 100000"])
-def test_too_little_memory_to_begin_with(limit: str, small: Path, tmp_path: Path) -> None:
-    """OpenBLAS ends the process (exit code 1, a check failed), and a library aborts it: nothing is begun."""
+def test_too_little_memory_at_the_start_is_an_error(limit: str, small: Path, tmp_path: Path) -> None:
+    """Too little memory for the start gives exit code 2.
+
+    OpenBLAS would end the process with code 1, like a failed check, and another library would abort.
+    """
     limited = ["sh", "-c", f'ulimit -S {limit}; exec "$@"', "sh", str(SCRIPT), "optimize", "m.onnx", "out.onnx"]
     done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr.splitlines()) == (2, NO_MEMORY)
@@ -108,8 +111,8 @@ def test_too_little_memory_to_begin_with(limit: str, small: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a home that nobody can make")
-def test_a_home_that_cannot_be_written(small: Path, run: Run) -> None:
-    """The cache can: its key is what cannot be kept."""
+def test_an_unwritable_home_disables_the_cache(small: Path, run: Run) -> None:
+    """Without a writable home, the cache is not used, with a warning: its key cannot be stored."""
     words = ("optimize", "m.onnx", "--out-dir", "out", "--cache-dir", "cache")
     done = run(*words, HOME="/proc/nobody", XDG_CONFIG_HOME="")
     assert done.returncode == 0

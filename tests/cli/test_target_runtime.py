@@ -16,7 +16,7 @@ from onnxopt.errors import UsageError
 from onnxopt.pipeline.measured import LOADS
 from tests.cli.conftest import Run, operators
 
-# Attention with a mask, as many keys as queries; a Gelu behind it.
+# Attention with a mask, as many keys as queries, and a Gelu behind.
 ATTENTION = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 2, 8, 4] q, float[1, 2, 8, 4] k, float[1, 2, 8, 4] v, bool[1, 1, 8, 8] allowed) => (float[1, 2, 8, 4] y)
@@ -44,7 +44,7 @@ def opset(path: Path) -> int:
     return int(onnx.load(path).opset_import[0].version)
 
 
-def test_what_was_chosen_is_said(attention: Path, run: Run) -> None:
+def test_choices_are_reported(attention: Path, run: Run) -> None:
     done = run("optimize", "m.onnx", "out.onnx", "--target", "onnxruntime==1.32")
     assert (done.returncode, done.stderr) == (0, "")
     assert CHOSEN in done.stdout
@@ -55,8 +55,8 @@ def test_what_was_chosen_is_said(attention: Path, run: Run) -> None:
     onnx.checker.check_model(attention / "out.onnx", full_check=True)
 
 
-def test_and_why(attention: Path, run: Run) -> None:
-    """With the rows of docs/forms.md."""
+def test_reasons_of_choices_are_reported_with_verbose(attention: Path, run: Run) -> None:
+    """Reasons of choices, with rows of docs/forms.md, are in the verbose output and in the report."""
     asked = ("optimize", "m.onnx", "out.onnx", "--target", "onnxruntime==1.32.0", "-v", "--report", "r.json")
     done = run(*asked)
     assert "  opset 17 → 24: in newer ones onnxruntime 1.32 has no kernel for Attention\n" in done.stdout
@@ -79,14 +79,14 @@ def test_a_second_run_changes_nothing(attention: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("version", LOADS)
-def test_each_version_that_was_measured_is_loaded_with_its_kernels(version: str, attention: Path, run: Run) -> None:
+def test_each_measured_version_gets_its_newest_opset(version: str, attention: Path, run: Run) -> None:
     done = run("optimize", "m.onnx", "out.onnx", "--target", f"onnxruntime=={version}")
     assert done.returncode == 0, done.stderr
     assert opset(attention / "out.onnx") == min(24, LOADS[version])
     assert "Attention" in operators(attention / "out.onnx")
 
 
-def test_without_a_version_it_is_the_installed_one(attention: Path, run: Run) -> None:
+def test_a_target_without_version_is_the_installed_one(attention: Path, run: Run) -> None:
     installed = ".".join(onnxruntime.__version__.split(".")[:2])
     done = run("optimize", "m.onnx", "out.onnx", "--target", "onnxruntime")
     if installed in LOADS:
@@ -112,7 +112,7 @@ def test_without_a_version_it_is_the_installed_one(attention: Path, run: Run) ->
         ("onnxruntime-gpu==1.32", "no target is called 'onnxruntime-gpu==1.32'"),
     ],
 )
-def test_what_is_no_version_is_refused_in_a_line(target: str, says: str, attention: Path, run: Run) -> None:
+def test_invalid_versions_are_one_error_line(target: str, says: str, attention: Path, run: Run) -> None:
     done = run("optimize", "m.onnx", "out.onnx", "--target", target)
     assert done.returncode == 2
     assert says in done.stderr
@@ -120,14 +120,14 @@ def test_what_is_no_version_is_refused_in_a_line(target: str, says: str, attenti
     assert not (attention / "out.onnx").exists()
 
 
-def test_a_project_may_choose_it(attention: Path, run: Run) -> None:
+def test_a_project_file_may_choose_the_target(attention: Path, run: Run) -> None:
     (attention / "pyproject.toml").write_text('[tool.onnxopt]\ntarget = "onnxruntime==1.32"\n')
     assert CHOSEN in run("optimize", "m.onnx", "out.onnx").stdout
     (attention / "pyproject.toml").write_text('[tool.onnxopt]\ntarget = "onnxruntime==0.1"\n')
     assert run("optimize", "m.onnx", "out.onnx").returncode == 2
 
 
-def test_a_function_as_the_command(attention: Path) -> None:
+def test_the_function_chooses_like_the_command(attention: Path) -> None:
     result = onnxopt.optimize(attention / "m.onnx", target="onnxruntime==1.32")
     assert result.report.target == "onnxruntime==1.32"
     assert [c.what for c in result.report.choices][:3] == ["opset 17 → 24", "-O3", "Attention"]
@@ -154,7 +154,7 @@ def test_an_exact_result_stays_exact(level: str, attention: Path, run: Run) -> N
         (["--pipeline", "canonicalize,dead-code"], 24, False),
     ],
 )
-def test_what_is_asked_for_goes_before_it(
+def test_explicit_options_override_the_target(
     asked: list[str], version: int, left: bool, attention: Path, run: Run
 ) -> None:
     done = run("optimize", "m.onnx", "out.onnx", "--target", "onnxruntime==1.32", *asked)
@@ -164,7 +164,7 @@ def test_what_is_asked_for_goes_before_it(
 
 
 def test_an_operator_without_a_kernel_is_not_made(attention: Path, run: Run) -> None:
-    """In opset 25 Attention is a function, which takes as long as the formula, or longer."""
+    """No operator without a kernel is made. In opset 25, Attention is a function, as slow as the formula or slower."""
     onnx.save(parser.parse_model(ATTENTION.replace("17]", "25]")), attention / "m.onnx")
     done = run("optimize", "m.onnx", "out.onnx", "--target", "onnxruntime==1.32", "-v")
     assert "attention declined 1 time: onnxruntime 1.32 has no kernel for Attention of opset 28" in done.stdout
@@ -201,7 +201,7 @@ def test_in_a_body_too(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("version", "newest"), [("1.24", 21), ("1.32", 24)])
-def test_the_opset_stays_one_that_the_runtimes_own_optimizations_know(
+def test_the_opset_is_known_to_the_optimizations_of_the_runtime(
     version: str, newest: int, tmp_path: Path, run: Run
 ) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 1, 4, 4] x) => (float[N, 1, 4, 4] y) '
@@ -228,7 +228,7 @@ def test_functions_keep_their_opset(tmp_path: Path, run: Run) -> None:
     assert "opset 17 → 24" in done.stdout
 
 
-def test_what_cannot_be_converted_stays(tmp_path: Path, run: Run) -> None:
+def test_a_model_that_cannot_be_converted_keeps_its_opset(tmp_path: Path, run: Run) -> None:
     text = '<ir_version: 4, opset_import: ["" : 8]> g (float[4] x, float[4] s) => (float[A] y) { i = Identity (x) '
     onnx.save(parser.parse_model(text + "y = Upsample (i, s) }"), tmp_path / "m.onnx")
     done = run("optimize", "m.onnx", "out.onnx", "--target", "onnxruntime==1.32", "-v", "--no-verify")
@@ -237,8 +237,8 @@ def test_what_cannot_be_converted_stays(tmp_path: Path, run: Run) -> None:
     assert opset(tmp_path / "out.onnx") == 8
 
 
-def test_a_fault_of_the_converter_is_no_rewrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is made of the model in its own opset."""
+def test_a_fault_of_the_converter_is_not_blamed_on_a_rewrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fault of the converter, the result has the model's own opset, and is verified."""
     from onnxopt.conversion import opset as conversion
 
     monkeypatch.setattr(conversion, "HIDDEN", {})
@@ -255,7 +255,7 @@ def test_a_fault_of_the_converter_is_no_rewrites(tmp_path: Path, monkeypatch: py
     assert opset(tmp_path / "out.onnx") == 11
 
 
-def test_a_pass_may_be_bound_to_it(attention: Path, run: Run) -> None:
+def test_a_pass_may_be_bound_to_a_target(attention: Path, run: Run) -> None:
     (attention / "plugin.py").write_text('''
 from onnxopt import graph_pass, register
 
@@ -275,8 +275,8 @@ def for_onnxruntime(graph, ctx):
     )
 
 
-def test_the_page_tells_it(attention: Path, run: Run) -> None:
-    """Of a report, and of a run that is repeated."""
+def test_the_page_shows_choices_of_the_target(attention: Path, run: Run) -> None:
+    """The page shows the choices, from a report and from a repeated run."""
     target = ("--target", "onnxruntime==1.32")
     assert run("optimize", "m.onnx", "out.onnx", *target, "--report", "r.json").returncode == 0
     for given in (("--from", "r.json"), target):

@@ -1,4 +1,4 @@
-"""`--target`: naming a pass for other targets is answered by a warning."""
+"""A warning is given for a named pass that is for other targets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def options(small: Path) -> tuple[str, ...]:
         (["-O0", "--with", "for_arm"], "any"),
     ],
 )
-def test_nothing_that_runs_is_wrong_usage(
+def test_a_pipeline_without_a_running_pass_is_an_error(
     run: Run, small: Path, options: tuple[str, ...], asked: list[str], target: str
 ) -> None:
     r = run(*options, *asked)
@@ -50,14 +50,16 @@ def test_nothing_that_runs_is_wrong_usage(
 @pytest.mark.parametrize(
     "asked", [["--pipeline", "for-arm,elim-identity"], ["--with", "for-arm"], ["--with", "for-arm", "-q"]]
 )
-def test_a_pass_among_others_is_told_of(run: Run, small: Path, options: tuple[str, ...], asked: list[str]) -> None:
+def test_a_pass_for_other_targets_gives_a_warning(
+    run: Run, small: Path, options: tuple[str, ...], asked: list[str]
+) -> None:
     r = run(*options, *asked)
     assert (r.returncode, r.stderr) == (0, f"warning: a pass does not run: {NOT_FOR.format('any')}\n")
     assert (small / "out.onnx").exists()
     assert "for-arm" not in r.stdout
 
 
-def test_of_many_models_it_is_told_once(run: Run, small: Path, options: tuple[str, ...]) -> None:
+def test_the_warning_is_given_once_for_many_models(run: Run, small: Path, options: tuple[str, ...]) -> None:
     (small / "n.onnx").write_bytes((small / "m.onnx").read_bytes())
     plugin = options[-2:]
     r = run("optimize", "m.onnx", "n.onnx", "--out-dir", "out", *plugin, "--with", "for-arm")
@@ -69,7 +71,7 @@ def test_of_many_models_it_is_told_once(run: Run, small: Path, options: tuple[st
 @pytest.mark.parametrize(
     "target", [["--target", "arm"], ["--target", "cuda,npu"], ["--target", "cuda", "--target", "arm"]]
 )
-def test_it_runs_for_one_of_the_targets(run: Run, options: tuple[str, ...], target: list[str]) -> None:
+def test_a_pass_runs_for_one_of_its_targets(run: Run, options: tuple[str, ...], target: list[str]) -> None:
     r = run(*options, "--pipeline", "for-arm", *target)
     assert (r.returncode, r.stderr) == (0, "")
     assert "counted 1 graphs" in r.stdout

@@ -17,7 +17,7 @@ from onnx import parser
 
 from tests.cli.conftest import SCRIPT, Run
 
-# Nobody makes such inputs, so nobody can run it.
+# Inputs of this type cannot be made, so the model cannot be run.
 UNKNOWN = """<ir_version: 8, opset_import: ["" : 17]> g (complex64[2] x) => (complex64[2] y)
 { i = Identity (x)  z = Concat <axis = 0> (i)  y = Transpose (z) }"""
 BUILDS = [("--format", "json"), ("--junit", "j.xml")]
@@ -48,8 +48,8 @@ def breaks(graph, ctx):
 """
 
 
-def test_what_cannot_be_compared_is_loaded(run: Run, tmp_path: Path) -> None:
-    """A rewrite that keeps it from that is left out, and found by bisect."""
+def test_a_result_that_cannot_be_compared_is_loaded(run: Run, tmp_path: Path) -> None:
+    """A rewrite that makes an incomparable result unloadable is left out, and found by bisect."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g (string[2] x, float[2,3] z) => (float[2] y, float[2,3] w)
     { i = Identity (x)  y = Cast <to = 1> (i)  w = Softmax <axis = 1> (z) }"""
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
@@ -100,15 +100,15 @@ def test_strict_fails(form: tuple[str, ...], run: Run, unknown: Path) -> None:
     assert (r.returncode, r.stderr.splitlines()[0]) == (2, "error: --strict contradicts --allow-unverified")
 
 
-def test_a_budget_says_it_too(run: Run, unknown: Path) -> None:
+def test_a_budget_may_require_verification(run: Run, unknown: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", "--fail-if", "not verified", GITHUB_ACTIONS="", GITHUB_STEP_SUMMARY="")
     assert r.returncode == 1 and "over budget: not verified (verified = 0)" in r.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="stops the worker by a signal")
 @pytest.mark.parametrize("form", [(), ("--format", "json")], ids=" ".join)
-def test_a_worker_that_dies_on_the_original_is_no_silent_pass(form: tuple[str, ...], tmp_path: Path) -> None:
-    """A loop that runs for long: the worker is killed while it runs the original."""
+def test_a_worker_killed_on_the_original_is_reported(form: tuple[str, ...], tmp_path: Path) -> None:
+    """A worker killed during a long loop of the original is reported as not verified."""
     onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
     command = [SCRIPT, "optimize", "m.onnx", "out.onnx", *form]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

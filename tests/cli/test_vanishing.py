@@ -1,4 +1,4 @@
-"""Models removed or replaced by a pipe or device during a command: it ends, and blames no bug."""
+"""Models removed or replaced by a pipe or device during a command: the command ends, and reports no bug."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a file that is 
 
 @pytest.mark.parametrize("where", ["--out-dir", "--in-place", "--check", "--cache-dir"])
 @pytest.mark.parametrize("how", HOWS)
-def test_while_it_is_optimized(how: str, where: str, run: Run, samples: Path, tmp_path: Path) -> None:
+def test_a_model_replaced_during_optimization(how: str, where: str, run: Run, samples: Path, tmp_path: Path) -> None:
     shutil.copy(samples / "residual_block.onnx", tmp_path / "model.onnx")
     (tmp_path / "replaces.py").write_text(REPLACES.format(how=HOWS[how]))
     words = {"--out-dir": ["--out-dir", "b"], "--cache-dir": ["--out-dir", "b", "--cache-dir", "c"]}.get(where, [where])
@@ -45,14 +45,14 @@ def test_while_it_is_optimized(how: str, where: str, run: Run, samples: Path, tm
     assert done.returncode == 2
     assert "internal error" not in done.stderr
     said = "error: model.onnx: no such file" if how == "removed" else PIPE
-    changed = "error: model.onnx was changed while it was read"  # as is seen first where it is to be replaced
+    changed = "error: model.onnx was changed while it was read"  # the change is noticed first for --in-place
     assert done.stderr.splitlines()[0] in (said, changed)
     assert not (tmp_path / "b" / "model.onnx").exists()
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_one_model_into_another(how: str, run: Run, samples: Path, tmp_path: Path) -> None:
-    """It was read; but what is to be said of its bytes cannot be."""
+def test_a_model_replaced_before_its_digest_is_an_error(how: str, run: Run, samples: Path, tmp_path: Path) -> None:
+    """A model replaced after the read is an error if the result records a digest of its bytes."""
     shutil.copy(samples / "residual_block.onnx", tmp_path / "model.onnx")
     (tmp_path / "replaces.py").write_text(REPLACES.format(how=HOWS[how]))
     words = ["model.onnx", "out.onnx", "--plugin", "replaces.py", "--with", "replaces"]
@@ -62,7 +62,7 @@ def test_one_model_into_another(how: str, run: Run, samples: Path, tmp_path: Pat
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused_without_a_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
     for place in (tmp_path / "pipe.onnx", Path("/dev/zero")):
         with pytest.raises(OSError, match="it is a pipe or a device") as e:

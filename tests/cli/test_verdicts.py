@@ -1,4 +1,4 @@
-"""Statements of a run on itself hold: the verdict, the changes, the place of the largest difference."""
+"""Statements of a run about itself hold: the verdict, the changes, the place of the largest difference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("number", ["nan", "inf", "-1"])
 @pytest.mark.parametrize("option", ["--rtol", "--atol", "--timeout", "--seed"])
 @pytest.mark.parametrize("command", [("optimize", "m.onnx", "o.onnx"), ("verify", "m.onnx", "m.onnx")], ids=" ".join)
-def test_nothing_is_held_against_what_is_no_number(
+def test_tolerances_that_are_not_numbers_are_refused(
     command: tuple[str, ...], option: str, number: str, run: Run, model: Path
 ) -> None:
     done = run(*command, option, number)
@@ -47,7 +47,7 @@ def test_nor_by_the_api(given: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("where", [("m.onnx", "o.onnx"), ("m.onnx", "--out-dir", "out")], ids=" ".join)
 @pytest.mark.parametrize("change", [("--target-opset", "21"), ("--dim", "N=3"), ("--shape", "x:3,2")], ids=" ".join)
-def test_what_is_changed_without_passes_is_verified_too(
+def test_changes_without_passes_are_verified(
     change: tuple[str, ...], where: tuple[str, ...], run: Run, model: Path
 ) -> None:
     done = run("optimize", *where, "-O0", *change, "--strict", "--format", "json")
@@ -61,21 +61,21 @@ def test_strict_contradicts_not_verifying(run: Run, model: Path) -> None:
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: --strict contradicts --no-verify")
 
 
-def test_a_cut_is_not_nothing(run: Run, model: Path) -> None:
+def test_a_cut_counts_as_a_change(run: Run, model: Path) -> None:
     done = run("optimize", "m.onnx", "o.onnx", "-O0", "--outputs", "a")
     *_, summary, verdict = done.stdout.splitlines()
     assert summary.startswith("o.onnx: 3 → 1 node (-67%)")
     assert verdict == "nothing else to do"
 
 
-def test_as_many_nodes_are_not_the_same_nodes(run: Run, model: Path) -> None:
+def test_changes_with_an_equal_node_count_are_reported(run: Run, model: Path) -> None:
     assert ": 3 nodes, unchanged, " in run("optimize", "m.onnx", "o.onnx", "-O0").stdout
     assert "o.onnx: 3 nodes, 1" in run("optimize", "m.onnx", "o.onnx", "-O0", "--dim", "N=3").stdout
     done = run("optimize", "m.onnx", "o.onnx", "-O0", "--provenance")
     assert done.stdout.splitlines()[-1] == "nothing to do: no node and no weight is new"
 
 
-def test_a_difference_is_of_the_case_that_is_named(run: Run, model: Path) -> None:
+def test_the_reported_difference_belongs_to_the_named_case(run: Run, model: Path) -> None:
     onnx.save(parser.parse_model(OTHER), model / "other.onnx")
     done = run("verify", "m.onnx", "other.onnx")
     verdict = next(line for line in done.stdout.splitlines() if line.startswith("✗"))
@@ -92,7 +92,7 @@ def test_an_archive_is_not_the_value_of_an_input(run: Run, model: Path) -> None:
         assert done.stderr.startswith("error: in.npz holds several arrays, the input `x` takes one\n")
 
 
-def test_programs_are_told_of_a_model_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
+def test_an_unreadable_model_is_reported_to_programs(run: Run, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\xff" * 40)
     summary = tmp_path / "s.md"
     done = run(

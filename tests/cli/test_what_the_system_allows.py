@@ -1,4 +1,4 @@
-"""Names and files as large as the limits of the file system."""
+"""Names and files as large as the limits of the file system are accepted, and larger ones are errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Limited = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def limited(samples: Path, tmp_path: Path, fork_server: ForkServer | None) -> Limited:
-    """The optimization of a sample by a command that may write files of so many bytes."""
+    """Return a function that optimizes a sample with a limit on the size of files, in bytes."""
 
     def call(size: int, *args: str) -> subprocess.CompletedProcess[str]:
         words = ["optimize", str(samples / "residual_block.onnx"), *args]
@@ -41,8 +41,8 @@ def limited(samples: Path, tmp_path: Path, fork_server: ForkServer | None) -> Li
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the whole path has 260 characters there")
 @pytest.mark.parametrize("name", LONG, ids=["ascii", "utf-8"])
-def test_a_name_as_long_as_can_be(name: str, run: Run, samples: Path, tmp_path: Path) -> None:
-    """What is staged for it has a longer name still."""
+def test_the_longest_file_name_is_written(name: str, run: Run, samples: Path, tmp_path: Path) -> None:
+    """The longest possible file name is written, although the name of its staging folder would be longer."""
     model = samples / "residual_block.onnx"
     single = run("optimize", model, name)
     assert single.returncode == 0, single.stderr
@@ -55,8 +55,8 @@ def test_a_name_as_long_as_can_be(name: str, run: Run, samples: Path, tmp_path: 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the whole path has 260 characters there")
-def test_leftovers_of_a_long_name_are_told_apart(tmp_path: Path) -> None:
-    """By names of which the ends differ: one clears its own."""
+def test_leftovers_of_long_names_are_distinguished(tmp_path: Path) -> None:
+    """Leftovers of two long names that differ at the end are distinguished: only the killed run's are removed."""
     a, b = "y" * 249 + "a.onnx", "y" * 249 + "b.onnx"
     killed, alive = StagingFolder(tmp_path, a), StagingFolder(tmp_path, b)
     killed._owner.close()
@@ -68,7 +68,7 @@ def test_leftovers_of_a_long_name_are_told_apart(tmp_path: Path) -> None:
     alive.remove()
 
 
-def test_a_name_that_is_too_long(run: Run, samples: Path) -> None:
+def test_a_too_long_name_is_an_error(run: Run, samples: Path) -> None:
     done = run("optimize", samples / "residual_block.onnx", "y" * 300)
     assert done.returncode == 2
     assert done.stderr.splitlines()[1] == "hint: give it a shorter name"
@@ -76,8 +76,8 @@ def test_a_name_that_is_too_long(run: Run, samples: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("where", [("out.onnx",), ("--out-dir", "many")], ids=["one", "many"])
-def test_a_limit_of_size(where: tuple[str, ...], limited: Limited, tmp_path: Path) -> None:
-    """The file is called as the user calls it, not as it is while it is made."""
+def test_a_limit_on_the_file_size_is_an_error(where: tuple[str, ...], limited: Limited, tmp_path: Path) -> None:
+    """The error for a too large file has the name given by the user, not that of the staged file."""
     done = limited(1024, *where)
     out = "out.onnx" if len(where) == 1 else "many/residual_block.onnx"
     assert done.returncode == 2
@@ -93,8 +93,8 @@ def test_a_limit_of_size(where: tuple[str, ...], limited: Limited, tmp_path: Pat
     "words", ["stats m.onnx", "stats m.onnx --format json", "verify m.onnx m.onnx --format json", "passes", "--help"]
 )
 @pytest.mark.parametrize("both", [False, True], ids=["stdout", "stderr too"])
-def test_no_room_for_what_is_said(words: str, both: bool, samples: Path, tmp_path: Path) -> None:
-    """The exit code is that of the error, also where that finds no room: 1 would be a check that failed."""
+def test_a_full_stdout_is_an_error(words: str, both: bool, samples: Path, tmp_path: Path) -> None:
+    """A full stdout gives exit code 2, also if stderr is full. Code 1 would be a failed check."""
     shutil.copy(samples / "residual_block.onnx", tmp_path / "m.onnx")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -110,8 +110,8 @@ def test_no_room_for_what_is_said(words: str, both: bool, samples: Path, tmp_pat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 @pytest.mark.parametrize("before", [None, "of yesterday"])
-def test_a_report_that_does_not_fit(before: str | None, limited: Limited, tmp_path: Path) -> None:
-    """It is written whole or not at all, as the result is, which stays."""
+def test_a_report_without_room_is_not_written(before: str | None, limited: Limited, tmp_path: Path) -> None:
+    """A report without room is not written in part, and the result stays."""
     if before is not None:
         (tmp_path / "report.json").write_text(before)
     done = limited(6144, "out.onnx", "--report", "report.json", "-q")
@@ -121,7 +121,7 @@ def test_a_report_that_does_not_fit(before: str | None, limited: Limited, tmp_pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_a_dump_that_does_not_fit_is_no_fault_of_a_pass(limited: Limited) -> None:
+def test_a_dump_without_room_is_no_fault_of_a_pass(limited: Limited) -> None:
     done = limited(1024, "out.onnx", "--dump-dir", "dump")
     assert done.returncode == 2
     error, hint = done.stderr.splitlines()
@@ -129,8 +129,13 @@ def test_a_dump_that_does_not_fit_is_no_fault_of_a_pass(limited: Limited) -> Non
     assert hint == "hint: raise the limit of a file's size (ulimit -f), or write to another file system"
 
 
-def test_a_report_where_no_other_file_may_be_made(run: Run, samples: Path, tmp_path: Path) -> None:
-    """Written into the file that is there; and what /dev/stdout is, others write to as well."""
+def test_a_report_is_written_into_an_existing_file_of_a_read_only_folder(
+    run: Run, samples: Path, tmp_path: Path
+) -> None:
+    """A report is written into an existing file of a read-only folder.
+
+    A report also goes to /dev/stdout, beside other output.
+    """
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed" / "report.json").touch()
     (tmp_path / "closed").chmod(0o555)

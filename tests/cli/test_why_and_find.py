@@ -1,4 +1,4 @@
-"""`why` shows where a rule parts from a model, `find` the places of a pattern."""
+"""`why` shows where a rule and a model part, `find` the places of a pattern."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.samples import ROOT
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
 
 
-def test_why_looks_at_the_run_that_the_options_say(run: Run, small: Path) -> None:
+def test_why_examines_the_run_of_its_options(run: Run, small: Path) -> None:
     header = '<ir_version: 8, opset_import: ["" : 17]>'
     body = "(float[N] x) => (float[N] y) <float n = {3}> { y = Pow (x, n) }"
     onnx.save(parser.parse_model(f"{header} g {body}"), small / "p.onnx")
@@ -76,7 +76,7 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     assert "it is Conv" in fired.stdout
 
 
-def test_a_pass_that_another_took_in_keeps_its_name(run: Run, small: Path) -> None:
+def test_a_merged_pass_keeps_its_name(run: Run, small: Path) -> None:
     header = '<ir_version: 8, opset_import: ["" : 17]>'
     sizes = "<int64[2] merged = {6, 4}, int64[3] apart = {2, 3, 4}>"
     body = f"{sizes} {{ a = Reshape (x, merged) b = Exp (a) y = Reshape (b, apart) }}"
@@ -88,7 +88,7 @@ def test_a_pass_that_another_took_in_keeps_its_name(run: Run, small: Path) -> No
         assert len(onnx.load(small / "out.onnx").graph.node) == left
 
 
-def test_why_says_what_has_a_pass_run_that_its_level_lacks(run: Run, small: Path) -> None:
+def test_why_names_the_option_that_runs_a_pass(run: Run, small: Path) -> None:
     source = small / "m.onnx"
     plugin = run("why", source, "wrong-rule", "--plugin", BROKEN).stdout
     assert "it does not run at -O2, but with `onnxopt optimize --with wrong-rule`; 0 Mul left" in plugin
@@ -103,7 +103,7 @@ def test_why_says_what_has_a_pass_run_that_its_level_lacks(run: Run, small: Path
     assert unturned == "transpose-propagation has no rules; it did not run: the model has no Transpose\n"
 
 
-def test_why_says_that_no_operator_of_a_rule_exists(run: Run, small: Path) -> None:
+def test_why_names_misspelt_operators_of_a_rule(run: Run, small: Path) -> None:
     (small / "misspelt.py").write_text(
         "from onnxopt import PassInfo, RewritePass, op, register, rewrite, var\n"
         "@rewrite(op.Elu(op.Reluu(var('x')), alpha=2.0))\n"
@@ -158,7 +158,7 @@ def test_find_searches_by_example(run: Run, samples: Path) -> None:
     assert (r.returncode, "cannot be read" in r.stderr) == (2, True)
 
 
-def test_find_says_what_nobody_knows(run: Run, samples: Path) -> None:
+def test_find_names_unknown_operators_and_attributes(run: Run, samples: Path) -> None:
     source = samples / "residual_block.onnx"
     for pattern, error, hint in (
         ("Rellu(x)", "neither the standard nor the model has an operator 'Rellu'", "did you mean Relu, PRelu or"),

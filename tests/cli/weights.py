@@ -1,4 +1,4 @@
-"""Models whose weights lie beside them, and what a reader finds."""
+"""Models with weights beside them, and the numbers that a reader finds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxopt.proto.messages import all_tensors
 
 SIZE = 600
-# Names of files on Linux and macOS; to Windows drives, shares and folders above.
+# File names on Linux and macOS that are drives, shares or parent folders on Windows.
 ELSEWHERE_ON_WINDOWS = [
     "..\\w",
     "sub\\..\\..\\up\\w",
@@ -27,7 +27,7 @@ ELSEWHERE_ON_WINDOWS = [
 
 
 def write_model(path: Path, locations: list[str], fill: float = 1.0, size: int = SIZE, missing: bool = False) -> Path:
-    """y = w0 + x, + w1, …, nothing of which can be folded; each weight is all of the file at its location."""
+    """Save y = w0 + x, + w1, …, which cannot be folded. Each weight is the whole file at its location."""
     path.parent.mkdir(parents=True, exist_ok=True)
     nodes, weights, value = [helper.make_node("Identity", ["x"], ["v"])], [], "v"
     for i, location in enumerate(locations):
@@ -52,7 +52,7 @@ def write_model(path: Path, locations: list[str], fill: float = 1.0, size: int =
 
 
 def total(path: Path) -> float:
-    """What the model adds, as every reader sees it, wherever it stands."""
+    """Return the sum that the model adds, as onnxruntime and onnx read it."""
     session = rt.InferenceSession(path, providers=["CPUExecutionProvider"])
     result = session.run(None, {"x": np.zeros(session.get_inputs()[0].shape, np.float32)})[0]
     loaded = onnx.load(path)
@@ -70,8 +70,10 @@ def references_of(model: onnx.ModelProto) -> set[str]:
 
 
 def beside(model: onnx.ModelProto, path: Path, at_least: int = 1) -> Path:
-    """Write a model of which the data of all tensors of `at_least` so many bytes lie in `NAME.data`, also of those in
-    bodies, attributes and functions."""
+    """Save a model with its large tensors in `NAME.data`.
+
+    Large: at least `at_least` bytes. Tensors of bodies, attributes and functions are included.
+    """
     data = bytearray()
     for tensor in all_tensors(model):
         raw = numpy_helper.to_array(tensor).tobytes()
