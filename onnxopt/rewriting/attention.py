@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.constants import repeated
@@ -102,6 +103,9 @@ def _is_zero(value: Value | None) -> bool:
     return value is not None and value.constant and value.array.size == 1 and not value.array.item()
 
 
+_POSITIONS: Final = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
+
+
 def _of_order(node: Node, reach: int) -> Kept:
     """Return the keys kept by comparing counted keys (last axis) with counted queries (axis before)."""
     keys, queries = node.inputs if node.op == "LessOrEqual" else node.inputs[::-1]
@@ -119,9 +123,14 @@ def _counts(value: Value, axis: int) -> bool:
     if len(dims) < -axis or {*dims[:axis], *dims[len(dims) + axis + 1 :]} - {1}:
         return False
     node = producer(value)
-    while node is not None and node.op in ("Unsqueeze", "Cast", "Reshape"):
+    while node is not None and (node.op in ("Unsqueeze", "Reshape") or _casts_numbers(node)):
         node = producer(node.inputs[0])
     return node is not None and node.op == "Range" and _is_zero(node.inputs[0]) and _step(node) == 1
+
+
+def _casts_numbers(node: Node) -> bool:
+    """Whether a Cast keeps positions in order: int8 wraps after 127, float16 has no 2049."""
+    return node.op == "Cast" and node.attr("to") in _POSITIONS
 
 
 def _step(counted: Node) -> float:
@@ -140,7 +149,7 @@ def _is_from_zero(value: Value | None, reach: int) -> bool:
         return False
     if node.op == "Range":
         return _is_from_zero(node.inputs[0], reach - 1) and _step(node) > 0
-    if node.op in ("Unsqueeze", "Squeeze", "Cast", "Reshape", "Gather", "Slice"):
+    if node.op in ("Unsqueeze", "Squeeze", "Reshape", "Gather", "Slice") or _casts_numbers(node):
         return _is_from_zero(node.inputs[0], reach - 1)
     if node.op in ("Add", "Mul"):
         return all(_is_from_zero(v, reach - 1) for v in node.inputs)
