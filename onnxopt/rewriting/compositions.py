@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.symbolic import TooComplex
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
@@ -44,7 +43,6 @@ def composed(m: Match) -> Value:
     for count in range(len(chain), 1, -1):
         stays = shared and count == len(chain)
         try:
-            m.require(not _is_short(m, chain[:count]), LEFT)
             steps = _steps(m, chain[:count], stays)
         except Declined as e:
             reason = reason or str(e)
@@ -55,26 +53,6 @@ def composed(m: Match) -> Value:
     if not best[1]:
         raise Declined(reason)
     return _built(m, best[2], chain[: best[1]])
-
-
-def _is_short(m: Match, nodes: Sequence[Node]) -> bool:
-    """Whether the nodes are a moving Transpose, a Slice and an order-preserving step, each at most once.
-
-    Such chains stay, except for an axis sliced to one element and dropped.
-    """
-    kinds = ["order" if node.op in SAME_ORDER else node.op for node in nodes]
-    if len({*kinds}) < len(kinds) or not {"order", "Slice", "Transpose"}.issuperset(kinds):
-        return False
-    if "Transpose" not in kinds:
-        return nodes[0].op in ("Slice", "Unsqueeze")
-    if "Slice" in kinds and "order" in kinds and nodes[kinds.index("order")].op == "Squeeze":
-        return False
-    transpose = nodes[kinds.index("Transpose")]
-    dims = m.shape(x) if (x := transpose.inputs[0]) is not None else None
-    if dims is None:
-        return False
-    moving = [i for i in order_of(transpose, len(dims)) if i < len(dims) and dims[i] != 1]
-    return moving != sorted(moving)
 
 
 def alone(m: Match) -> Value:

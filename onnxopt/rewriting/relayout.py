@@ -325,11 +325,7 @@ class Reshaped(Relayout):
         """Return the target of a reader turned into a Reshape from these dims; empty if no Reshape is needed."""
         if user.op not in SAME_ORDER or any(self.keeps(u) for u in islice(user.output.users, _MOST_READERS)):
             return None
-        given, wanted = user.input(1), types.shape(user.output)
-        target = self.sizes(dims, wanted, can_go=not (user.output.is_output and v.is_output))
-        if target is None and user.op == "Reshape" and given is not None and given.constant and given.array.all():
-            target = [int(d) for d in given.array.reshape(-1)]  # copies no input dim
-        return target
+        return self.sizes(dims, types.shape(user.output), can_go=not (user.output.is_output and v.is_output))
 
     def read_by(self, user: Node, x: Value, target: Sequence[int], new: Value) -> Value:
         """Replace the reader by a Reshape of `x`, or by `x`. Returns the present value for `new`, which may have been

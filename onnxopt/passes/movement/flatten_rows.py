@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node, array_of, own_producer, present, producer, sole_reader
+from onnxopt.graph.node import Node, array_of, present, sole_reader
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
@@ -111,19 +111,12 @@ class _Rows(Reshaped):
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
         products = self._biased_products(are_merged)
         self.saved += products  # each becomes a single node with its bias
-        self.gains = bool(products) or self._gains_reshapes()
+        self.gains = bool(products) or any(e.saved > 0 for e in self.all_ends)
 
     def _biased_products(self, are_merged: bool) -> int:
         """Return the number of products with a bias; if `are_merged`, three of one value count as one."""
         biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
         return sum(1 if are_merged and k > 2 else k for k in biased.values())
-
-    def _gains_reshapes(self) -> bool:
-        """Whether a Reshape is removed, and not only as many as `gemm-fusion` removes at no cost."""
-        outer = [e.node for e in self.ends.values() if e.saved > 0]
-        outer += [_only_reader(_only_reader(e.node)) for e in self.all_ends[len(self.ends) :] if e.saved > 0]
-        costs = self.listed or not self.is_possible or any(e.saved < 0 for e in self.all_ends)
-        return bool(outer and (costs or not all(map(self._is_of_rows, outer))))
 
     def count_normalizations(self, worth: int) -> None:
         """Count each Add before a LayerNormalization as `worth` Reshapes."""
@@ -155,17 +148,6 @@ class _Rows(Reshaped):
 
     def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
         return self.targets[sizes] if isinstance(sizes, tuple) else super().target(sizes, hint, before)
-
-    def _is_of_rows(self, outer: Node | None) -> bool:
-        """Whether the node is the Reshape behind a row product that `gemm-fusion` can simplify as well."""
-        if outer is None or outer.op != "Reshape":
-            return False
-        product = own_producer(outer.inputs[0], outer, "Gemm", "MatMul")
-        inner = own_producer(product.inputs[0], product, "Reshape") if product is not None else None
-        if product is None or inner is None or producer(inner.inputs[0], "Reshape") is not None:
-            return False
-        rows = [types.dims_of(v)[:-1] for v in (inner.inputs[0], outer.output)]
-        return rows == [self.lead] * 2 and _is_plain(product, product.inputs[1])
 
     def _is_biased(self, product: Node) -> bool:
         """Whether the product's only reader is an Add of a constant, so that both become a Gemm."""
@@ -202,21 +184,6 @@ class _Rows(Reshaped):
         made.dtype, made.shape = TensorProto.INT64, (length,)
         self.graph.insert(Node(make_node(op, "", "", attributes), [*inputs], [made]), self.nodes[0])
         return made
-
-
-def _only_reader(node: Node | None) -> Node | None:
-    """Return the only reader of the result of `node`, or None."""
-    return node.output.only_user if node is not None and len(node.outputs) == 1 else None
-
-
-def _is_plain(product: Node, w: Value | None) -> bool:
-    """Whether a product by constant weights can be a MatMul, without storing the weights twice."""
-    if w is None or not w.constant:
-        return False
-    if product.op == "MatMul":
-        return True
-    scaled = product.attr("alpha") != 1 or product.attr("beta") != 1
-    return not scaled and not product.attr("transA") and (not product.attr("transB") or w.only_user is product)
 
 
 def _is_cheaper_outside(node: Node, operands: Sequence[Value], inside: set[Node]) -> bool:
