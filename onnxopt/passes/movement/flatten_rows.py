@@ -6,7 +6,6 @@ the Reshapes at the borders merge with those of the attention.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -67,7 +66,7 @@ class FlattenRows(GraphPass):
 
 def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape], normalizations: int) -> bool | None:
     """Return True if done or impossible; False if gains do not cover the costs; None without gains."""
-    region = _Rows(graph, found, ctx.opt_level > 2 and "merge-parallel" not in ctx.disabled_pass)
+    region = _Rows(graph, found)
     if normalizations and len(region.lead) == _LEAD:
         region.count_normalizations(normalizations)
     if not region.gains:
@@ -97,8 +96,7 @@ class _Rows(Reshaped):
 
     suffix = "_rows"
 
-    def __init__(self, graph: Graph, found: Region[Shape], are_merged: bool) -> None:
-        """`are_merged`: whether merge-parallel merges three products of a value."""
+    def __init__(self, graph: Graph, found: Region[Shape]) -> None:
         inside, self.lead = set(found.nodes), found.kind
         # Several unknown dims are listed by a Shape; before opset 14 a 0 among them would copy a dim.
         self.lists = sum(not isinstance(d, int) for d in self.lead) > 1 and graph.opset() >= 14
@@ -109,14 +107,9 @@ class _Rows(Reshaped):
         self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
-        products = self._biased_products(are_merged)
+        products = sum(n.op == "MatMul" and self._is_biased(n) for n in self.nodes)
         self.saved += products  # each becomes a single node with its bias
         self.gains = bool(products) or any(e.saved > 0 for e in self.all_ends)
-
-    def _biased_products(self, are_merged: bool) -> int:
-        """Return the number of products with a bias; if `are_merged`, three of one value count as one."""
-        biased = Counter(n.inputs[0] for n in self.nodes if n.op == "MatMul" and self._is_biased(n))
-        return sum(1 if are_merged and k > 2 else k for k in biased.values())
 
     def count_normalizations(self, worth: int) -> None:
         """Count each Add before a LayerNormalization as `worth` Reshapes."""
