@@ -353,7 +353,6 @@ def test_where_b_fails_is_a_place(write: Write, compare: Compare) -> None:
     write("b.onnx", signature, "<int64[2] s = {-1, 3}> { n = Neg (x) r = Reshape (n, s) y = Sin (r) }")
     found = compare()
     assert (found["status"], found["code"]) == ("different", 1)
-    assert found["message"].endswith("it goes wrong at `r`")
     assert places(found) == [("r", ["Reshape"], ["Reshape"])]
 
 

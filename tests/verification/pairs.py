@@ -11,6 +11,7 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification.records import AND
 from tests.samples import parsed
 
 
@@ -34,6 +35,12 @@ def own_check(folder: Path, a: ModelProto | str, b: ModelProto | str) -> Verific
     with Verifier(folder / "a.onnx") as verifier:
         verifier.submit(folder / "b.onnx")
         return verifier.finish()
+
+
+def gaps(found: Verification) -> list[str]:
+    """Return the coverage gaps of a verdict, without the evidence against each."""
+    assert found.pieces is not None, found.message
+    return [gap.partition(AND)[0] for gap in found.pieces.unseen]
 
 
 def _save(folder: Path, a: ModelProto | str, b: ModelProto | str) -> None:

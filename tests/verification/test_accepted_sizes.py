@@ -284,7 +284,8 @@ def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", np.ones(1, np.float32))
     inputs = {name: str(tmp_path / f"{name}.npy") for name in "xf"}
     verdict = verify(path, path, VerifyOptions(inputs=inputs))
-    assert verdict.message == "bit for bit the same, 1 case (n=1 k=5 m=1)"
+    assert (verdict.status, verdict.exact) == (EQUAL, True)
+    assert [c.dims for c in verdict.cases] == [{"n": 1, "k": 5, "m": 1}]
 
 
 RATE = """

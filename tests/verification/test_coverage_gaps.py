@@ -10,7 +10,7 @@ from onnx import parser
 
 from onnxopt.verification import Verification
 from onnxopt.verification.model.decisions import open_nodes
-from tests.verification.pairs import verdict
+from tests.verification.pairs import gaps, verdict
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "my" : 1]> g '
 CONSTANTS = (
@@ -98,7 +98,7 @@ def test_a_coverage_gap_of_nan_is_inconclusive(place: str, says: str, tmp_path: 
     one, other = (NAN.replace("TIMES", times) for times in ("two", "seven"))
     v = judge(tmp_path, PLACES[place], one, other)
     assert v.status == "inconclusive"
-    assert says in v.message
+    assert any(says in gap for gap in gaps(v)), v.message
     v = judge(tmp_path, PLACES[place], one, NAN.replace("Mul (l, TIMES)", "Add (l, l)"))
     assert v.status in ("equal", "verified in pieces"), "drawn numbers tell"
 
@@ -130,7 +130,7 @@ def test_both_branches_on_a_boolean_input_are_compared(tmp_path: Path) -> None:
 def test_values_read_by_a_coverage_gap_only_belong_to_it(tmp_path: Path) -> None:
     graph = "{ CHANGED " + RARE.replace("OUT", "y").replace("CHANGED", "z = Neg (k)") + " }"
     v = judge(tmp_path, (X, graph, ""), "k = Mul (x, two)", "k = Mul (x, seven)")
-    assert (v.status, "then branch on `c` was never taken" in v.message) == ("inconclusive", True), v.message
+    assert (v.status, gaps(v)) == ("inconclusive", ["the then branch on `c` was never taken"]), v.message
     assert judge(tmp_path, (X, graph, ""), "k = Mul (x, two)", "k = Add (x, x)").agrees
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxopt.verification import PROVEN, VerifyOptions
-from tests.verification.pairs import own_check, verdict
+from tests.verification.pairs import gaps, own_check, verdict
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (y)
     <float half = {0.5}, float two = {2}, float three = {3}, int64[2] nothing = {0, 8}>"""
@@ -48,7 +48,8 @@ def test_a_branch_run_at_zero_only_is_inconclusive(tmp_path: Path) -> None:
     a, b = fitting("Mul (x, two)"), fitting("Mul (x, three)")
     for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
         assert "zeros" in {c.name for c in found.cases}
-        assert found.status == "inconclusive" and "branch on `c` was never taken" in found.message, found.message
+        assert found.status == "inconclusive", found.message
+        assert gaps(found) == ["the then branch on `c` was never taken"]
     assert own_check(tmp_path, a, a).status in PROVEN
 
 
@@ -59,7 +60,7 @@ def test_a_decision_changed_in_the_case_of_zeros_only_is_inconclusive(tmp_path: 
     """
     a, b = (fitting("Mul (x, two)", edges=text) for text in ("Mul (o, two)", "Mul (o, three)"))
     found = verdict(tmp_path, a, b, ALL)
-    assert found.status == "inconclusive" and "`d` says next to nothing" in found.message, found.message
+    assert (found.status, gaps(found)) == ("inconclusive", ["`d` says next to nothing in any case"]), found.message
     assert verdict(tmp_path, a, fitting("Mul (x, two)", edges="Add (o, o)"), ALL).status in PROVEN
 
 
