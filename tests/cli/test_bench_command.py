@@ -214,7 +214,7 @@ def test_disturbed_openings_do_not_decide() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_who_goes_first_does_not_decide(count: int) -> None:
+def test_each_model_runs_equally_often_in_each_place(count: int) -> None:
     places = Counter((file, place) for i in range(2 * count) for place, file in enumerate(order(count, i)))
     assert set(places.values()) == {2}
     assert len(places) == count * count

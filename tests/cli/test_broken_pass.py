@@ -33,7 +33,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("more", [(), ("--no-verify",), ("-O1",), ("--provenance", "--no-verify")])
-def test_names(run: Run, source: Path, more: tuple[str, ...]) -> None:
+def test_undefined_names_are_refused(run: Run, source: Path, more: tuple[str, ...]) -> None:
     done = run(
         "optimize", source, "out.onnx", "--plugin", BROKEN, "--with", "breaks-names", "--reproducer", "crash", *more
     )

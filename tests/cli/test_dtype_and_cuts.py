@@ -98,7 +98,7 @@ def test_sizes_count_the_weights_beside_the_model(run: Run, heavy: Path, tmp_pat
     assert f"{total / 1024:.1f} KiB" in done.stdout
 
 
-def test_a_dim_of_minus_one_is_dynamic(run: Run, tmp_path: Path) -> None:
+def test_a_dim_of_minus_one_counts_as_dynamic(run: Run, tmp_path: Path) -> None:
     model = products([0.3, 0.3])
     for info in (*model.graph.input, *model.graph.output):
         info.type.tensor_type.shape.dim[0].dim_value = -1

@@ -29,7 +29,7 @@ STRANGE = ["Makefile", ".github/workflows/ci.yml", "conftest.py", "out.onnx.data
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_location_is_no_place_to_write(way: str, there: bool, run: Run, tmp_path: Path) -> None:
+def test_a_location_is_never_written_to(way: str, there: bool, run: Run, tmp_path: Path) -> None:
     write_model(tmp_path / "up" / "m.onnx", STRANGE)
     here = tmp_path / "here"
     here.mkdir()
@@ -150,7 +150,7 @@ def test_a_data_file_of_the_input_is_not_removed_as_old_data(run: Run, samples: 
     assert snapshot(tmp_path) == before
 
 
-def test_nor_in_many_or_in_parts(run: Run, tmp_path: Path) -> None:
+def test_locations_are_never_written_to_in_batches_and_parts(run: Run, tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "sub" / "m.onnx", ["part_000.onnx", "partition.json"])
     shutil.move(tmp_path / "in" / "sub" / "part_000.onnx", tmp_path / "in" / "m.onnx")
     os.symlink("../m.onnx", tmp_path / "in" / "sub" / "part_000.onnx")

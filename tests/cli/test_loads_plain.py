@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [None, VerifyOptions(cases=("random",))])
-def test_such_a_result_is_neither_different_nor_right(options: VerifyOptions | None, folder: Path) -> None:
+def test_a_result_loaded_without_optimizations_only_is_refused(options: VerifyOptions | None, folder: Path) -> None:
     a, b = folder / "a.onnx", folder / "b.onnx"
     found = verify(a, b, options)
     assert (found.status, found.agrees, found.is_refused) == (LOADS_PLAIN, False, True)

@@ -55,7 +55,7 @@ def places(found: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
 # -- verdicts --------------------------------------------------------------------------------------------
 
 
-def test_equal(write: Write, compare: Compare) -> None:
+def test_equal_models_need_no_pieces(write: Write, compare: Compare) -> None:
     write("a.onnx", BATCH, "{ y = Sin (x) }")
     write("b.onnx", BATCH, "{ i = Identity (x) y = Sin (i) }")
     found = compare()
@@ -124,7 +124,7 @@ def test_within_rounding_noise_where_no_value_is_shared(write: Write, compare: C
     assert "? within rounding noise: it differs by" in r.stdout
 
 
-def test_not_verified(write: Write, compare: Compare) -> None:
+def test_a_model_that_does_not_run_is_not_verified(write: Write, compare: Compare) -> None:
     for name in ("a.onnx", "b.onnx"):
         write(name, BATCH, "{ y = NoSuchOperator (x) }")
     assert (compare()["status"], compare()["code"]) == ("not verified", 1)

@@ -101,7 +101,7 @@ def test_every_acting_option_is_tested() -> None:
 
 
 @pytest.mark.parametrize("command", [("bisect", "m.onnx"), ("report", "m.onnx", "m.onnx", "-o", "p.html")])
-def test_nor_for_another_command(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+def test_a_found_project_file_may_not_act_in_other_commands(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
     (tmp_path / "onnxopt.toml").write_text('plugin = "evil.py"\n')
     r = run(*command)
     assert (r.returncode, r.stdout) == (2, "")

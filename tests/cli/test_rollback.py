@@ -28,7 +28,7 @@ def wrong(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:
+def test_the_result_without_the_wrong_rewrite_is_verified(run: Run, wrong: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule", "--report", "r.json", "-v")
     assert r.returncode == 3, r.stderr
     assert "✓ " in r.stdout

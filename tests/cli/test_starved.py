@@ -95,7 +95,7 @@ def test_a_system_error_without_a_limit_is_a_bug(optimize: Optimize) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_of_many_models(optimize: Optimize) -> None:
+def test_refused_memory_in_a_batch(optimize: Optimize) -> None:
     many = ("--out-dir", "out", "--no-verify", "--format", "json", "--jobs", "1")
     done = optimize(PASS, "MemoryError()", *many, limit=8_000_000)
     assert done.returncode == 2, done.stderr

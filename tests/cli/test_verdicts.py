@@ -40,7 +40,7 @@ def test_tolerances_that_are_not_numbers_are_refused(
 @pytest.mark.parametrize(
     "given", [{"rtol": float("nan")}, {"atol": -1.0}, {"seed": -1}, {"timeout": 0.0}, {"timeout": float("inf")}]
 )
-def test_nor_by_the_api(given: dict[str, float]) -> None:
+def test_tolerances_that_are_not_numbers_are_refused_by_the_api(given: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(given))):
         VerifyOptions(**given)  # type: ignore[arg-type]
 
@@ -108,7 +108,7 @@ def test_an_unreadable_model_is_reported_to_programs(run: Run, tmp_path: Path) -
     assert len(list(ElementTree.parse(tmp_path / "j.xml").getroot().iter("error"))) == 1
 
 
-def test_a_newer_opset_than_onnx_knows_is_said(run: Run, tmp_path: Path) -> None:
+def test_an_opset_newer_than_onnx_is_reported(run: Run, tmp_path: Path) -> None:
     onnx.save(parser.parse_model(MODEL.replace(": 17", ": 99")), tmp_path / "m.onnx")
     known = onnx.defs.onnx_opset_version()
     for where in (("o.onnx",), ("--out-dir", "out")):

@@ -129,7 +129,7 @@ def test_guard_functions_of_a_file_are_not_trusted() -> None:
     assert asked.SerializeToString() == before
 
 
-def test_one_call_is_asked_of_no_size_below_zero() -> None:
+def test_a_single_call_with_a_negative_size_is_not_inferred() -> None:
     schema = onnx.defs.get_schema("GatherND", 17)
     types: dict[str, TypeProto] = {
         "x": helper.make_tensor_type_proto(1, (2, 2)),
@@ -140,5 +140,5 @@ def test_one_call_is_asked_of_no_size_below_zero() -> None:
     assert infer_call(schema, GATHER, types, {}, 17)["y"] == helper.make_tensor_type_proto(1, (2,))
 
 
-def test_who_is_looked_after() -> None:
+def test_the_list_of_guarded_operators_is_complete() -> None:
     assert SINCE.keys() == _NO_NEGATIVE

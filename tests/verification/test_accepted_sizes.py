@@ -264,7 +264,7 @@ def _weighted(text: str) -> onnx.ModelProto:
     return model
 
 
-def test_given_inputs_fix_sizes_and_the_others_fit(tmp_path: Path) -> None:
+def test_other_inputs_fit_the_sizes_of_given_ones(tmp_path: Path) -> None:
     model = build_text(PAST)
     path = save(model, tmp_path)
     np.save(tmp_path / "new.npy", np.ones((1, 5), np.float32))
@@ -277,7 +277,7 @@ def test_given_inputs_fix_sizes_and_the_others_fit(tmp_path: Path) -> None:
     )
 
 
-def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
+def test_given_inputs_make_one_case(tmp_path: Path) -> None:
     text = "g (float[n, k] x, float[m] f) => (float[n, k] y) { y = Relu (x) }"
     path = save(parsed(text), tmp_path)
     np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
@@ -301,7 +301,7 @@ g (int64 sr, float[4] x) => (float[4] y)
 """
 
 
-def test_both_sides_of_a_number_that_an_input_is_compared_with(tmp_path: Path) -> None:
+def test_numbers_on_both_sides_of_a_comparison_are_fed(tmp_path: Path) -> None:
     a = save(parsed(RATE), tmp_path)
     assert verify(a, a).status == EQUAL, "both branches were taken, no piece had to be looked at"
     for name in ("Relu", "Neg"):
@@ -345,7 +345,7 @@ g (float[5] x) => (float[5] y, float[5] z) <float low = {-20.0}> { s = Add (x, l
     [(SCORES, ("(row,", "(flipped,")), (CUT, ("y = Relu (s)", "t = Add (s, s) y = Relu (t)"))],
     ids=["nothing found", "all zero"],
 )
-def test_inputs_on_another_scale(text: str, wrong: tuple[str, str], tmp_path: Path) -> None:
+def test_inputs_at_another_scale_show_differences(text: str, wrong: tuple[str, str], tmp_path: Path) -> None:
     a = save(parsed(text), tmp_path)
     assert verify(a, a).status == EQUAL
     text = text.replace(*wrong).replace("  y = Gather (fl", "  flipped = Neg (row)\n  y = Gather (fl")

@@ -13,7 +13,7 @@ from tests.verification.pairs import verdict, with_constants
 
 
 @pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9, -10000.0, -np.inf])
-def test_a_mask_is_not_the_range(mask: float) -> None:
+def test_a_mask_does_not_set_the_range(mask: float) -> None:
     a = np.array([[0.5, mask, mask], [1.0, -2.0, mask]], np.float32)
     b = a.copy()
     b[1, 1] = -1.9
@@ -41,7 +41,7 @@ def test_an_ordinary_outlier_sets_the_range(huge: list[float]) -> None:
     assert difference(a, b).span == 3e4 + (1 if len(huge) == 2 and huge[1] > huge[0] else 0)
 
 
-def test_a_mask_that_moved_is_the_range() -> None:
+def test_a_moved_mask_sets_the_range() -> None:
     a = np.array([0.5, 1.0, -1e9, -1e9], np.float32)
     b = np.array([0.5, 1.0, -1e9, 1.0], np.float32)
     assert difference(a, b).relative > 0.9
@@ -172,7 +172,7 @@ def test_scores_that_are_scaled_earlier_are_right_beside_a_mask(low: float, tmp_
     assert v.status != "inconclusive", v.message
 
 
-def test_noise_is_told_beside_a_mask_and_of_all() -> None:
+def test_noise_is_measured_beside_a_mask_and_for_all_elements() -> None:
     a = np.array([0.5, 1.0, -1e9, -1e9], np.float32)
     moved, other = a + np.float32([1e-7, 0, 64, -64]), a + np.float32([0.1, 0, 0, 0])
     noise, found = difference(a, moved), difference(a, other)

@@ -124,7 +124,7 @@ def test_conditions_that_agree_by_chance_are_not_paired(tmp_path: Path) -> None:
     assert v.status == "inconclusive", v.message
 
 
-def test_in_a_loop(tmp_path: Path) -> None:
+def test_branches_inside_a_loop_are_compared(tmp_path: Path) -> None:
     def loop(body: str, before: str) -> str:
         return f"""{before} n = Constant <value_int = 1> () yes = Constant <value = bool {{1}}> ()
             y = Loop (n, yes, v) <body = l (int64 i, bool go, float[N, 4] x) => (bool on, float[N, 4] y)

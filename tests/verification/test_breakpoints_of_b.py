@@ -46,7 +46,7 @@ def test_a_breakpoint_of_the_second_model_alone_is_reached(a: str, b: str, tmp_p
         ("a = Add (x, half) y = Relu (a)", "n = Neg (x) m = Sub (half, n) y = Relu (m)"),
     ],
 )
-def test_the_same_bounds_otherwise(a: str, b: str, tmp_path: Path) -> None:
+def test_equal_bounds_in_another_form_are_right(a: str, b: str, tmp_path: Path) -> None:
     assert status(a, b, tmp_path) in ("equal", "verified")
 
 

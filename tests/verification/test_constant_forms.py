@@ -19,7 +19,7 @@ STRICT = "Greater", "GreaterOrEqual"
 LOWER = 'y = StringNormalizer <case_change_action = "LOWER"> (x)'
 
 
-def test_all_forms() -> None:
+def test_every_form_of_a_constant_node_is_read() -> None:
     model = parser.parse_model(
         HEAD + "() => (float a) { a = Constant <value_float = 1.5> () b = Constant <value_floats = [1.5, 2.5]> ()"
         " c = Constant <value_int = 3> () d = Constant <value_ints = [3, 4]> () e = Constant <value = int32[1] {5}> ()"

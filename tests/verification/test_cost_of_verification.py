@@ -80,7 +80,7 @@ def test_products_are_counted_from_shapes(tmp_path: Path) -> None:
     assert products(str(path), feeds) == 0
 
 
-def test_batches_are_small_where_a_run_is_much_work() -> None:
+def test_expensive_models_have_small_batches() -> None:
     plan = make_plan(picture())
     base = next(sizes(plan, OWN[0], None))
     assert base["N"] > 1
@@ -111,7 +111,7 @@ def same(tmp_path: Path, a: str, b: str) -> bool:
     return Sameness(Pairs(*found), found[0].given).is_made_alike("y")
 
 
-def test_a_fill_is_the_constant_that_it_makes(tmp_path: Path) -> None:
+def test_a_fill_equals_its_constant(tmp_path: Path) -> None:
     fill = "<int64[1] s = {3}> { c = ConstantOfShape <value = float[1] {2.5}> (s) y = Mul (x, c) }"
     constant = "<float[3] c = {2.5, 2.5, 2.5}> { y = Mul (x, c) }"
     assert same(tmp_path, fill, constant)

@@ -64,7 +64,7 @@ def test_decisions_are_found_in_nodes_of_any_order() -> None:
 MEASURED = "s = Shape (x) b = Gather (s, zero) t = Gather (s, one) c = Greater (t, twenty) "
 
 
-def test_one_number_at_two_dims() -> None:
+def test_one_number_in_two_dims_of_a_target() -> None:
     one = model("float[n, t] x", MEASURED + "y = Identity (c)")
     both = model("float[n, t] x", MEASURED + "d = Greater (b, twenty) y = And (c, d)")
     assert other_sizes(Limits(one.graph), Limits(both.graph)) == [21]

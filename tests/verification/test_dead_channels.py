@@ -63,7 +63,7 @@ def test_a_condition_on_a_folded_constant_asks_the_same(tmp_path: Path) -> None:
     assert own_check(tmp_path, model(a), model(folded)).status in AGREE
 
 
-def test_one_on_another_constant_does_not(tmp_path: Path) -> None:
+def test_a_condition_on_another_constant_is_another(tmp_path: Path) -> None:
     a, other = RARE.replace("CONDITION", CAST), RARE.replace("CONDITION", FOLDED)
     b = model(other, LOW + 1)
     high = next(t for t in b.graph.initializer if t.name == "high")

@@ -24,14 +24,14 @@ def taken(first: int, second: int, dims: str) -> str:
 
 
 @pytest.mark.parametrize("dims", ["N, T", "batch, seq", "unk__1, unk__2"])
-def test_one_dim_is_not_taken_for_another(dims: str, tmp_path: Path) -> None:
+def test_mistaken_dims_are_found(dims: str, tmp_path: Path) -> None:
     for name, places in (("a", (0, 1)), ("b", (1, 0))):
         onnx.save(parsed(taken(*places, dims)), tmp_path / f"{name}.onnx")
     assert verify(tmp_path / "a.onnx", tmp_path / "a.onnx").status == "equal"
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
 
 
-def test_the_first_of_many_are_named(tmp_path: Path) -> None:
+def test_a_message_names_the_first_of_many_dims(tmp_path: Path) -> None:
     dims = [f"d{i}" for i in range(10)]
     some, others = ", ".join(dims[:5]), ", ".join(dims[5:])
     given, made = f"float[{some}] x, float[{others}] z", f"float[{some}] y, float[{others}] w"

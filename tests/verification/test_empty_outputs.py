@@ -74,7 +74,7 @@ def test_the_scan_output_of_a_loop_without_iterations_is_always_empty(
     assert always_empty(tmp_path / "a.onnx") == ({"z"} if is_empty else set())
 
 
-def test_a_body_of_no_turn_may_be_another(tmp_path: Path) -> None:
+def test_the_body_of_a_loop_without_iterations_may_differ(tmp_path: Path) -> None:
     model = LOOPING.replace("TRIPS", "none").replace("BEGINS", "")
     assert verdict(tmp_path, model, model.replace("Add (v, two)", "Add (v, three)")).status == "equal"
     assert verdict(tmp_path, model, model.replace("Identity (s)", "Cast <to = 1> (s)")).status == "equal"

@@ -68,7 +68,7 @@ def test_a_branch_that_its_reader_accepts_may_not_be_removed(other: str, read: s
     assert status not in ("equal", "verified", "verified in pieces"), message
 
 
-def test_the_branch_that_runs_is_compared(tmp_path: Path) -> None:
+def test_the_remaining_branch_is_compared(tmp_path: Path) -> None:
     given = SQUEEZED.replace("OTHER", "i = Identity (x)")
     read = READ["LSTM"]
     one = f"{ASKED} u = {given} {read}"

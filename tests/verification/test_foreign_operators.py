@@ -183,7 +183,7 @@ def test_unread_foreign_nodes_need_no_evidence(nodes: int, tmp_path: Path) -> No
     assert found.status == "equal", found.message
 
 
-def test_in_bodies_and_functions_too(tmp_path: Path) -> None:
+def test_foreign_nodes_in_bodies_and_functions(tmp_path: Path) -> None:
     text = """
     <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1, "own" : 1]>
     g (bool c, float[3] x) => (float[3] y)
@@ -219,7 +219,7 @@ def test_parts_behind_outputs_of_unknown_shape_are_inconclusive(tmp_path: Path) 
     assert (looked.status, looked.pieces.cuts, looked.pieces.note) == (INCONCLUSIVE, 3, "")
 
 
-def test_words_are_made_up_where_a_locale_is_missing(tmp_path: Path) -> None:
+def test_strings_are_generated_if_a_locale_is_missing(tmp_path: Path) -> None:
     text = """
     <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (string[n] x) => (string[n, m] y)

@@ -52,7 +52,7 @@ def test_a_glance_counts_nodes_and_lists_conditions_of_the_main_graph(
     assert glance(save(tmp_path / "m.onnx", text), 100) == Glance(nodes, tuple(conditions))
 
 
-def test_of_many_nodes_only_the_number_is_said(tmp_path: Path) -> None:
+def test_a_glance_at_many_nodes_only_counts_them(tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", X + DECIDED)
     assert glance(path, 4) == Glance(4)
     (tmp_path / "none.onnx").write_bytes(path.read_bytes()[:-1])

@@ -114,7 +114,7 @@ def test_after_a_crash_in_pieces_outputs_decide_without_new_runs(result: str, fi
     assert calls.count("optimized") == (result == "b")
 
 
-def test_a_fault_in_a_look_into_pieces_is_no_verdict_on_outputs(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_in_pieces_is_inconclusive(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with verifier(files, "judge.Judge.pieces = fail", VerifyOptions(pieces=True)) as judged:
         judged.submit(files / "b")
         found = judged.finish()

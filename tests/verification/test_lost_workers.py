@@ -90,7 +90,7 @@ def test_files_without_readable_structure_are_compared_by_outputs(tmp_path: Path
         assert v.status == "equal", v.message
 
 
-def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
+def test_a_hang_gives_a_verdict(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(RELU).SerializeToString())
     start = WORKER + "import time\njudge.Judge.original = lambda *a: time.sleep(60)\njudge.main()"

@@ -132,7 +132,7 @@ def test_a_wrong_weight_is_found_among_roundings(tmp_path: Path) -> None:
     assert (found.status, [p.value for p in found.places]) == ("different", ["p0"])
 
 
-def test_an_old_opset_is_said_before_anything_else(tmp_path: Path) -> None:
+def test_a_too_old_opset_is_reported_first(tmp_path: Path) -> None:
     model = products([0.3])
     model.opset_import[0].version = 12
     onnx.save(model, tmp_path / "a.onnx")

@@ -148,7 +148,7 @@ def test_a_step_rounded_to_the_other_side_in_float16(factor: float, verdicts: tu
     assert found.status in verdicts, found.message
 
 
-def test_each_number_of_a_quantized_weight_is_shaken_alone(tmp_path: Path) -> None:
+def test_last_bits_of_a_quantized_weight_change_independently(tmp_path: Path) -> None:
     model = onnx.load(made(tmp_path / "a.onnx", FLOATS))
     rng = np.random.default_rng(0)
     shake_dequantized(model, lambda a: np.nextafter(a, np.where(rng.integers(0, 2, a.shape), 9, -9).astype(a.dtype)))

@@ -104,7 +104,7 @@ def test_a_dropout_mask_is_compared_by_its_ratio(ratio: str, b: str, agrees: boo
     assert agrees or found.status == "different"
 
 
-def test_draws_are_told_apart(tmp_path: Path) -> None:
+def test_two_draws_of_a_model_are_not_confused(tmp_path: Path) -> None:
     text = "{ i = Identity (x) r = RandomNormalLike (i) s = RandomNormalLike (i) y = Sub (r, s) }"
     assert judge(tmp_path, text, text.replace("(i)", "(x)")).status == "verified in pieces"
     assert judge(tmp_path, text, text.replace("Sub (r, s)", "Sub (s, r)")).status == "different"

@@ -47,9 +47,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ("y = Cos (x)", [0, 0, 1]),  # the noise measurement loads the original once more
     ],
 )
-def test_one_model_is_in_memory_where_one_runs(
-    result: str, expected: list[int], loaded: list[int], tmp_path: Path
-) -> None:
+def test_one_model_is_in_memory_at_a_time(result: str, expected: list[int], loaded: list[int], tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.onnx", "b.onnx")]
     for path, body in zip(paths, ("y = Sin (x)", result), strict=True):
         onnx.save(parser.parse_model(f"{HEAD} {{ {body} }}"), path)

@@ -112,9 +112,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 @pytest.mark.usefixtures("tight")
-def test_the_next_segment_is_loaded_meanwhile_and_who_dies_then_may_have_died_of_either(
-    tmp_path: Path, slow: threading.Event
-) -> None:
+def test_a_crash_while_the_next_segment_loads_is_blamed_on_neither(tmp_path: Path, slow: threading.Event) -> None:
     path = saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }")
     other = "{ v1 = Mul (x, m) v2 = Mul (v1, m) y = Mul (v2, m) }"
     paths = [path, saved(tmp_path / "b", other, {"m": np.array(-1, np.float32)})]
@@ -157,7 +155,7 @@ def test_an_unloadable_segment_fails_at_its_run(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("tight")
-def test_little_is_kept(tmp_path: Path) -> None:
+def test_values_are_released_after_their_last_reader(tmp_path: Path) -> None:
     body = f"{{ {chain(20)} y = Exp (v20) }}"
     found = look(tmp_path, body, body)
     known = walk.Walk(found.a, found.b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})

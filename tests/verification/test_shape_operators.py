@@ -50,7 +50,7 @@ def test_output_shapes_do_not_depend_on_elements() -> None:
     assert len(seen) > 120
 
 
-def test_shapes_and_elements_are_those_of_the_node_tests() -> None:
+def test_inferred_shapes_and_elements_agree_with_the_node_tests() -> None:
     seen = 0
     for case in node_cases.cases():
         facts = shapes_of(case.model.graph, case.model.functions)

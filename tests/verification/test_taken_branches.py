@@ -38,7 +38,7 @@ def judge(folder: Path, one: str, other: str, head: str = HEAD) -> tuple[str, st
     return v.status, v.message
 
 
-def test_ifs_in_ifs_may_be_gone(tmp_path: Path) -> None:
+def test_nested_ifs_may_be_inlined(tmp_path: Path) -> None:
     status, message = judge(tmp_path, f"{SQUEEZED} {STATE} {NESTED}", f"{PLAIN} y = Neg (l)")
     assert status == "verified in pieces", message
 
@@ -65,7 +65,7 @@ def test_sizes_are_known_once_all_branches_are_in_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["y = Abs (l)", "k = Neg (l) y = Neg (k)"])
-def test_not_with_the_other_branch(wrong: str, tmp_path: Path) -> None:
+def test_an_if_replaced_by_the_wrong_branch_is_found(wrong: str, tmp_path: Path) -> None:
     status, message = judge(tmp_path, f"{SQUEEZED} {STATE} {NESTED}", f"{PLAIN} {wrong}")
     assert status == "different", message
 
@@ -121,7 +121,7 @@ def test_flags_are_told_apart(wrong: str, tmp_path: Path) -> None:
     assert status == "different", message
 
 
-def test_one_of_two_flags_is_not_both(tmp_path: Path) -> None:
+def test_one_flag_in_place_of_two_is_found(tmp_path: Path) -> None:
     one, other = (f"{c} n = Neg (x) y = Where (c, x, n)" for c in ("c = And (f, g)", "c = Identity (f)"))
     status, message = judge(tmp_path, one, other, FLAGS)
     assert status == "different", message
@@ -138,7 +138,7 @@ def test_flags_at_any_distance_are_told_apart(head: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("count", "cases"), [(1, 0), (2, 2), (3, 6), (4, 4), (5, 6), (8, 6)])
-def test_of_any_two_flags_there_is_a_case_for_either(count: int, cases: int) -> None:
+def test_every_two_flags_differ_in_some_case(count: int, cases: int) -> None:
     plan = Plan([InputSpec(str(k), "bool") for k in range(count)])
     turned = [{*found} for r in FLAG_CASES if (found := turned_flags(r, plan))]
     assert len(turned) == cases

@@ -36,9 +36,7 @@ def judge(tmp_path: Path, a: str, b: str, kind: str = "float", *, pieces: bool =
     ],
     ids=["scaled", "half", "turned", "widened"],
 )
-def test_scores_beside_boxes_are_held_against_the_range_of_scores(
-    kind: str, wrong: str, end: str, tmp_path: Path
-) -> None:
+def test_scores_beside_boxes_are_compared_by_their_own_range(kind: str, wrong: str, end: str, tmp_path: Path) -> None:
     v = judge(tmp_path, f"r = Sigmoid (s) {end}", f"{wrong} {end}", kind)
     assert v.status == "different", v.message
     assert v.places[0].value == "r"

@@ -47,7 +47,7 @@ def test_an_output_of_tiny_numbers_is_compared_by_its_own_range(tmp_path: Path) 
     assert judge(tmp_path, tiny, model("<float k = {0.0}> { y = Mul (x, k) }")).status == "different"
 
 
-def test_numbers_too_small_to_have_all_their_bits_are_verified(tmp_path: Path) -> None:
+def test_differences_of_subnormal_numbers_are_verified(tmp_path: Path) -> None:
     twice = model("<float j = {1e-20}, float k = {1e-23}> { p = Mul (x, j) y = Mul (p, k) }")
     v = judge(tmp_path, twice, model("<float k = {1e-43}> { y = Mul (x, k) }"))
     assert (v.status, v.worst_rel > 1e-3) == ("verified", True)
@@ -68,7 +68,7 @@ def test_integers_are_equal_unless_a_tolerance_is_given(tmp_path: Path) -> None:
     assert (v.status, v.exact) == ("verified", False)
 
 
-def test_the_numbers_of_a_sequence_are_held_against_their_own_type(tmp_path: Path) -> None:
+def test_sequences_are_compared_by_their_element_type(tmp_path: Path) -> None:
     def text(body: str, kind: str) -> str:
         return model(body, f"({kind}[N, 4] x) => (seq({kind}[N, 4]) y)")
 
@@ -358,7 +358,7 @@ FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[N, 4] x
     <domain: "f", opset_import: ["" : 17]> twice (u) => (w) { w = %s (u, u) }"""
 
 
-def test_a_call_is_the_same_only_with_the_same_function(tmp_path: Path) -> None:
+def test_calls_of_different_functions_of_one_name_are_compared(tmp_path: Path) -> None:
     v = judge(tmp_path, FUNCTION % "Add", FUNCTION % "Mul")
     assert (v.status, [p.value for p in v.places]) == ("different", ["q"])
 

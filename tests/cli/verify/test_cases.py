@@ -136,7 +136,7 @@ def test_overridable_initializers_get_other_values(run: Run, write: Any, tmp_pat
     assert (code, statuses(found)) == (0, {"overrides": "skipped", "random": "equal"})
 
 
-def test_little_evidence_is_said_and_fails_when_strict(run: Run, write: Any) -> None:
+def test_weak_evidence_is_reported_and_fails_when_strict(run: Run, write: Any) -> None:
     write("a.onnx", VECTOR, "<float k = {0}> { y = Mul (x, k) }")
     write("b.onnx", VECTOR, "<float k = {0}> { i = Identity (x) y = Mul (i, k) }")
     r = run("verify", "a.onnx", "b.onnx")

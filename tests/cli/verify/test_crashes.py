@@ -42,7 +42,7 @@ def test_a_crash_in_a_is_not_verified(run: Run, write: Any) -> None:
     assert "! not verified: case ones: onnxruntime crashed (SIGFPE) running A" in r.stdout
 
 
-def test_a_hang_is_a_result(run: Run, write: Any) -> None:
+def test_a_hang_gives_a_verdict(run: Run, write: Any) -> None:
     write("a.onnx", VECTOR, "{ y = Neg (x) }")
     write("b.onnx", VECTOR, ENDLESS)
     code, found = compare(run, "--timeout", "1", "--cases", "random,ones")
@@ -51,7 +51,7 @@ def test_a_hang_is_a_result(run: Run, write: Any) -> None:
     assert "did not finish within 1 s (--timeout) running B" in found["message"]
 
 
-def test_running_out_of_memory_is_a_result(run: Run, write: Any) -> None:
+def test_running_out_of_memory_gives_a_verdict(run: Run, write: Any) -> None:
     write("a.onnx", VECTOR, "{ y = Neg (x) }")
     huge = "<int64[2] n = {1099511627776, 4}> { e = Expand (x, n) y = ReduceMax <axes = [0], keepdims = 0> (e) }"
     write("b.onnx", VECTOR, huge)

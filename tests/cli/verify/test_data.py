@@ -132,7 +132,7 @@ def test_the_data_of_onnx_itself(model: str, run: Run) -> None:
     assert [o["against"] for o in case["outputs"]][:3] == ["", "A and file", "B and file"]
 
 
-def test_expected_outputs_are_held_against_both(run: Run, write: Any, tmp_path: Path) -> None:
+def test_expected_outputs_are_compared_with_both_models(run: Run, write: Any, tmp_path: Path) -> None:
     for name in ("a.onnx", "b.onnx"):
         write(name, VECTOR, "{ y = Abs (x) }")
     folder = tmp_path / "test_data_set_0"
