@@ -148,7 +148,7 @@ class Node:
     @property
     def has_references(self) -> bool:
         """Whether an attribute refers to an attribute of the enclosing function, and is unknown here."""
-        if (graph := self.graph) is not None and not graph.root.is_function:
+        if (graph := self.graph) is not None and not (graph.model.functions and graph.root.is_function):
             return False  # references are illegal outside functions
         for a in self.proto.attribute[:]:
             if a.ref_attr_name:

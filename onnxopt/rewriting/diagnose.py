@@ -208,6 +208,10 @@ class _Walk:
             return f"`{p.name}` is {first} already"
         if isinstance(p, Const) and value is not None and not value.constant:
             return f"not constant: {_kind(value)}"
+        if isinstance(p, Var) and p.constant is not None and value is not None:
+            if value.constant is not p.constant:
+                return f"not constant: {_kind(value)}" if p.constant else "constant"
+            return "another constant" if p.when is not None and not p.when(value) else ""
         return ""
 
     def skip(self, p: Call, depth: int) -> None:

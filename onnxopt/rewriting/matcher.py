@@ -273,7 +273,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
             if v is None:
                 if not q.optional or q.constant is not None:
                     return False
-            elif q.constant is not None and v.constant is not q.constant:
+            elif q.constant is not None and (v.constant is not q.constant or (q.when is not None and not q.when(v))):
                 return False
             if values.setdefault(q.name, v) is not v:
                 return False
@@ -368,8 +368,7 @@ def _refusal(b: Bindings) -> str | None:
     """Return why a structural match may not be rewritten, or None; cheap conditions first."""
     graph = b.covered[0][0].graph
     assert graph is not None
-    root = graph.root
-    if root.is_function and any(node.has_references for node, _ in b.covered):
+    if graph.model.functions and graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
     if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
         return "an attribute says which axes broadcast, before opset 7"

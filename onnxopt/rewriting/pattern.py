@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.graph.text import float_text
+from onnxopt.graph.value import Value
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
@@ -32,7 +33,8 @@ class Var:
 
     name: str
     optional: bool = False
-    constant: bool | None = None  # required to be constant (True) or not constant (False); the data is not read
+    constant: bool | None = None  # required to be constant (True) or not constant (False)
+    when: Callable[[Value], bool] | None = None  # condition on a required constant
 
     def opt(self) -> Var:
         """Allow the operand to be absent; bound to None then."""
@@ -173,9 +175,13 @@ def _fixed(p: Pattern) -> tuple[str, ...] | None:
     return None if p is None or isinstance(p, (Const, Either)) else ()
 
 
-def var(name: str, constant: bool | None = None) -> Var:
-    """Bind any value to `name`; `constant` restricts it to constants (True) or to others (False)."""
-    return Var(name, constant=constant)
+def var(name: str, constant: bool | None = None, when: Callable[[Value], bool] | None = None) -> Var:
+    """Bind any value to `name`; `constant` restricts it to constants (True), those that satisfy `when`, or to others
+    (False).
+
+    A condition in the pattern costs less than a guard of the rule, which is asked again in each round of passes.
+    """
+    return Var(name, constant=constant, when=when)
 
 
 def const(name: str) -> Const:

@@ -194,7 +194,8 @@ def _between(start: Size, end: Size, size: Size) -> Size | None:
 @shape_rule("Reshape")
 def _reshape(s: ShapeData, n: Node) -> Found | None:
     target, x = s.data_in(n, 1).reshape(-1).tolist(), s.shape(n.input(0))
-    sizes: list[Size | None] = [_target(t, i, x, n.attr("allowzero", 0)) for i, t in enumerate(target)]
+    keeps_zero = n.attr("allowzero", 0)
+    sizes: list[Size | None] = [_target(t, i, x, keeps_zero) for i, t in enumerate(target)]
     if -1 in sizes and x is not None:
         others = [t for t in sizes if t != -1]
         sizes[sizes.index(-1)] = None if None in others else divide(product(x), product(others))

@@ -52,15 +52,20 @@ def add_zero(m: Match, x: Value) -> Value:
     return x
 
 
-@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c", constant=True), name="node"))
+def _is_neutral(c: Value) -> bool:
+    """Whether a constant of several elements consists of zeros or of ones."""
+    dims = c.constant_type()[1]
+    if max(dims, default=1) < 2 or 0 in dims or element_kind(c.array) not in "iuf":
+        return False
+    first = c.array.item(0)
+    return first in (0, 1) and bool((c.array == first).all())
+
+
+@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c", constant=True, when=_is_neutral), name="node"))
 def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
     """x * ones = x / ones = x - zeros = x + (-0, …) = x, for constants that keep the shape of x."""
-    dims = c.constant_type()[1]
-    if max(dims, default=1) < 2 or 0 in dims or widens(m, x, c):
-        m.skip()
     array = c.array
-    neutral = m.node.op in ("Div", "Mul")
-    if element_kind(array) not in "iuf" or array.item(0) != neutral or not (array == neutral).all():
+    if array.item(0) != (m.node.op in ("Div", "Mul")) or widens(m, x, c):
         m.skip()
     signed = np.signbit(array) if is_float(array) else None
     if signed is not None and m.node.op in ("Add", "Sub"):

@@ -222,10 +222,15 @@ def _cube(m: Match, x: Value, like: Value | Array) -> Value:
     return m.op.Pow(x, three)
 
 
-@rewrite(one_of("Add", "Sub")(var("x"), var("zeros", constant=True)))
+def _is_zero(c: Value) -> bool:
+    """Whether all elements of a constant of floats are zero."""
+    return c.constant_type()[0] in FLOATS and not c.array.any()
+
+
+@rewrite(one_of("Add", "Sub")(var("x"), var("zeros", constant=True, when=_is_zero)))
 def sum_with_zeros(m: Match, x: Value, zeros: Value) -> Value:
     """x + 0.0 = x - 0.0 = x, but for the sign of a zero."""
-    if zeros.constant_type()[0] not in FLOATS or widens(m, x, zeros) or zeros.array.any():
+    if widens(m, x, zeros):
         m.skip()
     return x
 

@@ -130,11 +130,9 @@ def split_into_one(m: Match, x: Value) -> Value:
     return x
 
 
-@rewrite(op.Unsqueeze(var("x"), const("axes")))
-def unsqueeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
+@rewrite(op.Unsqueeze(var("x"), var("axes", constant=True, when=lambda axes: not axes.array.size)))
+def unsqueeze_of_no_axes(m: Match, x: Value, axes: Value) -> Value:
     """Unsqueeze(x, []) = x. Not for Squeeze: runtimes read an empty list of axes as all axes of size 1."""
-    if axes.size:
-        m.skip()
     return x
 
 

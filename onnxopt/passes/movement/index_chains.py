@@ -163,7 +163,7 @@ def _listed(m: Match, v: Value | None) -> tuple[Value, int, int] | None:
     return (x, start, stop) if start < stop else None
 
 
-@rewrite(op.Reshape(var("moved"), const("target"), name="reshape"))
+@rewrite(op.Reshape(var("moved"), const("target"), name="reshape", reads=PICKS))
 def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     """Reshape(Transpose(Slice(Reshape(Concat(a, b, c), …), …), …), [-1]) = Concat(c, a, b), elements of vectors."""
     chain, joined = _moves(m.reshape)

@@ -100,7 +100,7 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         before, made = len(there), present(node.outputs)
         alone += [(v, before) for v in made if v in contents and not _share(node, v, data, seen, ctx)]
         for value in made:
-            if value in dims and _is_met(value):
+            if value in dims and any(map(_has_braces, dims[value])) and _is_met(value):
                 _list(value, dims[value], there)
     for node in (n for n in choices if n.graph is not None):  # removed if an operand of another
         _join_chosen(node, data, ctx)
@@ -190,7 +190,7 @@ class _Listed:
 
 
 def _list(value: Value, dims: Dims, there: dict[Dims, _Listed]) -> None:
-    if dims in there or not any(map(_has_braces, dims)):
+    if dims in there:
         return
     ends = range(len(dims) + 1)
     partly = value.graph.opset() >= 15  # Shape has start and end from opset 15 on
