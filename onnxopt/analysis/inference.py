@@ -308,8 +308,9 @@ def unsettled(graph: Graph, since: int = -1) -> list[Node]:
         return list(graph)
     if since < 0:
         return _open(graph, set(graph))
-    marked, vague = set(graph.model.marked_since(since)), Vagueness()
-    return [n for n in graph if n in marked and vague.is_in(n)]
+    vague = Vagueness()
+    marked = {n for n in graph.model.marked_since(since) if n.graph is graph and vague.is_in(n)}
+    return [n for n in graph if n in marked] if marked else []
 
 
 def downstream(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[Node]:
@@ -328,7 +329,7 @@ def downstream(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[N
 def _open(graph: Graph, nodes: set[Node]) -> list[Node]:
     """Return the nodes with unknown result types, in order; the whole graph if they are more than half."""
     vague = Vagueness()
-    found = [n for n in graph if n in nodes and vague.is_in(n)]
+    found = [n for n in graph if n in nodes and vague.is_in(n)] if nodes else []
     return list(graph) if 2 * len(found) > graph.size else found
 
 

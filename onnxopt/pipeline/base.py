@@ -49,6 +49,8 @@ class PassInfo:
             raise UsageError(f"the name of a pass is text, not {self.name!r}", 'PassInfo("my-pass", opt_level=1)')
         for field in ("required", "after", "before", "targets", "ops"):
             names = getattr(self, field)
+            if names == ():
+                continue
             if isinstance(names, str):
                 raise UsageError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
             object.__setattr__(self, field, tuple(names or ()))

@@ -210,21 +210,22 @@ class Driver:
         for rule, patterns in candidates:
             if only is not None and rule not in only:
                 continue
-            reason = None
+            reason, stays = None, True
             for pattern in patterns if isinstance(patterns, list) else patterns.at(node):
                 bindings = match(pattern, node)
                 if bindings is None:
                     continue
                 if isinstance(bindings, str):
-                    reason = reason or bindings  # a guard's reason for another operand order is more specific
+                    reason, stays = reason or bindings, False  # a guard's reason, of another order, is more specific
                     continue
                 outcome = self._apply(rule, Match(bindings, node, self.options))
                 if outcome is None:
                     self.declined.pop(node, None)
                     return True
-                reason = outcome
+                reason, stays = str(outcome), stays and outcome.stays
             if reason is not None:
-                declined.append(rule.name)
+                if not stays:
+                    declined.append(rule.name)
                 if reason:
                     self._decline(rule, reason, node)
         if declined:
@@ -233,7 +234,7 @@ class Driver:
             self.declined.pop(node, None)
         return False
 
-    def _apply(self, rule: Rule, m: Match) -> str | None:
+    def _apply(self, rule: Rule, m: Match) -> Declined | None:
         """Fire the rule. Returns None on success, else the reason for declining."""
         node, model = m.anchor, m.graph.model
         version = model.version  # facts queried by guards do not change the version
@@ -255,11 +256,11 @@ class Driver:
             size = m.graph.size
             commit(m, result)
         except Declined as e:
-            return str(e)
+            return e
         except OnnxOptError as e:
             if isinstance(e, MistypedError) and not model.debug:
                 # types declared by a file may be wrong; outside debug mode this is no error of the rule
-                return e.objection
+                return Declined(e.objection)
             if isinstance(e, EmissionError):
                 e.message = f"rule {rule.name}: {e.message}" + ("" if line_of(e) else f" ({rule.line})")
             raise

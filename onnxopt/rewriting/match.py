@@ -79,12 +79,13 @@ class Match:
 
     # -- guards ------------------------------------------------------------------------------------------
 
-    def require(self, condition: object, reason: str) -> None:
-        """Decline with `reason` unless `condition`. Raises TypeError if the arguments are swapped."""
+    def require(self, condition: object, reason: str, stays: bool = False) -> None:
+        """Decline with `reason` unless `condition`. `stays`: see `Declined`. Raises TypeError if the arguments are
+        swapped."""
         if reason.__class__ is not str:
             raise TypeError(f"require(condition, reason): the reason is text, not {reason!r}")
         if not condition:
-            raise Declined(reason)
+            raise Declined(reason, stays)
 
     def known(self, found: T | None, reason: str) -> T:
         """Return `found`. Declines with `reason` if it is None."""

@@ -190,6 +190,8 @@ class Bindings:
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     """Return Bindings; None if the structure differs; a reason if only a condition fails."""
+    if pattern.reads and not reads_one_of(pattern.reads, anchor.inputs):
+        return None  # at most anchors
     b = Bindings(pattern.constants)
     if not _match_node(pattern, anchor, b):
         return None

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
 
 class Declined(Exception):
-    """A guard does not hold; the message is the reason shown to users."""
+    """A guard does not hold; the message is the reason shown to users.
+
+    `stays`: the guard read only matched nodes and known shapes of their operands. It is not asked again before these
+    change.
+    """
+
+    def __init__(self, reason: str, stays: bool = False) -> None:
+        super().__init__(reason)
+        self.stays = stays
 
 
 def require(condition: object, reason: str) -> None:

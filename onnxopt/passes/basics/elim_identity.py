@@ -35,7 +35,7 @@ def transpose_in_order(m: Match, x: Value) -> Value:
     if perm is None:
         m.require(m.rank(x) is not None and (m.rank(x) or 0) <= 1, "the axes are reversed")
         return x
-    m.require(perm == sorted(perm), "the axes move")
+    m.require(perm == sorted(perm), "the axes move", stays=True)
     m.require(m.rank(x) in (None, len(perm)), "the operand has another number of axes")
     return x
 
@@ -44,10 +44,9 @@ def transpose_in_order(m: Match, x: Value) -> Value:
 def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(x, shape of x) = x."""
     dims = m.known(m.shape(x), "the rank of the input is unknown")
-    m.require(len(dims) == shape.size, "the rank changes")
-    m.require(
-        keeps_shape(dims, shape.reshape(-1).tolist(), bool(m.reshape.attr("allowzero", 0))), "the shape may change"
-    )
+    m.require(len(dims) == shape.size, "the rank changes", stays=True)
+    keeps = keeps_shape(dims, shape.reshape(-1).tolist(), bool(m.reshape.attr("allowzero", 0)))
+    m.require(keeps, "the shape may change", stays=True)
     return x
 
 

@@ -35,9 +35,9 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     """Transpose(x, p) = x, where only axes of one element change places, and the dims stay."""
     dims = m.dims(x)
     perm = m.known(known_order(m.transpose, m.rank(x)), "no order of the axes that there are")
-    m.require([dims[i] for i in perm] == list(dims), "the dims may change")
+    m.require([dims[i] for i in perm] == list(dims), "the dims may change", stays=True)
     moving = [i for i in perm if dims[i] != 1]
-    m.require(moving == sorted(moving), "axes of more than one element change places")
+    m.require(moving == sorted(moving), "axes of more than one element change places", stays=True)
     return x
 
 

@@ -166,7 +166,8 @@ class SliceAssignments(GraphPass):
             return
         found: dict[Value, Canvas] = {}  # by results of scatters
         now: dict[Value, Value] = {}  # replacements of values
-        for node in [n for n in graph if n.op in _SCATTERS]:
+        scatters = [n for op in _SCATTERS for n in graph.by_op.get(op, ())]
+        for node in scatters if len(scatters) < 2 else [n for n in graph if n.op in _SCATTERS]:
             reason = _assign(graph, node, found, now, ctx)
             if reason:
                 ctx.decline(_RULE, reason, repr(node))
