@@ -89,9 +89,9 @@ def without(removed: Guard | None) -> Iterator[set[Guard]]:
         declined.add(guard)
         return guard != removed
 
-    def require(self: Match, condition: object, reason: str) -> None:
+    def require(self: Match, condition: object, reason: str, stays: bool = False) -> None:
         if not condition and is_there():
-            raise Declined(reason)
+            raise Declined(reason, stays)
 
     def known(self: Match, found: object, reason: str) -> object:
         if found is None and is_there():
