@@ -100,8 +100,8 @@ def test_two_builds_share_a_cache(run: Run, models: list[str], tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file is called so there")
-def test_names_invalid_on_other_systems_are_not_cached(run: Run, samples: Path, tmp_path: Path) -> None:
-    """Results with names invalid on other systems are not cached, and no entry is reported as damaged."""
+def test_results_that_cannot_be_cached_are_not_reported_as_damaged(run: Run, samples: Path, tmp_path: Path) -> None:
+    """A result whose data file has a name invalid on other systems is not cached, and not reported as damaged."""
     name = "net:v2\\x.onnx"
     shutil.copy(samples / "residual_block.onnx", tmp_path / name)
     model = onnx.load(samples / "external_weights.onnx")

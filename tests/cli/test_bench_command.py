@@ -84,8 +84,8 @@ def test_where_the_time_goes(run: Run, models: Path) -> None:
     assert bench([models / "one.onnx"], BenchOptions(runs=2)).operators == []
 
 
-def test_operators_of_bodies_are_counted_apart(tmp_path: Path) -> None:
-    """A Loop counts its own time only; the operators of its body have theirs."""
+def test_operators_of_bodies_count_as_often_as_they_run(tmp_path: Path) -> None:
+    """Operators of a body count once for each iteration. The time of a Loop is without theirs."""
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) <int64 n = {3}, bool c = {1}> '
         "{ z = Neg (x) y = Loop (n, c, z) <body = b (int64 i, bool p, float[N] s) => (bool q, float[N] t) "

@@ -112,7 +112,7 @@ SIZES = """g (float[n,96] x) => (float[n,32] y, float[n,8,4] z) <float[96,96] w 
 
 
 @pytest.mark.parametrize(("level", "external"), [("-O0", "auto"), ("-O2", "copy"), ("-O2", "inline"), ("-O0", "reuse")])
-def test_external_sizes_are_stored_in_the_result(external: str, level: str, run: Run, tmp_path: Path) -> None:
+def test_small_tensors_of_data_files_go_into_the_result(external: str, level: str, run: Run, tmp_path: Path) -> None:
     made = parsed(SIZES)
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.eye(96, dtype=np.float32), "w"))
     beside(made, tmp_path / "m.onnx")

@@ -168,7 +168,7 @@ def of_no_type(model: onnx.ModelProto) -> None:
         (of_no_type, ["optimize", "bad.onnx", "out.onnx"], "not a valid model: "),
     ],
 )
-def test_an_invalid_model_is_an_error_of_usage(
+def test_an_invalid_model_is_an_error_and_no_bug(
     spoil: Callable[[onnx.ModelProto], None], command: list[str], says: str, run: Run, samples: Path, tmp_path: Path
 ) -> None:
     model = onnx.load(samples / "conv_scale_shift.onnx")

@@ -1,4 +1,4 @@
-"""Correspondence of nodes between original and result."""
+"""Nodes of the original are paired with their counterparts in the result."""
 
 from __future__ import annotations
 

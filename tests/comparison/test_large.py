@@ -1,4 +1,4 @@
-"""Large models: constant work per node, and nothing computed for hidden parts."""
+"""Reports of large models cost constant work per node, and compute nothing for hidden parts."""
 
 from __future__ import annotations
 

@@ -172,10 +172,10 @@ LIMITS = {
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_limits_of_the_system_leave_whole_files(kind: str, folder: Path) -> None:
-    """Limits end a run with an error, or within Python's or native code.
+    """A run under a limit of the system leaves only old files and whole results.
 
-    Python's own start may end with a traceback of Python. The rest of an aborted run is like that of a killed one;
-    the next run clears the rest.
+    The run ends with an error, with Python's traceback in the start of Python, or aborted in native code. The next
+    run removes leftovers of an aborted one.
     """
     which, values = LIMITS[kind]
     for value in values:

@@ -1,4 +1,4 @@
-"""A batch of one is a size of its own: a difference at this size alone is found, and agreement there proves nothing."""
+"""A difference at a batch of one only is found, and agreement at this size proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions that are the same in all cases: a comparison that is never true, a class that is never the best."""
+"""Decisions equal in all cases: comparisons that are never true, classes that are never the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of a verification: weights are mapped, expensive models have fewer cases, files are read first."""
+"""Verification is cheap: weights are mapped, expensive models have fewer cases, files are compared before runs."""
 
 from __future__ import annotations
 

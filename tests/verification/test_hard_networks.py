@@ -1,4 +1,4 @@
-"""Networks that tempt a judge to accuse right folds: rounding is amplified, or ranks are near ties."""
+"""Right folds are not accused in networks that amplify rounding, or rank near ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results with int32 in place of int64: equal numbers of any width, in pieces and by value numbering."""
+"""Results with int32 in place of int64 agree: equal numbers of any width, in pieces and by value numbering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a comparison, against numpy's neighbouring numbers."""
+"""Figures of a comparison are right, checked with numpy's neighbouring numbers."""
 
 from __future__ import annotations
 

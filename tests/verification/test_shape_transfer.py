@@ -1,4 +1,4 @@
-"""Transfer functions of shapes by operator: equal to a size of an operand, or free."""
+"""Transfer functions give each dim of an output: equal to a dim of an operand, or unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A section that fails shows the reason in its place; all other sections are complete."""
+"""A failing section shows the reason in its place; all other sections are complete."""
 
 from __future__ import annotations
 

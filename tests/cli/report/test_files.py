@@ -1,4 +1,4 @@
-"""Files read and written by `onnxopt report`, and messages on wrong ones."""
+"""Files read and written by `onnxopt report`, and messages on wrong files."""
 
 from __future__ import annotations
 
