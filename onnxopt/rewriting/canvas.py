@@ -19,6 +19,7 @@ from onnxopt.graph.node import Node, producer
 from onnxopt.proto.messages import Array, make_node
 from onnxopt.rewriting.index_maps import after
 from onnxopt.rewriting.parts import insert_new, of_lists, run_along
+from onnxopt.rewriting.rule import constant_cuts
 
 _MAX_PARTS: Final = 256  # parts of a tensor, and nodes removed with its scatters
 _MAX_ROUNDS: Final = 8
@@ -92,14 +93,16 @@ class Canvas:
         return self._plan_cut(scatter, user, parts) or self._plan_turned(scatter, user, parts)
 
     def _plan_cut(self, scatter: Node, user: Node, parts: Parts) -> bool:
-        """Plan a `user` that takes a run or an element along the axis alone. Returns False if it does not."""
+        """Plan a `user` that takes a range along the axis, read from the parts. Returns False if it does not."""
         dims = types.shape(scatter.output)
         found = run_along(user, self.axis, dims) if dims and user.op in ("Gather", "Slice") else None
         taken = _cut(parts, found[0], found[1]) if found is not None and found[0] >= 0 else None
-        if found is None or not taken or found[2] > 1 or (user.op == "Gather" and len(taken) > 1):
+        if found is None or not taken or (user.op == "Gather" and len(taken) > 1):
             return False
-        if user.op == "Slice":
+        alone = user.op == "Slice" and found[2] == 1
+        if alone:
             self.gone[user] = None
+        if alone or len(taken) > 1:
             self._emit(scatter, user, self.axis, taken)
         else:  # the part is read in place of the whole
             self.kept.add(taken[0][0])
@@ -159,9 +162,10 @@ class Canvas:
             elif user in self.gone:
                 self._replace(user.output, self._value(axis, parts, scatter))
             else:
-                x, index = self._real(parts[0][0], scatter), user.operands[1]
-                place = self.graph.constant(np.array(parts[0][1], index.array.dtype), f"{x.name}_place", user)
-                self.graph.take_over(user.output, self.graph.insert(user.copy([x, place], [None]), user))
+                part = parts[0] if len(parts) == 1 else None
+                x = self._real(part[0], scatter) if part is not None else self._value(axis, parts, scatter)
+                node = _taking(self.graph, user, axis, x, part)
+                self.graph.take_over(user.output, self.graph.insert(node, user))
                 self.graph.remove(user)
         users = [user for _, user, _, _ in self.steps if user is not None and user in self.gone]
         for node in (*users, *reversed(self.scatters)):
@@ -262,6 +266,24 @@ def _cut(parts: Iterable[Part], start: int, end: int | None) -> Parts | None:
             found.append((v, first + begin - at, None if last_place is None else first + last_place - at))
         at = stop
     return tuple(found)
+
+
+def _taking(graph: Graph, user: Node, axis: int, x: Value, part: Part | None) -> Node:
+    """Return the Gather or Slice `user` applied to a part along the axis, or to `x` along the remaining axes."""
+    index, whole = user.inputs[1], user.inputs[0]
+    assert index is not None and whole is not None
+    if user.op == "Gather":
+        assert part is not None
+        place = graph.constant(np.array(part[1], index.array.dtype), f"{x.name}_place", user)
+        return user.copy([x, place], [None])
+    found = constant_cuts(user, types.rank(whole) or 0)
+    if part is not None:
+        end = LARGEST[1] if part[2] is None else part[2]
+        found = [(k, part[1], end, 1) if k == axis else (k, a, b, step) for k, a, b, step in found]
+    else:
+        found = [cut for cut in found if cut[0] != axis]
+    given = [graph.constant(np.array([c[i] for c in found], np.int64), f"{x.name}_cut", user) for i in (1, 2, 0, 3)]
+    return user.copy([x, *given], [None])
 
 
 def _padded(parts: Parts) -> tuple[Parts, int, int, Array] | None:

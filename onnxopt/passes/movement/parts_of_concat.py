@@ -171,11 +171,7 @@ class SliceAssignments(GraphPass):
             reason = _assign(graph, node, found, now, ctx)
             if reason:
                 ctx.decline(_RULE, reason, repr(node))
-        for canvas in dict.fromkeys(found.values()):
-            if canvas.cost() > 0:
-                ctx.decline(_RULE, "it would leave more nodes", repr(canvas.scatters[0]))
-            elif ctx.spend(_RULE, at=canvas.scatters[-1]):
-                canvas.carry_out()
+        _carry_out(list(dict.fromkeys(found.values())), ctx)
 
 
 def _assign(graph: Graph, node: Node, found: dict[Value, Canvas], now: dict[Value, Value], ctx: PassContext) -> str:
@@ -196,6 +192,30 @@ def _assign(graph: Graph, node: Node, found: dict[Value, Canvas], now: dict[Valu
     elif not _paint(graph, node, axes[0], box, found, now):
         return "where the parts begin is unknown, or there are many"
     return ""
+
+
+def _carry_out(canvases: list[Canvas], ctx: PassContext) -> None:
+    """Carry out canvases that leave no more nodes; then, as far as nodes were saved, those that leave one more."""
+    saved, rest = 0, list[Canvas]()
+    for canvas in canvases:
+        if canvas.cost() > 0:
+            rest.append(canvas)
+        else:
+            saved += _spend(canvas, ctx)
+    for canvas in rest:  # of many rows assigned one by one the first is cut off
+        if len(canvas.scatters) < 2 or canvas.cost() > min(1, saved):
+            ctx.decline(_RULE, "it would leave more nodes", repr(canvas.scatters[0]))
+        else:
+            saved += _spend(canvas, ctx)
+
+
+def _spend(canvas: Canvas, ctx: PassContext) -> int:
+    """Carry out a canvas, if the pass has fuel. Returns the number of nodes saved."""
+    if not ctx.spend(_RULE, at=canvas.scatters[-1]):
+        return 0
+    saved = len(canvas.gone) - canvas.made
+    canvas.carry_out()
+    return saved
 
 
 def _paint(
