@@ -143,7 +143,7 @@ class _Demands(Shapes):
         if node.op_type in WEIGHTS:
             self._ask(node, call.shapes)
         elif node.op_type == "Reshape" and len(node.input) > 1:
-            _match(call.first, self.integers(node.input[1]) or [], self.sizes)
+            _match(call.shapes[0] or (), self.integers(node.input[1]) or [], self.sizes)
 
     def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
         """Record the size required by a weight."""

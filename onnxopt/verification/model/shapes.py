@@ -10,6 +10,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from onnxopt.verification.model.dataflow import Forward
@@ -27,8 +28,6 @@ _LIKE: Final = having("like")
 _BROADCAST: Final = having("broadcast")
 _REDUCING: Final = frozenset(name for name in OPERATORS if name.startswith("Reduce"))
 _WINDOWED: Final = WINDOWS - having("global") - {"SpaceToDepth", "STFT"}
-# Operators whose results may be known where the first operand is not.
-_OF_SEVERAL: Final = _BROADCAST | {"Concat", "ConstantOfShape", "Range", "Reshape"}
 
 
 class Known(NamedTuple):
@@ -94,6 +93,10 @@ class Shapes(Forward[Known]):
         return [None if k == _NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
 
 
+class _Unknown(Exception):
+    """A rule needs an unknown shape."""
+
+
 class Call:
     """A node with the facts about operands, and constant integers."""
 
@@ -107,8 +110,10 @@ class Call:
 
     @property
     def first(self) -> Shape:
-        """The shape of the first operand, () if unknown."""
-        return self.shapes[0] or ()
+        """The shape of the first operand. Raises _Unknown."""
+        if self.shapes[0] is None:
+            raise _Unknown
+        return self.shapes[0]
 
     def is_given(self, at: int, name: str) -> bool:
         """Return whether an operand is present, or, in older opsets, the attribute."""
@@ -145,9 +150,10 @@ def carried(call: Call) -> Shape | None:
     op = call.node.op_type
     if op in _LIKE:
         return call.shapes[0]
-    if op not in _RULES or (call.shapes[0] is None and op not in _OF_SEVERAL):
+    try:
+        return _RULES[op](call) if op in _RULES else None
+    except _Unknown:
         return None
-    return _RULES[op](call)
 
 
 def _transpose(call: Call) -> Shape | None:
@@ -216,10 +222,10 @@ def _reshape(call: Call) -> Shape | None:
     target = call.elements[1] if len(call.elements) > 1 else None  # an attribute in older opsets
     if target is None:
         return None
-    copies = not call.number("allowzero")
-    found = [call.first[k] if n == 0 and copies and k < len(call.first) else n or UNKNOWN for k, n in enumerate(target)]
-    if found.count(UNKNOWN) == 1 and UNKNOWN not in call.first and call.shapes[0] is not None:
-        rest, made = Counter(call.first), Counter(d for d in found if d != UNKNOWN)
+    dims, copies = call.shapes[0] or (), not call.number("allowzero")
+    found = [dims[k] if n == 0 and copies and k < len(dims) else n or UNKNOWN for k, n in enumerate(target)]
+    if found.count(UNKNOWN) == 1 and UNKNOWN not in dims and call.shapes[0] is not None:
+        rest, made = Counter(dims), Counter(d for d in found if d != UNKNOWN)
         before, after = (list((x - y).elements()) for x, y in ((rest, made), (made, rest)))
         if all(isinstance(d, int) for d in (*before, *after)):
             found[found.index(UNKNOWN)] = math.prod(map(int, before)) // max(math.prod(map(int, after)), 1)
@@ -350,12 +356,12 @@ def _joined(call: Call) -> Shape | None:
     return tuple(n for part in known for n in part) if len(known) == len(call.elements) else None
 
 
-def _computed(call: Call) -> Shape | None:
-    """Return the elements of a result of two vectors: numbers of numbers, else unknown."""
+def _computed(compute: Callable[[int, int], int], call: Call) -> Shape | None:
+    """Return the elements of a result of two vectors: numbers of positive numbers, else unknown."""
     a, b = call.elements[:2]
     if a is None or b is None or (len(a) != len(b) and 1 not in (len(a), len(b))):
         return None
-    count, compute = max(len(a), len(b)), _ARITHMETIC[call.node.op_type]
+    count = max(len(a), len(b))
     pairs = zip(a * (count // len(a)), b * (count // len(b)))
     return tuple(
         compute(m, n) if isinstance(m, int) and isinstance(n, int) and m > 0 < n else UNKNOWN for m, n in pairs
@@ -373,14 +379,6 @@ def _measured(call: Call) -> Shape | None:
     return call.shapes[0] if call.shapes[0] is None else call.first[start:end]
 
 
-# Arithmetic of positive integers.
-_ARITHMETIC: Final[dict[str, Callable[[int, int], int]]] = {
-    "Add": operator.add,
-    "Sub": operator.sub,
-    "Mul": operator.mul,
-    "Div": operator.floordiv,
-    "Mod": operator.mod,
-}
 # Elements of a result, by operator.
 _ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Shape": _measured,
@@ -388,7 +386,11 @@ _ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Concat": _joined,
     "Slice": _cut,
     "Where": _chosen,
-    **dict.fromkeys(_ARITHMETIC, _computed),
+    "Add": partial(_computed, operator.add),
+    "Sub": partial(_computed, operator.sub),
+    "Mul": partial(_computed, operator.mul),
+    "Div": partial(_computed, operator.floordiv),
+    "Mod": partial(_computed, operator.mod),
     "Reshape": lambda call: call.elements[0] if len(call.shapes[0] or ()) < 2 else None,
     **dict.fromkeys(("Cast", "Identity", "Squeeze", "Unsqueeze"), lambda call: call.elements[0]),
 }
