@@ -253,33 +253,38 @@ def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array 
 
 
 def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
-    """Plan […, N] to […, N / D, D], otherwise equal for all parts: heads are concatenated like the parts."""
+    """Plan […, N] to […, N / D, D], perhaps with axes of size 1 between, otherwise equal for all parts: heads are
+    concatenated like the parts."""
     known = [h for node, size in zip(followers, sizes) if (h := _heads(node, size)) is not None]
     if axis != len(shape) - 1 or len(known) < len(followers):
         return None
-    front, _, width = known[0]
+    front, _, behind = known[0]
     # A 0 behind the front copies the split axis.
-    if any((other, w) != (front, width) for other, _, w in known) or 0 in front[axis:]:
+    if any((other, rest) != (front, behind) for other, _, rest in known) or 0 in front[axis:]:
         return None
     counts = [count for _, count, _ in known]
     out = types.shape(followers[0].output) or ()
     # A -1 in front stays: its value does not depend on the parts. Elsewhere the size is known.
-    joined = np.array([*front, sum(counts), width], np.int64)
-    return Plan(followers, len(front), tuple(counts), (*out[:-2], sum(counts), width), (joined,))
+    joined = np.array([*front, sum(counts), *behind], np.int64)
+    return Plan(followers, len(front), tuple(counts), (*out[: len(front)], sum(counts), *behind), (joined,))
 
 
-def _heads(node: Node, size: int) -> tuple[list[int], int, int] | None:
-    """Return (target in front, heads, width) of a Reshape of the last axis, of `size`, to two axes; None for others."""
+def _heads(node: Node, size: int) -> tuple[list[int], int, list[int]] | None:
+    """Return (target in front, heads, sizes behind) of a Reshape of the last axis, of `size`, to heads and their width,
+    with axes of size 1 between; None for others."""
     given, dims = node.input(1), types.shape(node.output)
     if given is None or not given.constant or dims is None:
         return None
     target = given.array.tolist()
     if not len(target) == len(dims) > 1 or (node.attr("allowzero", 0) and 0 in target):
         return None
-    count, width = dims[-2:]
+    place, width = len(dims) - 2, dims[-1]
+    while place and dims[place] == 1 != width != size:
+        place -= 1
+    count = dims[place]
     if not isinstance(count, int) or not isinstance(width, int) or count * width != size:
         return None
-    return target[:-2], count, width
+    return target[:place], count, [1] * (len(dims) - place - 2) + [width]
 
 
 def _transpose(
