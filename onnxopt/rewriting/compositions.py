@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +15,6 @@ from onnxopt.rewriting.index_maps import APART, IndexMap
 from onnxopt.rewriting.index_plans import Step, copied, plan
 from onnxopt.rewriting.index_steps import MOVERS, apply
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.rule import Declined, only_read_by
 
 _MAX_CHAIN: Final = 8  # operators of a chain
@@ -25,7 +23,6 @@ _WEIGHTS: Final = {"GatherND": 3, "Expand": 2, "Gather": 2, "Tile": 2, "Slice": 
 _BY_OPERANDS: Final = ("Gather", "GatherND", "Squeeze", "Transpose")  # the map determines the dims of these results
 _CHAINS: Final = "chains of moves"
 LEFT: Final = "as many operators would be left"
-_BESIDE: Final = "what is beside it is turned alike, and may be turned together with it"
 
 
 class _Answer(NamedTuple):
@@ -87,7 +84,6 @@ def _steps(m: Match, nodes: Sequence[Node], shared: bool) -> list[Step]:
     x = nodes[-1].inputs[0]
     assert x is not None
     m.require(len(nodes) > 1 or not x.constant, "a constant, which folds")
-    m.require(not _is_beside_alike(nodes), _BESIDE)
     steps = _fewest(m, x, nodes)
     if shared:
         _may_pass(m, nodes, steps)
@@ -173,30 +169,6 @@ def _may_pass(m: Match, nodes: Sequence[Node], steps: Sequence[Step]) -> None:
     few = inner.op == "Gather" and (x := inner.inputs[0]) is not None and m.rank(x) == 1
     lighter = few or _weight(s.op for s in steps) <= _weight(n.op for n in nodes[:-1])
     m.require(len(steps) < gone or (gone == 1 and len(steps) == 1 and lighter), elsewhere)
-
-
-def _is_beside_alike(nodes: Sequence[Node]) -> bool:
-    """Whether a sibling part or product takes an equal Reshape and Transpose, without a further Reshape.
-
-    The pass merge-parallel transposes equal heads together, and saves more.
-    """
-    for transpose, reshape in pairwise(nodes[1:]):
-        x = reshape.inputs[0]
-        if transpose.op != "Transpose" or reshape.op not in SAME_ORDER or x is None:
-            continue
-        if any(_is_alike(part, transpose) for part in parts_beside(x) if part is not x):
-            return True
-    return False
-
-
-def _is_alike(part: Value, transpose: Node) -> bool:
-    """Whether a part takes a Reshape and an equal Transpose, without a further Reshape."""
-    reshape = part.only_user
-    turned = reshape.output.only_user if reshape is not None and reshape.op == "Reshape" else None
-    if turned is None or turned.op != "Transpose" or turned.attr("perm") != transpose.attr("perm"):
-        return False
-    reader = turned.output.only_user
-    return reader is None or reader.op not in SAME_ORDER
 
 
 def _built(m: Match, steps: Sequence[Step], nodes: Sequence[Node]) -> Value:

@@ -6,8 +6,7 @@ f(part 0), f(part 1), … of Split(x)  =  the parts of Split(f(x))
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import LARGEST, order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
-from onnxopt.graph.node import Node, producer, sole_reader
+from onnxopt.graph.node import Node
 from onnxopt.operators import ARITHMETIC, SAME_ORDER, UNARY
 from onnxopt.proto.messages import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.rewriting.rule import FORMS, constant_cuts
@@ -152,20 +151,6 @@ def _picked(gather: Node, rank: int) -> list[tuple[int, int, int, int]]:
         return []
     place = int(index.array)
     return [(int(gather.attr("axis", 0)) % rank, place, place + 1 or LARGEST[1], 1)]
-
-
-def parts_beside(x: Value) -> Iterator[Value]:
-    """Yield all parts of the Split, or products of the tensor (with bias), of which `x` is one."""
-    split, product = producer(x, "Split"), producer(x, "Add", "MatMul")
-    if split is not None:
-        yield from split.results[:_MAX_PARTS]
-    if product is not None and product.op == "Add":
-        product = producer(next((v for v in product.operands if not v.constant), None), "MatMul")
-    if product is not None:
-        for other in islice(product.operands[0].users, _MAX_PARTS):
-            if other.op == "MatMul":
-                add = sole_reader(other.output, "Add")
-                yield add.output if add is not None else other.output
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:

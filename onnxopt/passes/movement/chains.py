@@ -80,8 +80,7 @@ class ReshapeChains(RewritePass):
     Applies when: inner results have no other readers, and a Reshape target with at most one unknown dim exists. Joined
     or split axes are adjacent in the input. Single-token decoders transpose [batch, 1, heads, width] like this;
     PyTorch's attention transposes [tokens, batch · heads, width], then splits batch and heads.
-    Keeps: a Transpose between computing operators, where a Reshape saves nothing; heads transposed like others of the
-    same tensor, which merge-parallel may transpose together.
+    Keeps: a Transpose between computing operators, where a Reshape saves nothing.
     Not done: a Reshape moved past a Transpose without saving a node; dims of 0.
     """
 

@@ -6,19 +6,18 @@ splits both for the mask, merges for Softmax and the second product, and splits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node, own_producer, present, producer, sole_reader
+from onnxopt.graph.node import Node, own_producer, present, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Apart, Passing
 from onnxopt.rewriting.index_maps import elements
-from onnxopt.rewriting.parts import parts_beside
 from onnxopt.rewriting.relayout import End, Region, Reshaped, regions
 from onnxopt.startup.record import record
 
@@ -52,7 +51,7 @@ class UnmergeBatches(GraphPass):
             return
         found = regions(graph, (*SAME_ORDER, "Transpose"), partial(_batch, ways), lambda first: ways[first][0])
         plans = [plan for region in found if (plan := self._best(graph, region, ways[region.kind], ctx)) is not None]
-        for plan in _without_odd(plans, ctx):
+        for plan in plans:
             # Neighbouring regions may have changed.
             now = _Plan(graph, plan.region, plan.view, plan.passing, self.normalizations)
             if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
@@ -68,21 +67,6 @@ class UnmergeBatches(GraphPass):
         why = "it would not leave fewer nodes" if best.is_possible else _SAID
         ctx.decline("unmerged", why, repr(best.nodes[0]))
         return None
-
-
-def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
-    """Return the plans without those that would reshape one of several sibling parts or products differently.
-
-    The pass merge-parallel transposes equal heads together, and saves more.
-    """
-    while True:
-        freed = {end.node for plan in plans for end in plan.ends.values()}
-        odd = [plan for plan in plans if plan.is_beside_alike(freed)]
-        if not odd:
-            return plans
-        for plan in odd:
-            ctx.decline("unmerged", "a part of the same tensor is reshaped alike, and stays", repr(plan.nodes[0]))
-        plans = [plan for plan in plans if plan not in odd]
 
 
 def _batch(ways: dict[Shape, list[Apart]], node: Node) -> Shape | None:
@@ -130,10 +114,6 @@ class _Plan(Reshaped):
             if self.more == 1 and len(types.dims_of(self.nodes[0].output)) == _MATRIX:
                 self.saved -= worth * self.normalized_sums
             self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
-
-    def is_beside_alike(self, freed: Set[Node | None]) -> bool:
-        """Whether a Reshape's target would differ from the target of a sibling part not in `freed`."""
-        return any(end.target and _has_sibling(end, freed) for end in self.ends.values())
 
     def enters(self, v: Value) -> End[Node] | None:
         """Return the end at an outside value; behind a Transpose, the split axis is moved through the Transpose."""
@@ -187,15 +167,6 @@ class _Plan(Reshaped):
         value = self.new(like.output, tuple(dims[i] for i in perm))
         self.graph.insert(like.copy([x], [value]), before).set_attr("perm", list(perm))
         return value
-
-
-def _has_sibling(end: End[Node], freed: Set[Node | None]) -> bool:
-    """Whether a part beside the source is reshaped to the same dims by a Reshape that is not `freed`."""
-    if end.node is None or end.source is None:
-        return False
-    made = types.shape(end.node.output)
-    stay = {sole_reader(part, "Reshape") for part in parts_beside(end.source) if part is not end.source} - freed
-    return any(r is not None and types.shape(r.output) == made for r in stay)
 
 
 def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
