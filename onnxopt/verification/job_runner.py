@@ -202,7 +202,7 @@ class JobRunner(CaseRunner):
         if second.cut_short:
             little.append(f"looking into pieces {second.cut_short}")
         if self.left_out:
-            little.append(f"{self.left_out} more could not be run, for these took all of --timeout")
+            little.append(f"{self.left_out} more did not run, as these took all of --timeout")
         return little
 
     def _word(self, verdict: Verification, second: SecondLook, little: Sequence[str]) -> None:

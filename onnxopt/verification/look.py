@@ -163,7 +163,9 @@ class Look:
         if not found.unsettled or found.faults:
             self._add_unseen(walk, taken, pieces, places)
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
-            pieces.unseen.append("one draws random numbers more often, and in functions and bodies all draw alike here")
+            pieces.unseen.append(
+                "one of the models draws random numbers more often, and in the comparison draws are equal"
+            )
         pieces.complete = not places and not found.unsettled
         if pieces.complete:
             blanks = changed_blanks(walk)
@@ -188,7 +190,7 @@ class Look:
         if not have_other_points(self.a.program, self.b.program):
             return []
         walk = self._walked(self.a, self.b, [case])
-        return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in unreached(walk)]
+        return [f"`{v}` has other bounds, and differs beyond the bounds that a case reaches" for v in unreached(walk)]
 
     def rounded(self, cases: Sequence[Case]) -> list[str]:
         """Return, in words, the first value that differs if both round values held in narrower floats."""

@@ -105,7 +105,7 @@ def word(
     if opened.around:
         verdict.message += f", {opened.around}"
         if "behind" not in opened.around:
-            weak = [*weak, "what is behind could not be run, for its shape is unknown"]
+            weak = [*weak, "nodes behind could not run, as their shapes are unknown"]
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     verdict.message += allowed
     if weak:
@@ -227,7 +227,7 @@ def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:
 # -- coverage of the cases --------------------------------------------------------------------------------
 # Independent of any result: variation of the original's outputs, and branches taken.
 
-_PROVES_NOTHING: Final = "zeros, ones and a batch of one agree with too much to prove anything"
+_PROVES_NOTHING: Final = "all cases have zeros, ones or a batch of one, on which wrong results agree as well"
 
 
 class Proof(NamedTuple):

@@ -33,7 +33,7 @@ PAIRS = {
     "one that is right": (f"m = Mul (x, two) {FLOOR}", f"m = Add (x, x) {FLOOR}", (FAR, NEAR, FAR / 2), False),
     "what saturates": (f"m = Mul (x, two) {SATURATES}", f"m = Mul (x, more) {SATURATES}", (0.6, 5.0, 7.0), True),
     "a decision": (f"{LESS} n = Neg (f) y = Add (n, one)", f"{LESS} y = Max (f, one)", (FAR, NEAR, 1.0), True),
-    "one that is made otherwise": (
+    "one that is computed differently": (
         "m = Mul (x, two) c = Greater (m, high) y = Where (c, one, x)",
         "m = Mul (x, more) c = Greater (m, high) y = Where (c, one, x)",
         (FAR, HIGH / 4096, 1.0),

@@ -47,7 +47,7 @@ def test_parts_before_and_behind_foreign_nodes_agree(tmp_path: Path) -> None:
     found = judge(tmp_path, other.replace("z = com", "behind2 = Identity (behind) z = com"))
     assert found.status == IN_PIECES
     assert found.message.endswith(
-        "2 cases (n=2; n=64), before and behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)"
+        "2 cases (n=2; n=64), before and behind 2 nodes that no runtime here can run (com.acme.Find, com.acme.Last)"
     )
 
 
@@ -157,7 +157,7 @@ def in_segments(tmp_path: Path, b: str, a: str = MODEL, nodes: int = 3) -> Verif
 def test_a_model_with_foreign_nodes_is_run_in_segments(tmp_path: Path) -> None:
     found = in_segments(tmp_path, MODEL.replace("(before, half)", "(half, before)"))
     assert found.status == IN_PIECES
-    assert found.message.endswith("behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)")
+    assert found.message.endswith("behind 2 nodes that no runtime here can run (com.acme.Find, com.acme.Last)")
     assert in_segments(tmp_path, MODEL.replace("y = Relu", "y = Neg")).status == DIFFERENT
     assert in_segments(tmp_path, MODEL.replace("0.5>", "0.6>")).status == UNVERIFIED
 
@@ -198,7 +198,7 @@ def test_foreign_nodes_in_bodies_and_functions(tmp_path: Path) -> None:
     """
     found = judge(tmp_path, text, text)
     assert found.status == IN_PIECES, found.message
-    assert "2 nodes that nothing here can run (If, own.Twice)" in found.message
+    assert "2 nodes that no runtime here can run (If, own.Twice)" in found.message
     assert judge(tmp_path, text.replace("e = Exp", "e = Sin"), text).status == DIFFERENT
 
 
@@ -211,8 +211,8 @@ def test_parts_behind_outputs_of_unknown_shape_are_inconclusive(tmp_path: Path) 
     text = text.replace("float half", "int64[1] seven = {7}, float half")
     found = judge(tmp_path, text, text)
     assert found.status == INCONCLUSIVE
-    assert "before 2 nodes that nothing here can run" in found.message
-    assert "what is behind could not be run" in found.message
+    assert "before 2 nodes that no runtime here can run" in found.message
+    assert "nodes behind could not run" in found.message
     assert judge(tmp_path, text.replace("(before, half)", "(before, before)"), text).status == DIFFERENT
     looked = verify(tmp_path / "a.onnx", tmp_path / "a.onnx", VerifyOptions(pieces=True))
     assert looked.pieces is not None
@@ -231,7 +231,7 @@ def test_strings_are_generated_if_a_locale_is_missing(tmp_path: Path) -> None:
     """
     found = judge(tmp_path, text.replace("Identity (small)", "Identity (small) again = Identity (same)"), text)
     assert found.status == IN_PIECES
-    assert found.message.endswith("1 node that nothing here can run (StringNormalizer)")
+    assert found.message.endswith("1 node that no runtime here can run (StringNormalizer)")
     assert judge(tmp_path, text.replace("[a-z0-9]+", "[a-z]"), text).status == DIFFERENT
 
 
@@ -250,7 +250,7 @@ def test_operators_without_a_kernel_for_their_types(kind: str, missing: str, tmp
     """
     found = judge(tmp_path, text.replace("c = Exp (b)", "i = Identity (b) c = Exp (i)"), text)
     assert found.status == IN_PIECES, found.message
-    assert f"1 node that nothing here can run ({missing.split()[0]})" in found.message
+    assert f"1 node that no runtime here can run ({missing.split()[0]})" in found.message
     assert judge(tmp_path, text.replace("Exp", "Neg"), text).status == DIFFERENT
     assert judge(tmp_path, text.replace("Sin", "Cos"), text).status == DIFFERENT
 

@@ -57,7 +57,7 @@ def test_a_narrower_cast_of_a_computed_value_does_not_pass(kind: int, tmp_path: 
     b = model(f"h = MatMul (x, w) c = Cast <to = {kind}> (h) y = Cast <to = 7> (c)")
     for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, VerifyOptions(cases=("random", "uniform")))):
         assert found.status in (DIFFERENT, INCONCLUSIVE)
-    assert kind != INT16 or gaps(found) == ["`y` is made of narrower integers"], found.message
+    assert kind != INT16 or gaps(found) == ["`y` is computed in narrower integers"], found.message
 
 
 @pytest.mark.parametrize(

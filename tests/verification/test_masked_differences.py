@@ -67,7 +67,7 @@ def test_a_difference_masked_in_every_case_is_inconclusive(used: str, numbers: A
     np.save(given, np.asarray(numbers, np.float32).reshape(1, 8) / 2)
     found = compare_files(a, b, VerifyOptions(inputs={"x": str(given)}))
     assert found.status == "inconclusive", found.message
-    assert any(gap.endswith(" is made of what differs") for gap in gaps(found)), found.message
+    assert any(gap.endswith(" is computed from a value that differs") for gap in gaps(found)), found.message
 
 
 def test_quantizer_levels_of_no_case_are_probed(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_quantizer_levels_of_no_case_are_probed(tmp_path: Path) -> None:
     given = tmp_path / "x.npy"
     np.save(given, np.asarray([[-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5]], np.float32))
     found = compare_files(a, b, VerifyOptions(inputs={"x": str(given)}))
-    assert (found.status, gaps(found)) == ("inconclusive", ["`p` is made of what differs"]), found.message
+    assert (found.status, gaps(found)) == ("inconclusive", ["`p` is computed from a value that differs"]), found.message
 
 
 @pytest.mark.parametrize(

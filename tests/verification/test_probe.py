@@ -103,7 +103,9 @@ def test_noise_is_measured_at_the_first_differing_value(
     case = np.linspace(2, 3, 16, dtype=np.float32).reshape(2, 8)
     a = f"t = Add (x, higher) u = Sub (t, higher) n = Mul (u, two) {rest}"
     walk = walked(tmp_path, a, f"{n} {rest}", case)
-    found = [gap.value for gap in gaps(walk, walk.sameness) if gap.part.endswith("is made of what differs")]
+    found = [
+        gap.value for gap in gaps(walk, walk.sameness) if gap.part.endswith("is computed from a value that differs")
+    ]
     assert (found, asked) == (differs, [["n"]])
 
 

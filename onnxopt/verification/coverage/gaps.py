@@ -381,9 +381,9 @@ def _is_rounded(walk: Walk, value: str, noise: Sequence[Difference]) -> bool:
 
 Find = Callable[["Walk", "Sameness"], dict[str, bool]]
 _KINDS: Final[tuple[tuple[Find, str, str], ...]] = (
-    (undecided, "says next to nothing in any case", "differs on numbers that none of them has"),
-    (_picked, "is made by other bounds", "differs where all that it picks from is on one side of one"),
-    (_narrowed, "is made of narrower integers", "differs where others are too large for these"),
-    (decided_otherwise, "is made of a decision", "differs where that is another than in any case"),
-    (_behind_steps, "is made of what differs", "differs itself on numbers near those of these cases"),
+    (undecided, "is nearly constant in each case", "differs on other numbers"),
+    (_picked, "has other bounds", "differs where all operands are on one side of a bound"),
+    (_narrowed, "is computed in narrower integers", "differs for numbers beyond their range"),
+    (decided_otherwise, "depends on a decision", "differs for a decision that no case makes"),
+    (_behind_steps, "is computed from a value that differs", "differs itself on numbers near those of the cases"),
 )

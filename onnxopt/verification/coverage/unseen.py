@@ -81,7 +81,8 @@ def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
     if asked.is_wrong:
         return
     for value, other in _indistinct(walk, asked):
-        yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
+        why = f"only one of the models computes `{value}` from `{other}`"
+        yield Unseen(f"{why}, and no case has other numbers in the operand of the other model")
     for gap in gaps(walk, walk.sameness):
         why = f"{gap.part}{AND}{gap.how}" if gap.differs else gap.part
         yield Unseen(why, silent=not gap.differs, stays=gap.stays)
@@ -102,7 +103,7 @@ def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
         yield from _Node(walk, i, asked).unseen(all_taken=True)
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
-            yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
+            yield Unseen(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
 
 
 def _decided_inside(walk: Walk) -> list[int]:
@@ -286,7 +287,7 @@ class _Node:
         for node in (n for n in inside(nodes) if may_hide(n, functions)):
             first = first_of(node)
             if self._asked.is_open(first):
-                yield Unseen(f"what of the {label_of(node)} that makes `{first}` was run is not known")
+                yield Unseen(f"which parts of the {label_of(node)} that makes `{first}` ran is unknown")
 
 
 # -- values that no case distinguishes -------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Outcome:
     def note(self) -> str:
         """An output that differs without a fault, in words; "" if there is none."""
         is_open = bool(self.unsettled) and not self.faults
-        return f"output `{self.unsettled[0]}` is made otherwise" if is_open else ""
+        return f"output `{self.unsettled[0]}` is computed differently" if is_open else ""
 
 
 # -- candidates that are no cutpoints ---------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _of_output(replay: Replay, x: str, y: str, is_cut: bool) -> Difference:
         return worst([difference(as_held(known[x], constant, replay.dtype), constant) for known in values])
     if x not in a.maker and x in a.constants and y in b.constants:
         return difference(a.constant(x), b.constant(y))
-    return Difference(note="it is made otherwise")
+    return Difference(note="it is computed differently")
 
 
 # -- faults -----------------------------------------------------------------------------------------------

@@ -271,9 +271,8 @@ class Around:
         if not self.nodes:
             return ""
         names = sorted({f"{n.domain}.{n.op_type}".removeprefix(".") for n in self.nodes})
-        return (
-            f"{'before' if self.unseen else 'before and behind'} {self._count} that nothing here can run ({few(names)})"
-        )
+        where = "before" if self.unseen else "before and behind"
+        return f"{where} {self._count} that no runtime here can run ({few(names)})"
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         """Return the outputs; None for values that depend on wrongly guessed shapes.
