@@ -102,8 +102,8 @@ class JobRunner(CaseRunner):
         except (Refused, Died) as e:
             if isinstance(e, Died) and any(death.step == step for death in self._submission.deaths):
                 raise
-            verdict.status = INCONCLUSIVE
-            verdict.message += f"; but another size was not compared: {e}"
+            verdict.status, verdict.reasons = INCONCLUSIVE, [f"another size was not compared: {e}"]
+            verdict.message += f"; but {verdict.reasons[0]}"
             return True
         verdict.cases += [replace(case, outputs=case.outputs if case.status == DIFFERENT else []) for case in cases]
         for case in cases:

@@ -167,7 +167,8 @@ class Verification:
     `status` is a verdict word, `message` its explanation in one line, `hint` an advice. `exact`: all outputs are equal
     bit for bit. `cases`: the compared outputs, by case. `worst`: the output with the largest difference, `worst_rel`,
     relative to its range. `pieces`: the comparison in pieces, None if not needed. `places`: the faults. `noise`: by
-    output, the change of the original by last bits of inputs and weights, relative to the range.
+    output, the change of the original by last bits of inputs and weights, relative to the range. `reasons`: why the
+    cases prove little, if inconclusive; the message names the first of them.
     """
 
     status: str
@@ -181,8 +182,8 @@ class Verification:
     seconds: float = 0.0
     pieces: Pieces | None = None
     places: list[Place] = field(default_factory=list)
-
     noise: dict[str, float] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:

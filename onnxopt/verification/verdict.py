@@ -109,7 +109,7 @@ def word(
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     verdict.message += allowed
     if weak:
-        verdict.status = INCONCLUSIVE
+        verdict.status, verdict.reasons = INCONCLUSIVE, [*weak]
         some = [*weak[:3], *([f"and {len(weak) - 3} more"] if len(weak) > 3 else [])]
         verdict.message += f"; but {'; '.join(some)}"
 

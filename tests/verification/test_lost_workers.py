@@ -211,7 +211,7 @@ def test_no_case_starts_after_the_timeout_is_used_up(more: str, tmp_path: Path) 
         v = verifier.finish()
     assert [c.name for c in v.cases if "took all of --timeout" in c.note] == [more] * bool(more)
     assert v.status == ("inconclusive" if more else "equal"), v.message
-    assert not more or "1 case (N=2); but 1 more did not run" in v.message
+    assert v.reasons == ["1 more did not run, as these took all of --timeout"] * bool(more)
 
 
 def test_the_timeout_covers_all_pieces_together(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_changed_bound_beyond_all_cases_is_inconclusive(
     a: str, b: tuple[str, str], value: str, options: VerifyOptions | None, tmp_path: Path
 ) -> None:
     v = judge(tmp_path, a, a.replace(*b), options)
-    assert (v.status, f"`{value}` has other bounds" in v.message) == ("inconclusive", True), v.message
+    assert (v.status, any(r.startswith(f"`{value}` has other bounds") for r in v.reasons)) == ("inconclusive", True)
     assert judge(tmp_path, a, a, options).status in ("equal", "verified in pieces")
 
 
@@ -80,7 +80,7 @@ def test_a_changed_epsilon_without_effect_in_any_case_is_inconclusive(
     a: str, b: str, value: str, options: VerifyOptions | None, tmp_path: Path
 ) -> None:
     v = judge(tmp_path, a, b, options)
-    assert (v.status, f"`{value}` has other bounds" in v.message) == ("inconclusive", True), v.message
+    assert (v.status, any(r.startswith(f"`{value}` has other bounds") for r in v.reasons)) == ("inconclusive", True)
 
 
 @OPTIONS
