@@ -276,8 +276,10 @@ _FIRST, _SECOND = branch("first", "w1", "b1"), branch("second", "w2", "b2")
 def merge_convs(
     m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None, y: Value | None = None
 ) -> Value:
-    """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c), the smaller kernel with zeros around it; in a sum with y,
-    too."""
+    """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c), the smaller kernel with zeros around it.
+
+    Likewise (y + Conv(x; W, b)) + Conv(x; V, c).
+    """
     made = merged(m, m.first, m.second, (w1, b1, w2, b2))
     return made if y is None else m.op.Add(y, made, like=m.anchor)
 
