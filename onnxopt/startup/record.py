@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
-_SPECIAL: Final = ("ClassVar", "InitVar", "KW_ONLY")  # annotations of no fields
 _MAX_SHOWN: Final = 100  # characters of a field
 _MAX_UNCOMPILED: Final = 20  # objects; compiling takes as long as creating them
 
@@ -73,37 +72,8 @@ def _made(cls: type, frozen: bool, eq: bool) -> Any:
     return made
 
 
-def _with_fields(made: Any) -> Any:
-    """Return the class as a dataclass without compiled methods, also if a base class is frozen."""
-    given: dict[str, Any] = {name: getattr(made, name, MISSING) for name in made.__annotations__}
-    if not all(map(_is_plain, made.__annotations__.values(), given.values())):
-        return _by_dataclass(made)
-    known: dict[str, Any] = {}
-    for base in made.__mro__[:0:-1]:
-        known.update(getattr(base, "__dataclass_fields__", ()))
-    for name, default in given.items():
-        f: Any = default if isinstance(default, Field) else field(default=default)
-        known[name] = f
-        f.name, f.type, f._field_type = name, made.__annotations__[name], _FIELD
-        f.kw_only = f.kw_only is True
-        if f is default and f.default is MISSING:
-            delattr(made, name)
-        elif f is default:
-            setattr(made, name, f.default)
-    made.__dataclass_fields__ = known
-    made.__dataclass_params__ = type(_PARAMETERS)(*(getattr(_PARAMETERS, name) for name in _PARAMETERS.__slots__))
-    made.__match_args__ = tuple(f.name for f in known.values() if f.init and not f.kw_only)  # type: ignore[misc]
-    return made
-
-
-def _is_plain(annotation: object, default: object) -> bool:
-    """Whether an annotation is, as text, that of a field, with a default that may be shared."""
-    is_field = isinstance(annotation, str) and not any(word in annotation for word in _SPECIAL)
-    return is_field and (isinstance(default, Field) or type(default).__hash__ is not None)
-
-
-def _by_dataclass(cls: type) -> Any:
-    """As `_with_fields`, for all annotations: telling their kinds apart takes dataclasses most of its time."""
+def _with_fields(cls: type) -> Any:
+    """Return `cls` as a dataclass without compiled methods, also if a base class is frozen."""
     frozen = [p for p in (vars(c).get("__dataclass_params__") for c in cls.__mro__[1:]) if p is not None and p.frozen]
     for params in frozen:
         params.frozen = False
@@ -112,17 +82,6 @@ def _by_dataclass(cls: type) -> Any:
     finally:
         for params in frozen:
             params.frozen = True
-
-
-@dataclass(init=False, repr=False, eq=False)
-class _Pattern:
-    """Has the private parts of a dataclass, of which a record is made."""
-
-    name: str
-
-
-_FIELD: Final = vars(_Pattern)["__dataclass_fields__"]["name"]._field_type
-_PARAMETERS: Final = vars(_Pattern)["__dataclass_params__"]
 
 
 def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
