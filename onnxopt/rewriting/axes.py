@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order, order_of
-from onnxopt.graph import Shape, Value
+from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, REDUCTIONS, broadcasts
 from onnxopt.operators.operands import AXES, AxisRule
@@ -138,45 +138,6 @@ class AnyOrder(Turned):
         return None not in made if len(made) < rank else View.keeps(self, made, rank)
 
 
-class Rows(View):
-    """All leading axes merged into a single axis."""
-
-    def __init__(self, lead: Shape) -> None:
-        super().__init__()
-        self.lead = lead
-        self._rows = View.dims(self, (*lead, 1))[0]
-
-    def has(self, dims: Shape) -> bool:
-        return dims[:-1] == self.lead and isinstance(dims[-1], int)
-
-    def dims(self, dims: Shape) -> Shape:
-        return (self._rows, dims[-1]) if dims[:-1] == self.lead else super().dims(dims)
-
-    def becomes(self, rank: int) -> tuple[To, int]:
-        return (((0,),) * (rank - 1) + ((1,),)), 2
-
-
-class Apart(View):
-    """The first axis split into several."""
-
-    def __init__(self, first: Shape, lead: Shape) -> None:
-        super().__init__()
-        self.first, self.lead = first, lead
-
-    def has(self, dims: Shape) -> bool:
-        return dims[:1] == self.first
-
-    def becomes(self, rank: int) -> tuple[To, int]:
-        n = len(self.lead)
-        return (tuple(range(n)), *((i + n,) for i in range(rank - 1))), rank - 1 + n
-
-    def dims(self, dims: Shape) -> Shape:
-        return (*self.lead, *dims[1:])
-
-    def keeps(self, made: Made, rank: int) -> bool:
-        return made[:1] == (0,)
-
-
 class _Ones(View):
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
         super().__init__()
@@ -215,9 +176,23 @@ def rank_of(node: Node) -> int | None:
 
 
 def axes_of(node: Node) -> Axes | None:
-    """Return the axes of a node; None if its operator is not in the table, or the axes are not known."""
-    rank, graph = rank_of(node), node.graph
-    if rank is None or graph is None or None in node.outputs or node.has_references:
+    """Return the axes of a node, kept until it changes; None if its operator is not in the table, or they are
+    unknown."""
+    if node.graph is None:
+        return None
+    model = node.graph.model
+    kept: tuple[int, Axes | None] = model.axes.get(node, (-1, None))
+    when, found = kept
+    if when < model.marked.get(node, 0):
+        found = _find_axes(node, node.graph)
+        if found is not None:
+            model.axes[node] = model.clock, found
+    return found
+
+
+def _find_axes(node: Node, graph: Graph) -> Axes | None:
+    rank = rank_of(node)
+    if rank is None or None in node.outputs or node.has_references:
         return None
     rule, op = AXES[node.op], node.op
     if len(node.outputs) > 1 and op not in ("Split", "TopK"):

@@ -206,10 +206,9 @@ class ConstantsOnce(GraphPass):
 def _may_narrow(node: Node, c: Value) -> bool:
     """Whether the node broadcasts this operand (of a Gemm only the term)."""
     assert node.graph is not None
-    opset = node.graph.opset()
     if node.op == "Gemm":
-        return opset >= 7 and node.places(c) == [_TERM]
-    return node.op in MULTIDIRECTIONAL and broadcasts(node.op, opset)
+        return node.graph.opset() >= 7 and node.places(c) == [_TERM]
+    return node.op in MULTIDIRECTIONAL and broadcasts(node.op, node.graph.opset())
 
 
 def _axes_of_copies(c: Value) -> list[int]:

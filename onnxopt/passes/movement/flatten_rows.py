@@ -19,11 +19,29 @@ from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import make_node
-from onnxopt.rewriting.axes import Rows
+from onnxopt.rewriting.axes import To, View
 from onnxopt.rewriting.relayout import End, Region, Reshaped, connected, regions
 from onnxopt.startup.record import record
 
 _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization
+
+
+class Rows(View):
+    """All leading axes merged into a single axis."""
+
+    def __init__(self, lead: Shape) -> None:
+        super().__init__()
+        self.lead = lead
+        self._rows = View.dims(self, (*lead, 1))[0]
+
+    def has(self, dims: Shape) -> bool:
+        return dims[:-1] == self.lead and isinstance(dims[-1], int)
+
+    def dims(self, dims: Shape) -> Shape:
+        return (self._rows, dims[-1]) if dims[:-1] == self.lead else super().dims(dims)
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        return (((0,),) * (rank - 1) + ((1,),)), 2
 
 
 @register

@@ -16,7 +16,7 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node, own_producer, present, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.rewriting.axes import Apart, Passing
+from onnxopt.rewriting.axes import Made, Passing, To, View
 from onnxopt.rewriting.index_maps import elements
 from onnxopt.rewriting.relayout import End, Region, Reshaped, regions
 from onnxopt.startup.record import record
@@ -24,6 +24,27 @@ from onnxopt.startup.record import record
 _SAID: Final = "a value at the border cannot be made by one Reshape"
 _MATRIX: Final = 2  # axes
 _MAX_SPLITS: Final = 4  # merged axes, and alternative splits tried
+
+
+class Apart(View):
+    """The first axis split into several."""
+
+    def __init__(self, first: Shape, lead: Shape) -> None:
+        super().__init__()
+        self.first, self.lead = first, lead
+
+    def has(self, dims: Shape) -> bool:
+        return dims[:1] == self.first
+
+    def becomes(self, rank: int) -> tuple[To, int]:
+        n = len(self.lead)
+        return (tuple(range(n)), *((i + n,) for i in range(rank - 1))), rank - 1 + n
+
+    def dims(self, dims: Shape) -> Shape:
+        return (*self.lead, *dims[1:])
+
+    def keeps(self, made: Made, rank: int) -> bool:
+        return made[:1] == (0,)
 
 
 @register
