@@ -142,15 +142,16 @@ class Contents:
             tensor = node.attributes["value"].t
         if tensor is not None and is_external(tensor):
             return False
-        if any(_updates(user, value) for user in value.users):
-            return False
+        for user in value.users:
+            if user._op == "BatchNormalization" and _updates(user, value):
+                return False
         data_type, dims = value.constant_type()
         return data_type != TensorProto.STRING and tensor_bytes(data_type, dims) <= self.max_bytes
 
 
 def _updates(node: Node, value: Value) -> bool:
-    """Whether a node is a BatchNormalization that may train, and `value` one of its statistics."""
-    return node.op == "BatchNormalization" and value in node.inputs[3:] and may_train(node)
+    """Whether a BatchNormalization may train, and `value` is one of its statistics."""
+    return value in node.inputs[3:] and may_train(node)
 
 
 def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence[Callable[[T], Hashable]]) -> T:
