@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from onnxopt.startup.record import record
 from onnxopt.verification.model.dataflow import Backward, Forward
 from onnxopt.verification.model.nodes import few
-from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWS, having
+from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,6 @@ _MAX_ELEMENTS: Final = 16  # elements
 _GLOBAL: Final = having("global")
 _CHANGING: Final = having("resizes")
 _CONVOLUTIONS: Final = WINDOWS & WEIGHTS.keys()
-_WINDOWED: Final = WINDOWS - having("global") - {"SpaceToDepth", "STFT"}
 _FIRST_ONLY: Final = _CONVOLUTIONS | having("recurrent")  # further operands have independent lengths
 
 
@@ -269,7 +268,7 @@ def _padded(node: NodeProto, need: _Need, given: Given, constants: Constants) ->
 
 
 _ASKING: Final[dict[str, Callable[[NodeProto, _Need, Given, Constants], _Need]]] = {
-    **dict.fromkeys(_WINDOWED, _window),
+    **dict.fromkeys(WINDOWED, _window),
     **dict.fromkeys(_GLOBAL, lambda node, need, given, constants: _Need(windows=True)),
     **dict.fromkeys(("Resize", "Upsample"), _resized),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),

@@ -264,6 +264,7 @@ GIVE_OTHERS: Final = having("others")
 STEPPED: Final = having("steps")
 MEASURING: Final = having("measures")
 WINDOWS: Final = having("window")
+WINDOWED: Final = WINDOWS - having("global") - {"SpaceToDepth", "STFT"}  # with kernels, strides and pads
 EXACT: Final = HANDED_ON | FORGETTING | MEASURING | having("exact")
 SIZED: Final = having("sized")
 # By operator, the operands with elements that decide sizes of the result.

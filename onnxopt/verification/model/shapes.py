@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import few
-from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWS, having
+from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWED, having
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Shape: TypeAlias = "tuple[int | str, ...]"
 UNKNOWN: Final = -1
 MAX_SIZES: Final = 12  # elements of a vector
+_INT64: Final = 7  # of TensorProto.DataType
 _BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
 _LIKE: Final = having("like")
 _BROADCAST: Final = having("broadcast")
 _REDUCING: Final = frozenset(name for name in OPERATORS if name.startswith("Reduce"))
-_WINDOWED: Final = WINDOWS - having("global") - {"SpaceToDepth", "STFT"}
 
 
 class Known(NamedTuple):
@@ -232,11 +232,6 @@ def _reshape(call: Call) -> Shape | None:
     return tuple(found)
 
 
-def _expand(call: Call) -> Shape | None:
-    target = call.elements[1]
-    return None if target is None else _broadcasted([call.first, target])
-
-
 def _split(call: Call) -> Shape | None:
     axis = call.number("axis") or 0
     return _without(call.first, [axis % len(call.first)]) if -len(call.first) <= axis < len(call.first) else None
@@ -322,7 +317,7 @@ _RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
     **dict.fromkeys(_BROADCAST, _broadcast),
     "Concat": _concat,
     "Reshape": _reshape,
-    "Expand": _expand,
+    "Expand": lambda call: None if (e := call.elements[1]) is None else _broadcasted([call.first, e]),
     "Split": _split,
     "Gemm": _gemm,
     "Shape": lambda call: None if (found := _measured(call)) is None else (len(found),),
@@ -330,7 +325,7 @@ _RULES: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "ConstantOfShape": lambda call: call.elements[0],
     "Range": lambda call: (UNKNOWN,),
     **dict.fromkeys(_REDUCING, _reduced),
-    **dict.fromkeys(_WINDOWED, _windowed),
+    **dict.fromkeys(WINDOWED, _windowed),
 }
 
 
@@ -392,7 +387,8 @@ _ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Div": partial(_computed, operator.floordiv),
     "Mod": partial(_computed, operator.mod),
     "Reshape": lambda call: call.elements[0] if len(call.shapes[0] or ()) < 2 else None,
-    **dict.fromkeys(("Cast", "Identity", "Squeeze", "Unsqueeze"), lambda call: call.elements[0]),
+    "Cast": lambda call: call.elements[0] if call.number("to") == _INT64 else None,  # others may wrap, or round
+    **dict.fromkeys(("Identity", "Squeeze", "Unsqueeze"), lambda call: call.elements[0]),
 }
 
 
