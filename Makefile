@@ -67,7 +67,6 @@ browser: ## find Chromium, which tests open the report page in, or install it (D
 # Without a browser its tests fail and say so; the others run.
 test: $(READY) ## run the test suite (JOBS=2)
 	@$(MAKE) --no-print-directory --silent browser || true
-	@$(BIN)/python -m compileall -q onnxopt  # once, and not at each start of a command where Python may not write it
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal  # tests are rewritten once
 
 docs: $(READY) ## build the documentation into build/site

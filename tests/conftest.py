@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import gc
 import os
 import sys
@@ -19,6 +20,7 @@ from onnxopt.worker import service
 from onnxopt.worker.service import Sandbox, Spare
 from tests.commands import fork_server, run
 from tests.installed import place
+from tests.samples import ROOT
 
 __all__ = ["fork_server", "place", "run"]
 
@@ -29,6 +31,13 @@ for name in (
 ):
     os.environ.pop(name, None)
 Model.debug = True  # the use of a value that no longer is raises
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package once: commands, which keep no byte code (see below), would compile at each of their starts
+    what has changed."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(ROOT / "onnxopt", quiet=2)
 
 
 def pytest_collection_finish() -> None:
