@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,12 +39,17 @@ def test_there_are_enough() -> None:
     assert len(everything()) >= ALL
 
 
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with Runner(tmp_path_factory.mktemp("runs"), SECONDS) as found:
+        yield found
+
+
 @pytest.mark.parametrize("part", range(PARTS))
-def test_promises_are_kept_for_a_sample(part: int, tmp_path: Path) -> None:
-    with Runner(tmp_path, SECONDS) as runner:
-        for given in everything()[part * EVERY :: EVERY * PARTS]:
-            ran = runner.run(given)
-            assert not ran.broken, f"{given.name}: {given.call.args}\n{ran.broken}\n{ran.stdout!r}\n{ran.stderr!r}"
+def test_promises_are_kept_for_a_sample(part: int, runner: Runner) -> None:
+    for given in everything()[part * EVERY :: EVERY * PARTS]:
+        ran = runner.run(given)
+        assert not ran.broken, f"{given.name}: {given.call.args}\n{ran.broken}\n{ran.stdout!r}\n{ran.stderr!r}"
 
 
 @pytest.mark.parametrize("number", range(5, ALL + 700, INSTALLED))
