@@ -17,10 +17,12 @@ from onnxopt.graph import Value, read_model, write_model
 from onnxopt.graph.node import Node
 from onnxopt.operators import BROADCASTING, EXACT, FORMS, REDUCTIONS, UNARY, VARIADIC
 from onnxopt.operators.operands import AXES
+from onnxopt.passes.movement.flatten_rows import Rows
+from onnxopt.passes.movement.unmerge_batches import Apart
 from onnxopt.proto.messages import make_node
-from onnxopt.rewriting.axes import Apart, Rows, Turned, View, WithOnes, WithoutOnes, passes
+from onnxopt.rewriting.axes import Turned, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.index_maps import inverse
-from onnxopt.rewriting.parts import insert_new, of_axes
+from onnxopt.rewriting.parts import insert_new, of_lists
 from onnxopt.rewriting.relayout import End, Reshaped
 from tests.runtime import outputs
 
@@ -182,7 +184,7 @@ class Beside(Reshaped):
                 made = Node(make_node("Transpose", "", "", {"perm": list(self.view.order)}), [v], [])
             elif isinstance(self.view, (WithOnes, WithoutOnes)):
                 op = "Unsqueeze" if isinstance(self.view, WithOnes) else "Squeeze"
-                made = of_axes(self.graph, op, v, list(self.view.axes), before)
+                made = of_lists(self.graph, op, v, before, list(self.view.axes))
             else:
                 target = self.graph.constant(np.array(self.view.dims(dims)), "target", before)
                 made = Node(make_node("Reshape", "", "", {}), [v, target], [])
