@@ -1,4 +1,4 @@
-"""Records of one model or of two compared models: counterparts of nodes, removed nodes, history of a run."""
+"""Records of one model or of two compared models: counterparts of nodes, removed nodes, history of a run, latency."""
 
 from typing import TYPE_CHECKING
 

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
 
 class Declined(Exception):
-    """A guard does not hold; the message is the reason shown to users.
-
-    `stays`: the guard read only matched nodes and known shapes of their operands. It is not asked again before these
-    change.
-    """
+    """A guard does not hold; the message is the reason. `stays`: it read only matched nodes and known shapes of their
+    operands, and is not asked again before these change."""
 
     def __init__(self, reason: str, stays: bool = False) -> None:
         super().__init__(reason)
