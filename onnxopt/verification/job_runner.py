@@ -222,8 +222,8 @@ class JobRunner(CaseRunner):
 
     def _size_beyond(self, compared: Sequence[CaseRecord]) -> str:
         """Return a note of a size in one model that no case exceeds, or an empty string."""
-        reached = max((n for c in compared for n in c.dims.values()), default=0)
-        beyond = [n for n in self.plan.other_sizes if n > reached] if self.plan.symbols else []
+        plan = self.plan if self.opening.ended else self.judge.planned
+        beyond = [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]
         return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds" if beyond else ""
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:

@@ -67,11 +67,13 @@ MEASURED = "s = Shape (x) b = Gather (s, zero) t = Gather (s, one) c = Greater (
 def test_one_number_in_two_dims_of_a_target() -> None:
     one = model("float[n, t] x", MEASURED + "y = Identity (c)")
     both = model("float[n, t] x", MEASURED + "d = Greater (b, twenty) y = And (c, d)")
-    assert other_sizes(Limits(one.graph), Limits(both.graph)) == [21]
-    assert other_sizes(Limits(both.graph), Limits(both.graph)) == []
+    assert other_sizes(Limits(one.graph), Limits(both.graph)).keys() == {21}
+    assert other_sizes(Limits(both.graph), Limits(both.graph)) == {}
     twice = model("float[n, t] x", MEASURED + "e = Greater (t, twenty) y = And (c, e)")
-    assert other_sizes(Limits(one.graph), Limits(twice.graph)) == [21], "in more places: of what is not known either"
-    assert other_sizes(Limits(twice.graph), Limits(one.graph)) == [], "in fewer: what is computed twice became one"
+    assert other_sizes(Limits(one.graph), Limits(twice.graph)).keys() == {21}, (
+        "in more places: of what is not known either"
+    )
+    assert other_sizes(Limits(twice.graph), Limits(one.graph)) == {}, "in fewer: what is computed twice became one"
 
 
 def test_slices_of_weights_are_no_sizes() -> None:

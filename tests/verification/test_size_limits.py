@@ -53,7 +53,7 @@ def model(body: str) -> ModelProto:
 def test_a_fault_at_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
     a, b = model(right), model(right.replace(*wrong))
     assert size in other_sizes(Limits(a.graph), Limits(b.graph))
-    assert other_sizes(Limits(a.graph), Limits(a.graph)) == []
+    assert other_sizes(Limits(a.graph), Limits(a.graph)) == {}
     for name, proto in (("a", a), ("b", b)):
         onnx.save(proto, tmp_path / f"{name}.onnx")
     found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(cases=("all",)))
@@ -68,7 +68,7 @@ def test_expensive_sizes_are_not_tried() -> None:
     plans = [Plan(bytes=n, windows=w) for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))]
     assert [affordable([9, 20, 41], plan) for plan in plans] == [(9, 41, 20), (9, 20), ()]
     a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
-    assert other_sizes(Limits(a.graph), Limits(b.graph)) == [41]
+    assert other_sizes(Limits(a.graph), Limits(b.graph)) == {41: {"t"}}
     picture = Plan([InputSpec("x", "float32", ("n", 3, 64, 64))])
     assert affordable([9, 41], picture, known=Run(1 << 31, {"n": 2})) == (9,)
     assert affordable([9, 41], picture, known=Run(1 << 20, {"n": 2})) == (9, 41)
@@ -93,7 +93,7 @@ def test_an_end_of_fixed_dims_needs_no_larger_size(fixed: str) -> None:
     a, b = (
         Limits(parser.parse_model(head.replace("BODY", fixed.replace("END", end))).graph) for end in ("some", "few")
     )
-    assert other_sizes(a, b) == []
+    assert other_sizes(a, b) == {}
 
 
 def test_a_size_beyond_every_case_is_named(tmp_path: Path) -> None:
@@ -162,3 +162,24 @@ def test_each_of_two_limits_is_exceeded(tmp_path: Path) -> None:
     found = own_check(tmp_path, head + size + low + "y = Add (x, f) }", head + size + high + "y = Add (x, f) }")
     assert found.status == "different", found.message
     assert 91 in [c.dims["t"] for c in found.cases if c.name.startswith("beyond")]
+
+
+FOLDED = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 3, h] x) => (y)
+    <int64[4] folded = {0, 3, -1, 4}, int64 most = {16}, int64 batch = {0}, int64 h = {2}, float more = {1.25},
+     float one = {1}> { r = Reshape (x, folded) """
+LARGER = (
+    "s = Shape (x) n = Gather (s, AXIS) c = Greater (n, most) f = Where (c, more, one) m = Neg (r) y = Mul (m, f) }"
+)
+
+
+def test_a_size_of_one_dim_leaves_the_other_dims_as_they_are(tmp_path: Path) -> None:
+    """A case of batch 17 keeps the height, which is a multiple of 4: the original rejects 17 for both dims."""
+    found = own_check(tmp_path, FOLDED + "y = Neg (r) }", FOLDED + LARGER.replace("AXIS", "batch"))
+    assert found.status == "different", found.message
+    assert [c.dims["batch"] for c in found.cases if c.dims["batch"] > 16] == [17]
+
+
+def test_the_own_check_names_a_size_that_the_original_rejects(tmp_path: Path) -> None:
+    found = own_check(tmp_path, FOLDED + "y = Neg (r) }", FOLDED + LARGER.replace("AXIS", "h"))
+    assert found.agrees
+    assert found.message.endswith("; only one of the two has 16 as a size, which no case exceeds")

@@ -282,6 +282,9 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
     if recipe.batch:
         yield from (c | dict.fromkeys(plan.batch, limit) for c in ([base] if base else plan.size_choices()))
         return
+    involved = plan.other_sizes.get(limit, frozenset())
+    if base is not None and involved.issubset(base):  # the further dims may not fit the size
+        yield base | dict.fromkeys(involved, limit)
     if _is_light(plan, limit):
         yield dict.fromkeys(plan.symbols, limit)
     if not plan.windows or plan.bytes * limit**2 <= _WORK:

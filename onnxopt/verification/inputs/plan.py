@@ -129,11 +129,18 @@ class Plan:
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     # Instead of the last entry of `windows`: no multiples of strides.
     ragged: dict[str, int] = field(default_factory=dict)
-    other_sizes: list[int] = field(default_factory=list)  # at which the two models differ
-    limits: tuple[int, ...] = ()  # those reached by cases
+    # {size at which the two models differ: dims involved, "?" for unknown dims}.
+    other_sizes: dict[int, frozenset[str]] = field(default_factory=dict)
+    limits: tuple[int, ...] = ()  # those that cases try
     least: int = 0  # minimum of free dims: shorter ones killed the original
     fixed: dict[str, int] = field(default_factory=dict)  # sizes given for dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes fitting those of given inputs
+
+    def reaches(self, dims: Mapping[str, int], size: int) -> bool:
+        """Return whether sizes of dynamic dims reach a size at which the two models differ."""
+        involved = self.other_sizes.get(size, frozenset())
+        named = [dims[s] for s in involved if s in dims]
+        return max(dims.values() if "?" in involved or not named else named, default=0) >= size
 
     def hold_int32(self) -> None:
         """Limit 64-bit integer inputs to 32-bit numbers, as one of the two models accepts no others."""

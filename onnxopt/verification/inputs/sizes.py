@@ -189,6 +189,9 @@ _CHUNK_ELEMENTS: Final = 1 << 22  # elements
 _ROWS: Final = 4  # differing rows of a table
 
 
+_NO_DIMS: Final[frozenset[str]] = frozenset()
+
+
 class Side:
     """A model with the uses of its inputs and its limits, both computed on first use."""
 
@@ -225,7 +228,7 @@ def of_both(plan: Plan, a: Side, b: Side, work: int = _WORK, known: Run | None =
     return both
 
 
-def affordable(sizes: Sequence[int], plan: Plan, work: int = _WORK, known: Run | None = None) -> tuple[int, ...]:
+def affordable(sizes: Iterable[int], plan: Plan, work: int = _WORK, known: Run | None = None) -> tuple[int, ...]:
     """Return the sizes that a run can afford: smallest, largest, then the rest.
 
     work: bytes of weights read in a run, at most; known: a run, by which multiplications are estimated.
@@ -336,16 +339,20 @@ def _is_beyond(kind: str, k: int) -> bool:
     return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]
 
 
-def other_sizes(a: Limits, b: Limits, size: int = 0) -> list[int]:
-    """Return sizes at which the models differ: 1 more than limits of only one model, or in more places of the second.
+def other_sizes(a: Limits, b: Limits, size: int = 0) -> dict[int, frozenset[str]]:
+    """Return {size at which the models differ: input dims involved}, in order.
 
-    size: a further size, from rows of tables.
+    Sizes are 1 more than limits of only one model, or in more places of the second. size: a further size, from rows of
+    tables.
     """
-    only = {n for n, _ in a.numbers.keys() - b.numbers.keys()}
-    only.update(n for (n, dims), count in b.numbers.items() if count > a.numbers[n, dims])
+    only: dict[int, frozenset[str]] = {}
+    more = [key for key, count in b.numbers.items() if count > a.numbers[key]]
+    for n, dims in (*(a.numbers.keys() - b.numbers.keys()), *more):
+        only[n + 1] = only.get(n + 1, _NO_DIMS) | dims
     if _ALWAYS_TRIED < size <= _MAX_LIMIT + 1:
-        only.add(size - 1)
-    return sorted(n + 1 for n in only if n > _USUAL) or [n + 1 for n in [max(only, default=0)] if n]
+        only[size] = frozenset("?")
+    large = [n for n in sorted(only) if n > _USUAL + 1]
+    return {n: only[n] for n in large or sorted(only)[-1:]}
 
 
 def other_rows(a: Side, b: Side) -> dict[str, tuple[int, ...]]:
