@@ -187,8 +187,6 @@ _PRODUCTS: Final = 1 << 35  # multiplications in a run, a few seconds
 _MAX_TABLE_BYTES: Final = 1 << 28  # bytes of a table compared
 _CHUNK_ELEMENTS: Final = 1 << 22  # elements
 _ROWS: Final = 4  # differing rows of a table
-
-
 _NO_DIMS: Final[frozenset[str]] = frozenset()
 
 
