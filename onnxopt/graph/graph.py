@@ -165,6 +165,7 @@ class Graph(Scope):
         self.size -= 1
         del self.by_op[node._op][node]
         model.marked.pop(node, None)
+        model.axes.pop(node, None)
         self.nodes_changed = True
         self._drop_uses(node.inputs, node)
         model.version += 1
@@ -189,6 +190,7 @@ class Graph(Scope):
                     self.drop_use(v, node)
             node.graph = None  # the node was removed with its owner
             self.model.marked.pop(node, None)
+            self.model.axes.pop(node, None)
         for v in self.outputs:
             v.output_count -= 1
 

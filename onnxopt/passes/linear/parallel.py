@@ -111,11 +111,13 @@ class _Merging:
     def _complete_terms(self, group: list[Node]) -> None:
         """Add -0.0, which changes no number, to the products without a term, if two or more have a term by column.
 
-        The terms of all products are added at once then, or are the bias of one Gemm.
+        The terms of all products are added at once then, or are the bias of one Gemm. The rank has to be known, and
+        the products on one side of the sums, as `plan_hoist` requires.
         """
         terms = [_term(n, size) for n, size in zip(group, _sizes(group))]
-        position = next((t.inputs.index(n.output) for n, t in zip(group, terms) if t is not None), 0)
-        if None not in terms or sum(t is not None for t in terms) < _MIN_TERMS:
+        position, *others = {t.inputs.index(n.output) for n, t in zip(group, terms) if t is not None} or {0}
+        few = sum(t is not None for t in terms) < _MIN_TERMS
+        if few or None not in terms or others or any(types.shape(n.output) is None for n in group):
             return
         for node, size in ((n, s) for n, s, t in zip(group, _sizes(group), terms) if t is None):
             value, zeros = node.output, np.full(size, -0.0, _weight(node).array.dtype)

@@ -283,12 +283,14 @@ def _beyond(plan: Plan, recipe: Recipe, base: dict[str, int] | None, limit: int)
         yield from (c | dict.fromkeys(plan.batch, limit) for c in ([base] if base else plan.size_choices()))
         return
     involved = plan.other_sizes.get(limit, frozenset())
-    if base is not None and involved.issubset(base):  # the further dims may not fit the size
+    if base is not None and involved and involved.issubset(base):  # the further dims may not fit the size
         yield base | dict.fromkeys(involved, limit)
     if _is_light(plan, limit):
         yield dict.fromkeys(plan.symbols, limit)
     if not plan.windows or plan.bytes * limit**2 <= _WORK:
         yield from (choice for choice in plan.size_choices((limit,)) if limit in choice.values())
+    if base is not None and plan.batch:
+        yield base | dict.fromkeys(plan.batch, limit)
 
 
 def _longer(plan: Plan, base: dict[str, int]) -> Iterator[dict[str, int]]:

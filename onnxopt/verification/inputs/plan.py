@@ -137,10 +137,13 @@ class Plan:
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes fitting those of given inputs
 
     def reaches(self, dims: Mapping[str, int], size: int) -> bool:
-        """Return whether sizes of dynamic dims reach a size at which the two models differ."""
-        involved = self.other_sizes.get(size, frozenset())
-        named = [dims[s] for s in involved if s in dims]
-        return max(dims.values() if "?" in involved or not named else named, default=0) >= size
+        """Return whether sizes of dynamic dims reach a size at which the two models differ.
+
+        One dim involved has to; if they are unknown, all dims.
+        """
+        free = {s: n for s, n in dims.items() if s not in self.fixed}
+        named = [free[s] for s in self.other_sizes[size] if s in free]
+        return max(named, default=0) >= size or min(free.values(), default=0) >= size
 
     def hold_int32(self) -> None:
         """Limit 64-bit integer inputs to 32-bit numbers, as one of the two models accepts no others."""
