@@ -12,7 +12,7 @@ from onnxopt.proto.functions import copy_given_out, refuse_explosion
 from onnxopt.verification.model.operators import WITH_BODIES
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 
 # -- constants --------------------------------------------------------------------------------------------
@@ -30,23 +30,28 @@ def constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
 
 def held(node: NodeProto) -> TensorProto | None:
     """Return a Constant's value as a tensor; None for sparse values."""
+    return next((found for a in node.attribute if (found := held_as(a.name, a)) is not None), None)
+
+
+# Attributes of Constant besides `value`: (code of the type, field with the elements, field of a single element).
+_FORMS: Final = {
+    "value_float": (1, "float_data", "f"), "value_int": (7, "int64_data", "i"), "value_string": (8, "string_data", "s"),
+}  # fmt: skip
+
+
+def held_as(form: str, a: AttributeProto) -> TensorProto | None:
+    """Return the value of a Constant as a tensor, else None. `form`: name of the attribute in the Constant."""
     from onnx import TensorProto
 
-    for a in node.attribute:
-        if a.name == "value":
-            return a.t
-        if a.name == "value_float":
-            return TensorProto(data_type=TensorProto.FLOAT, float_data=[a.f])
-        if a.name == "value_int":
-            return TensorProto(data_type=TensorProto.INT64, int64_data=[a.i])
-        if a.name == "value_string":
-            return TensorProto(data_type=TensorProto.STRING, string_data=[a.s])
-        if a.name == "value_floats":
-            return TensorProto(data_type=TensorProto.FLOAT, dims=[len(a.floats)], float_data=a.floats)
-        if a.name == "value_ints":
-            return TensorProto(data_type=TensorProto.INT64, dims=[len(a.ints)], int64_data=a.ints)
-        if a.name == "value_strings":
-            return TensorProto(data_type=TensorProto.STRING, dims=[len(a.strings)], string_data=a.strings)
+    if form == "value":
+        return a.t
+    if form in _FORMS:
+        code, field, single = _FORMS[form]
+        return TensorProto(data_type=code, **{field: [getattr(a, single)]})
+    if form.removesuffix("s") in _FORMS:
+        code, field, _ = _FORMS[form.removesuffix("s")]
+        elements = getattr(a, form.removeprefix("value_"))
+        return TensorProto(data_type=code, dims=[len(elements)], **{field: elements})
     return None
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.proto.messages import array_to_tensor, attribute_value, make_node, tensor_to_array
-from onnxopt.verification.model.nodes import reads_of
+from onnxopt.proto.messages import array_to_tensor, attribute_value, make_attribute, make_node, tensor_to_array
+from onnxopt.verification.model.nodes import held_as, reads_of
 from onnxopt.verification.model.operators import MATRICES, SIZED
 from onnxopt.verification.programs.program import add_cast
 from onnxopt.verification.programs.runner import Prepare
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SINCE: Final = 11  # opset with operands instead of attributes in Pad and Slice
 _PLACES: Final = 64  # positions in a kernel
-_BYTES: Final = 1 << 26  # bytes of a kernel with its groups in a single matrix
 _LAST: Final = (1 << 31) - 1
 
 
@@ -59,7 +58,7 @@ def _without_unread(graph: GraphProto, known: Collection[str], weights: Mapping[
 
 
 class _Products:
-    """A Conv written as equivalent nodes. `kernel`: float64[M, C / group, …]."""
+    """A Conv written as equivalent nodes, with a matrix product for each group. `kernel`: float64[M, C / group, …]."""
 
     def __init__(self, graph: GraphProto, conv: NodeProto, kernel: Any) -> None:
         self.graph, self.conv, self.kernel = graph, conv, kernel
@@ -82,10 +81,8 @@ class _Products:
         pads, strides, dilations = (list(self.attributes.get(name, default)) for name, default in defaults.items())
         if not self._is_explicit(pads, strides, dilations):
             return False
-        is_channelwise = self.kernel.shape[:2] == (self.group, 1)
-        matrices = self.kernel if self.group == 1 or is_channelwise else self._in_one()
-        if matrices is None or matrices.nbytes > _BYTES:
-            return False
+        rows, columns = self.kernel.shape[0] // self.group, self.kernel.shape[1]
+        matrices = self.kernel.reshape(self.group, rows, columns, *self.sizes)
         x = self.conv.input[0]
         if any(pads):
             x = self._node("Pad", x, self._ints([0, 0, *pads[:axes], 0, 0, *pads[axes:]]))
@@ -93,12 +90,12 @@ class _Products:
         for k in np.ndindex(*self.sizes):
             under = self._under(x, k, strides, dilations)
             shape = shape or self._node("Shape", under)
-            columns = self._node("Reshape", under, self._ints([0, 0, -1]))
-            matrix = self._constant(np.ascontiguousarray(matrices[(slice(None), slice(None), *k)]))
-            product = self._node("Mul", matrix, columns) if is_channelwise else self._node("MatMul", matrix, columns)
+            read = self._node("Reshape", under, self._ints([0, self.group, columns, -1]))
+            product = self._node("MatMul", self._constant(np.ascontiguousarray(matrices[(..., *k)])), read)
             total = self._node("Add", total, product) if total else product
         if len(self.conv.input) > 2 and self.conv.input[2]:
-            total = self._node("Add", total, self._node("Reshape", self.conv.input[2], self._ints([-1, 1])))
+            bias = self._node("Reshape", self.conv.input[2], self._ints([self.group, rows, 1]))
+            total = self._node("Add", total, bias)
         sizes = self._node("Slice", shape, *map(self._ints, ([2], [_LAST], [0])))
         shape = self._node("Concat", self._ints([0, self.kernel.shape[0]]), sizes, axis=0)
         self._put("Reshape", [total, shape], self.conv.output[0], {})
@@ -110,18 +107,6 @@ class _Products:
         window = [(size - 1) * d for size, d in zip(self.sizes, dilations)]
         ends = [s - w or _LAST for s, w in zip(starts, window)]
         return self._node("Slice", x, *map(self._ints, (starts, ends, range(2, len(k) + 2), strides)))
-
-    def _in_one(self) -> Any:
-        """Return a block-diagonal kernel of all groups; None if large."""
-        rows, columns = self.kernel.shape[0] // self.group, self.kernel.shape[1]
-        shape = (self.kernel.shape[0], columns * self.group, *self.sizes)
-        if self.kernel.itemsize * math.prod(shape) > _BYTES:
-            return None
-        found = np.zeros(shape, self.kernel.dtype)
-        for g in range(self.group):
-            mine = slice(g * rows, (g + 1) * rows)
-            found[mine, g * columns : (g + 1) * columns] = self.kernel[mine]
-        return found
 
     def _fresh(self) -> str:
         count = len(self.graph.node) + len(self.graph.initializer)
@@ -227,8 +212,6 @@ def as_double(array: Any) -> Any:
 
 
 def _widen(tensor: TensorProto, change: Change) -> None:
-    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-
     array = np.ascontiguousarray(change(tensor_to_array(tensor)))
     tensor.CopyFrom(array_to_tensor(array.reshape(tuple(tensor.dims)), tensor.name))
 
@@ -258,15 +241,6 @@ def _node(node: NodeProto, code: int, change: Change) -> None:
         elif a.type == a.GRAPH:
             _graph(a.g, code)
         elif node.op_type == "Constant" and a.name.startswith("value_float") and code == NARROW["float32"]:
-            _number(a, change)
-
-
-def _number(attribute: Any, change: Change) -> None:
-    """Widen a Constant in the form of a number or list."""
-    from onnxopt.proto.messages import array_to_tensor
-
-    found = attribute.f if attribute.type == attribute.FLOAT else list(attribute.floats)
-    array = np.asarray(change(np.array(found, np.float32)))
-    attribute.Clear()
-    attribute.name, attribute.type = "value", attribute.TENSOR
-    attribute.t.CopyFrom(array_to_tensor(array.reshape(np.shape(found)), ""))
+            number = held_as(a.name, a)
+            _widen(number, change)
+            a.CopyFrom(make_attribute("value", number))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.proto.messages import attribute_bytes
 from onnxopt.verification.compare import int32_values
 from onnxopt.verification.model.decisions import draws, draws_of
 from onnxopt.verification.model.nodes import domain_of, inside, operator_of
@@ -88,7 +89,7 @@ class Pairs:
             return False
         if operator_of(x) != operator_of(y) or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
             return False
-        if self.a.reads[j] != self.b.reads[i] or _attributes(x) != _attributes(y):
+        if self.a.reads[j] != self.b.reads[i] or attribute_bytes(x) != attribute_bytes(y):
             return False
         return all(self._is_equal(name) for name in self.b.reads[i])
 
@@ -142,10 +143,6 @@ class Pairs:
         if x.data_type == x.STRING:
             return list(x.string_data) == list(y.string_data)
         return same_bytes(_bytes(self.a, name), _bytes(self.b, name))
-
-
-def _attributes(node: Any) -> list[bytes]:
-    return sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
 
 
 def _bytes(program: Program, name: str) -> Any:

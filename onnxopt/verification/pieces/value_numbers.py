@@ -18,7 +18,7 @@ import numpy as np
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 from onnxopt.verification.model.decisions import draws
-from onnxopt.verification.model.nodes import domain_of
+from onnxopt.verification.model.nodes import domain_of, held_as
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.programs.program import Program, bodies
 
@@ -158,7 +158,9 @@ class ValueNumbering:
         if self._only_changes_width(node):
             return [*reads[:1]]
         if node.op_type == "Constant" and len(told) == 1:
-            return [number_of(self._table, self._held(*told[0]))]
+            tensor = held_as(*told[0])
+            sparse = ("held", told[0][1].SerializeToString(deterministic=True)) if tensor is None else ()
+            return [number_of(self._table, sparse or self.elements(tensor_to_array(tensor)))]
         fill = self._filled(node, reads[0]) if node.op_type == "ConstantOfShape" else None
         return [number_of(self._table, fill)] if fill is not None else None
 
@@ -219,16 +221,6 @@ class ValueNumbering:
         for node in graph.node:
             self._node(node, inner, scope)
         return [inner[o.name] for o in graph.output]
-
-    def _held(self, name: str, a: AttributeProto) -> Hashable:
-        """Return the key of a Constant."""
-        if name == "value":
-            return self.elements(tensor_to_array(a.t))
-        if name in ("value_int", "value_ints"):
-            return elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
-        if name in ("value_float", "value_floats"):
-            return elements(np.array(a.f if name == "value_float" else list(a.floats), np.float32))
-        return "held", a.SerializeToString(deterministic=True)
 
     def _called(self, function: FunctionProto, node: NodeProto, reads: Sequence[int], scope: _Scope) -> list[int]:
         """Return the numbers of a call's results."""

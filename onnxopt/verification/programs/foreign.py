@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.messages import attribute_bytes
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.programs.program import Program
@@ -206,7 +207,7 @@ def _only(nodes: Iterable[NodeProto]) -> dict[tuple[Any, ...], NodeProto]:
 
 
 def _kind(node: NodeProto) -> tuple[Any, ...]:
-    return node.op_type, node.domain, len(node.input), tuple(sorted(map(_text, node.attribute)))
+    return node.op_type, node.domain, len(node.input), attribute_bytes(node)
 
 
 def _made(node: NodeProto) -> list[str]:
@@ -220,10 +221,6 @@ def _alive(graph: GraphProto) -> set[str]:
         if not found.isdisjoint(node.output):
             found.update(reads_of(node))
     return found
-
-
-def _text(attribute: Any) -> bytes:
-    return bytes(attribute.SerializeToString(deterministic=True))
 
 
 class Around:

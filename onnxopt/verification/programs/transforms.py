@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.runtime import onnxruntime
 from onnxopt.verification.compare import CODES
 from onnxopt.verification.model.decisions import count_draws, draws
-from onnxopt.verification.model.nodes import bodies_of, domain_of, first_of, inside, ordered
+from onnxopt.verification.model.nodes import (
+    Functions,
+    Name,
+    bodies_of,
+    domain_of,
+    first_of,
+    inside,
+    operator_of,
+    ordered,
+)
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.skeleton import Operand
 from onnxopt.verification.programs.program import Program, add_cast, inferred_infos
@@ -98,7 +107,7 @@ def round_results(model: ModelProto, held: Collection[str], code: int) -> None:
     held: values of the narrower type; code: the type's number in onnx. Calls of functions with values of the type
     inside stay unchanged, as such functions take no wider values.
     """
-    _round(model.graph, set(held), code, "", _holding(model, code))
+    _round(model.graph, set(held), code, "", Functions(model).holding(lambda node: _makes(node, code)))
 
 
 def has_narrow(model: ModelProto) -> bool:
@@ -138,23 +147,11 @@ def name_in_file(name: str) -> str:
     return name
 
 
-def _holding(model: ModelProto, code: int) -> set[tuple[str, str]]:
-    """Return (domain, name) of functions that make values of the type, directly or by calls."""
-    found = set[tuple[str, str]]()
-    left = {(f.domain, f.name): f for f in model.functions}
-    while new := [
-        key for key, f in left.items() if any(_makes(n, code) or (n.domain, n.op_type) in found for n in inside(f.node))
-    ]:
-        found.update(new)
-        left = {key: f for key, f in left.items() if key not in found}
-    return found
-
-
 def _makes(node: NodeProto, code: int) -> bool:
     return any(a.name in ("to", "dtype", "value") and code in (a.i, a.t.data_type) for a in node.attribute)
 
 
-def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Collection[tuple[str, str]]) -> None:
+def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Collection[Name]) -> None:
     known = outer.union(t.name for t in graph.initializer if t.data_type == code)
     nodes = list(graph.node)
     del graph.node[:]
@@ -162,7 +159,7 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Col
     for node in nodes:
         for body in bodies_of(node):
             _round(body, known, code, f"{depth}\N{PRIME}", calls)
-        if node.op_type in _AS_IT_IS or (node.domain, node.op_type) in calls:
+        if node.op_type in _AS_IT_IS or operator_of(node) in calls:
             graph.node.append(node)
             continue
         for name in sorted(known.intersection(node.input).difference(wide)):
