@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+
 from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
 from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
@@ -29,8 +31,6 @@ from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
-
     from onnxopt.verification.judge import Judge
     from onnxopt.verification.model.views import View
 
@@ -45,8 +45,6 @@ def read(path: Path, view: View | None = None) -> Skeleton:
 
     Raises ModelError, also for missing weight files.
     """
-    from onnx import TensorProto
-
     from onnxopt.proto.functions import refuse_explosion
 
     refuse_pipe(path)
@@ -127,8 +125,6 @@ def _required(graph: GraphProto) -> list[ValueInfoProto]:
 
 def _type(info: ValueInfoProto) -> str:
     """Return the element type of a tensor; "" for unknown types and for sequences, optionals and maps."""
-    from onnx import TensorProto
-
     code = info.type.tensor_type.elem_type
     return TensorProto.DataType.Name(code).lower() if code else ""
 

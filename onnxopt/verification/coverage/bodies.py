@@ -9,9 +9,10 @@ import functools
 import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.conditions import Counterpart, counterparts
@@ -19,9 +20,6 @@ from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, type_of
 from onnxopt.verification.rounding import Draws
 from onnxopt.verification.run import Failed
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
 
 _MAX_NODES: Final = 50  # nodes run to compute a value that is no cutpoint
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from onnxopt.verification.model.nodes import domain_of, int_of
 from onnxopt.verification.model.operators import OPERATORS
@@ -15,8 +16,6 @@ from onnxopt.verification.programs.program import bodies
 from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto
-
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
     from onnxopt.verification.programs.runner import Runner
@@ -348,8 +347,6 @@ def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
 
 def opened(node: NodeProto, branch: str) -> list[NodeProto]:
     """Return the nodes of a branch, and Identities from its results to the If's."""
-    from onnx import NodeProto
-
     body = bodies(node)[branch]
     given = zip((o.name for o in body.output), node.output)
     return [*body.node, *(NodeProto(op_type="Identity", input=[o], output=[to]) for o, to in given if to)]

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from onnx import NodeProto, TensorProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers
@@ -20,8 +21,6 @@ from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.ranges import ANY, Range, breakpoints
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
-
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of
@@ -18,8 +19,6 @@ from onnxopt.verification.pieces.pairs import Sameness
 from onnxopt.verification.rounding import Draws
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
-
     from onnxopt.verification.coverage.probe import Known
     from onnxopt.verification.pieces.pairs import Pairs
     from onnxopt.verification.pieces.walk import Walk

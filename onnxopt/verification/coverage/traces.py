@@ -12,9 +12,10 @@ import copy
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
 from onnxopt.verification.coverage.decisions import changed
@@ -23,9 +24,6 @@ from onnxopt.verification.model.views import forget_defaults
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.runner import Runner
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, TensorProto
 
 _MAX_NESTED_IFS: Final = 8
 _MAX_PARTS: Final = 16  # nodes with parts, in models given to inference
@@ -200,8 +198,6 @@ def _with_branches(runner: Runner, branches: Mapping[int, str], kept: Collection
 
     branches: by node. None if names collide.
     """
-    from onnx import ModelProto
-
     program = runner.program
     if not branches and not kept:
         return runner.inside(program)
@@ -264,8 +260,6 @@ class _Failing:
     """Test for shape errors with a branch in place of an If, for tensors of any size."""
 
     def __init__(self, program: Program) -> None:
-        from onnx import ModelProto
-
         self._nodes = program.nodes
         self._left = _MAX_ASKED
         self._model = ModelProto()
@@ -297,8 +291,6 @@ class _Failing:
 
     def _is_error(self, nodes: Sequence[NodeProto], initializers: Sequence[TensorProto]) -> bool:
         """Return whether inference fails. Nodes with bodies are opaque."""
-        from onnx import NodeProto
-
         from onnxopt.proto.inference import InferenceError, infer_shapes, inferable
 
         self._left -= 1

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from onnx import NodeProto
+
 from onnxopt.verification.coverage.bodies import walk_bodies
 from onnxopt.verification.coverage.conditions import BRANCHES, held, is_decided, known_here, runs
 from onnxopt.verification.coverage.decisions import changed
@@ -24,8 +26,6 @@ from onnxopt.verification.programs.program import bodies
 from onnxopt.verification.records import AND
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
-
     from onnxopt.verification.pieces.outcome import Fault
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_NAME, element_kind
@@ -26,10 +27,6 @@ from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.values import AXES, KNOWN, MODES, WIDE, Case, InputMaker, Unsupported, says_lengths
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.worker.serving import Refused
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, TypeProto, ValueInfoProto
-
 
 # -- given data -------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Plan of the original's inputs: all that a worker needs to make feeds without parsing the model.
 
-Made by the parent, which has the ModelProto. Plain data: the worker imports only numpy and a runtime.
+Plain data, made by the parent or by the worker.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from onnx import ModelProto
 
 from onnxopt.proto.element_types import TYPES
 from onnxopt.startup.record import record
 from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Uses
 from onnxopt.verification.model.nodes import operator_names
 from onnxopt.verification.model.operators import CUTTING
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
-from onnxopt.proto.messages import tensor_bytes
+from onnxopt.proto.messages import tensor_bytes, tensor_to_array
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, missing
 from onnxopt.verification.inputs.feeding import Data, Read, read_array
@@ -42,10 +43,6 @@ from onnxopt.verification.model.operators import (
 )
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker import spare
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
-
 
 # -- memory and work --------------------------------------------------------------------------------------
 
@@ -161,8 +158,6 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
 
 def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[TensorProto], Any] | None) -> None:
-    from onnxopt.proto.messages import tensor_to_array
-
     graph, found, numbers = uses.graph, uses.found, uses.compared()
     initializers = {t.name: t for t in graph.initializer}
     specs = (_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers)

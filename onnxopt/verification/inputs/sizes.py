@@ -8,9 +8,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.uses import Uses
@@ -29,10 +30,6 @@ from onnxopt.verification.model.operators import (
 )
 from onnxopt.verification.model.shapes import MAX_SIZES, UNKNOWN, Call, Known, Shape, Shapes, integers_of, shapes_of
 from onnxopt.verification.model.skeleton import Skeleton
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
-
 
 # -- sizes required by a model ----------------------------------------------------------------------------
 

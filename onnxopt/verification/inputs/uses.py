@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import TYPES
 from onnxopt.startup.record import record
@@ -32,9 +34,6 @@ from onnxopt.verification.model.operators import (
     operator,
 )
 from onnxopt.verification.model.ranges import breakpoints, keys, words
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 FREE: Final = ""
 INDEX: Final = "index"

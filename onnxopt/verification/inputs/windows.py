@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import ne
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+
 from onnxopt.startup.record import record
 from onnxopt.verification.model.dataflow import Backward, Forward
 from onnxopt.verification.model.nodes import few
@@ -20,8 +22,6 @@ from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WE
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 
 # -- windows ----------------------------------------------------------------------------------------------
@@ -280,8 +280,6 @@ _ASKING: Final[dict[str, Callable[[NodeProto, _Need, Given, Constants], _Need]]]
 
 
 def _fixed(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    from onnx import TensorProto
-
     for info in graph.input:
         dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
         if all(dims):

@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.verification.model.nodes import bodies_of, constants, domain_of, held, int_of, ordered
 from onnxopt.verification.model.operators import having
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 Fact = TypeVar("Fact", bound=Hashable)
 

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import or_
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
 from onnxopt.proto.element_types import TYPES
 from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward
 from onnxopt.verification.model.nodes import (
@@ -39,8 +41,6 @@ from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 
 # -- dependence -------------------------------------------------------------------------------------------

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS, INTEGERS
 from onnxopt.proto.functions import copy_given_out, refuse_explosion
+from onnxopt.proto.messages import tensor_to_array
 from onnxopt.verification.model.operators import WITH_BODIES
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
-
 
 # -- constants --------------------------------------------------------------------------------------------
 
@@ -41,8 +40,6 @@ _FORMS: Final = {
 
 def held_as(form: str, a: AttributeProto) -> TensorProto | None:
     """Return the value of a Constant as a tensor, else None. `form`: name of the attribute in the Constant."""
-    from onnx import TensorProto
-
     if form == "value":
         return a.t
     if form in _FORMS:
@@ -60,8 +57,6 @@ def few(tensor: TensorProto, most: int, types: Collection[int]) -> list[Any]:
 
     [] for any further tensor, and for unreadable data.
     """
-    from onnxopt.proto.messages import tensor_to_array
-
     if not 0 < math.prod(tensor.dims) <= most or tensor.data_type not in types:
         return []
     try:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
+
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import BY_CODE
+from onnxopt.proto.messages import tensor_to_array
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, STANDARD, having, operator
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
-
 
 # Attributes of ai.onnx.ml with looked-up keys and comparands.
 ML_KEYS: Final = frozenset((
@@ -305,8 +304,6 @@ def _joined(a: Range, b: Range) -> Range:
 
 def _of_constant(tensor: TensorProto) -> Range:
     import numpy as np
-
-    from onnxopt.proto.messages import tensor_to_array
 
     kind = BY_CODE.get(tensor.data_type)
     if kind is None or kind.kind not in "fiub" or not 0 < math.prod(tensor.dims) <= _ELEMENTS:

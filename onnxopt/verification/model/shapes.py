@@ -11,14 +11,13 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
+
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import few
 from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWED, having
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
 Shape: TypeAlias = "tuple[int | str, ...]"
 UNKNOWN: Final = -1

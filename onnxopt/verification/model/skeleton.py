@@ -18,9 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxopt.errors import ModelError, plain
 from onnxopt.proto.element_types import TYPES
+from onnxopt.proto.messages import (
+    all_tensors,
+    belongs_inside,
+    is_external,
+    leads_away,
+    put_inside,
+    tensor_bytes,
+    tensor_to_array,
+)
 from onnxopt.proto.wire import GRAPH, NODE, OP_TYPE, Stored, call_of, fields, key, map_file, skim
 from onnxopt.verification.model.decisions import draws, is_decision, is_random_model
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, is_part
@@ -29,8 +39,6 @@ from onnxopt.verification.model.views import leave_out_false_modes, leave_out_in
 from onnxopt.verification.runtime import Reference, definitions
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
-
     from onnxopt.verification.model.views import View
 
 
@@ -123,10 +131,6 @@ class Skeleton:
         OSError, ValueError and protobuf's DecodeError for an invalid model, ModelError for external data outside the
         model's folder.
         """
-        from onnx import ModelProto, TensorProto
-
-        from onnxopt.proto.messages import belongs_inside
-
         self.path = Path(path)
         self.proto: ModelProto = ModelProto()  # the model; large initializers have no data
         self.stored: dict[str, Stored] = {}  # positions of their data, by name
@@ -152,8 +156,6 @@ class Skeleton:
         """
         if not self._names_files:
             return 0
-        from onnxopt.proto.messages import all_tensors, belongs_inside, is_external, put_inside, tensor_bytes
-
         main = self.proto.graph.initializer[:]  # kept alive, so that no later message reuses an id
         kept = {id(t) for t in main if t.name in self.stored}
         found = [t for t in all_tensors(self.proto) if is_external(t) and id(t) not in kept]
@@ -236,8 +238,6 @@ class Skeleton:
 
     def values(self, tensor: TensorProto) -> Any:
         """Return the array of an initializer."""
-        from onnxopt.proto.messages import tensor_to_array
-
         found = self.array(tensor)
         return tensor_to_array(self.whole(tensor)) if found is None else found
 
@@ -246,8 +246,6 @@ class Skeleton:
         where = self.place(tensor)
         if where is None:
             return tensor
-        from onnx import TensorProto
-
         whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         whole.raw_data = bytes(where.bytes())
         return whole
@@ -260,8 +258,6 @@ class Skeleton:
 
 def _external(tensor: TensorProto, model: Path) -> Stored:
     """Return the position of a tensor's external data. Raises ModelError for unsafe or invalid locations."""
-    from onnxopt.proto.messages import leads_away
-
     entries = {e.key: e.value for e in tensor.external_data}
     location, folder = entries.get("location", ""), model.parent
     whose = f"{model}: the data of `{tensor.name}`"

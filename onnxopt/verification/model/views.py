@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto
 
 from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification import VerifyOptions
@@ -19,10 +21,6 @@ from onnxopt.verification.model.nodes import (
     reads_of,
 )
 from onnxopt.verification.model.operators import STANDARD, WITH_BODIES
-
-if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto
-
 
 # -- parts without effect ---------------------------------------------------------------------------------
 # Removed: inputs of branches, constant false training modes of Dropout, dead nodes, declared shapes, and overridable

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.messages import array_to_tensor, attribute_value, make_attribute, make_node, tensor_to_array
 from onnxopt.verification.model.nodes import held_as, reads_of
@@ -14,10 +15,6 @@ from onnxopt.verification.model.operators import MATRICES, SIZED
 from onnxopt.verification.programs.program import add_cast
 from onnxopt.verification.programs.runner import Prepare
 from onnxopt.verification.run import Failed
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
-
 
 # -- convolutions as matrix products ----------------------------------------------------------------------
 # y = b + Σ W_k x_k over positions k of the kernel, with x_k the strided slice of the padded x at offset k. A Conv stays

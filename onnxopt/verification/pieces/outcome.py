@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.verification.compare import as_held
 from onnxopt.verification.pieces.noise import View
@@ -17,8 +18,6 @@ from onnxopt.verification.records import OutputRecord, Place, Side
 from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
-
     from onnxopt.verification.pieces.walk import Walk
 
 

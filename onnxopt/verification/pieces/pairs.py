@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.proto.messages import attribute_bytes
 from onnxopt.verification.compare import int32_values
@@ -17,10 +18,6 @@ from onnxopt.verification.model.operators import having
 from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of, same_bytes, since
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.transforms import name_in_file
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
 
 # -- correspondence ---------------------------------------------------------------------------------------
 

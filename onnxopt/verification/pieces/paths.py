@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from onnx import NodeProto
 
 from onnxopt.proto.element_types import BY_NAME, TYPES
 from onnxopt.verification.model.nodes import domain_of
@@ -14,10 +16,6 @@ from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.transforms import rounds
 from onnxopt.verification.rounding import EPSILON, allowed, roundings
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
 
 # -- rounding between cutpoints ---------------------------------------------------------------------------
 # B may compute in narrower types, so A's arithmetic counts.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.model.nodes import bodies_of
@@ -21,10 +22,6 @@ from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, are_i
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import missing
 from onnxopt.worker.serving import Refused
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
 
 # -- zero-trip Loops --------------------------------------------------------------------------------------
 # A runtime uses the shape inferred for the body's result when loading, which differs between a piece and a model.

@@ -11,9 +11,10 @@ import functools
 import zlib
 from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import array_to_tensor, tensor_to_array
@@ -21,9 +22,6 @@ from onnxopt.verification.model.decisions import draws
 from onnxopt.verification.model.nodes import domain_of, held_as
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.programs.program import Program, bodies
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 Numbers: TypeAlias = MutableMapping[str, int]
 _WIDTHS: Final = {"tensor(int32)": 6, "tensor(int64)": 7}

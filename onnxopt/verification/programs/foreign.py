@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxopt.errors import few
 from onnxopt.proto.element_types import element_kind
@@ -27,8 +28,6 @@ from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
-
     from onnxopt.verification.model.views import View
 
 Operators = frozenset[Name]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
 from onnxopt.verification.model.decisions import is_decision, is_random
 from onnxopt.verification.model.nodes import bodies_of, calls_or_holds, captured, in_order, may_hide, reads_of
 from onnxopt.verification.model.ranges import Range, ranges
 from onnxopt.verification.model.skeleton import Skeleton
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 # Types unknown to numpy, and to the runtime's Python interface. At the border of a piece, values are carried in a wider
 # type that holds every number.
@@ -218,8 +216,6 @@ class Program:
         fed: {input: type as written by onnxruntime, `tensor(float)`}; observed: {output: type, "" for a numpy type}. If
         a name is in both, readers get the fed value, and the computed value is an output named `seen(name)`.
         """
-        from onnx import ModelProto
-
         source = self.skeleton.proto
         model = ModelProto(ir_version=source.ir_version, producer_name=source.producer_name)
         model.opset_import.extend(source.opset_import)
@@ -256,8 +252,6 @@ class Program:
 
     def _initialize(self, graph: GraphProto, name: str) -> Any:
         """Add a constant to a graph. Returns the array of a large constant, which is external in the graph."""
-        from onnx import TensorProto
-
         tensor = self.constants[name]
         array = self.skeleton.array(tensor)
         if array is None:
@@ -339,8 +333,6 @@ def _element(kind: str) -> str:
 
 def _type_proto(kind: str) -> TypeProto:
     """Return the proto of a type. Raises ValueError for a type impossible as a model input."""
-    from onnx import TypeProto
-
     found = TypeProto()
     if kind.startswith("seq("):
         found.sequence_type.elem_type.CopyFrom(_type_proto(kind[4:-1]))
@@ -353,8 +345,6 @@ def _type_proto(kind: str) -> TypeProto:
 
 def _code(kind: str) -> int:
     """Return the code of an element type, such as `float16`."""
-    from onnx import TensorProto
-
     return int(TensorProto.DataType.Value(kind.upper()))
 
 

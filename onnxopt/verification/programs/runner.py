@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS
+from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 from onnxopt.verification.model.nodes import first_of, holds, operator_of
 from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, WEIGHTS, having
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, types_of, widened
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, reason
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
-
 
 # -- stepped floats ---------------------------------------------------------------------------------------
 
@@ -349,8 +347,6 @@ class Mixed(Opened):
 
 def _inline(model: Any, weights: Mapping[str, Any]) -> None:
     """Store the weights in the model: the reference evaluator reads no external arrays."""
-    from onnx import TensorProto
-
     for tensor in model.graph.initializer:
         if tensor.name in weights:
             tensor.data_location = TensorProto.DEFAULT
@@ -367,8 +363,6 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     A scalar is an exponent, bound or factor, and exact. Exceptions: `scales` (quantizer scales of a whole tensor), and
     the number of a ConstantOfShape used as weights.
     """
-    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-
     exact = {name for n in model.graph.node if n.op_type in SIZED for name in n.input[1:]}.union(kept)
     changed = [t for t in _stored(model.graph, exact) if math.prod(t.dims) > 1 or t.name in scales]
     for tensor in (*changed, *_filled_weights(model.graph, exact)):
@@ -378,8 +372,6 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
 
 def _stored(graph: Any, exact: Collection[str]) -> list[Any]:
     """Return the small initializers and the tensors of Constant nodes, except the values in `exact`."""
-    from onnx import TensorProto
-
     tensors = [t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
     constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] not in exact]
     return tensors + [a.t for n in constants for a in n.attribute if a.HasField("t")]

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from onnxopt.proto.messages import array_to_tensor, tensor_to_array
 from onnxopt.runtime import onnxruntime
 from onnxopt.verification.compare import CODES
 from onnxopt.verification.model.decisions import count_draws, draws
@@ -25,8 +28,6 @@ from onnxopt.verification.model.skeleton import Operand
 from onnxopt.verification.programs.program import Program, add_cast, inferred_infos
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
-
     from onnxopt.verification.model.skeleton import Skeleton
 
 
@@ -38,8 +39,6 @@ def tensor_types(model: ModelProto) -> dict[str, str]:
 
     If a name also occurs in a body, the outer type is returned.
     """
-    from onnx import TensorProto
-
     kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
     known = {}
     for info in inferred_infos(model):
@@ -181,8 +180,6 @@ def _add_rounded(graph: GraphProto, node: NodeProto, narrow: Collection[str], co
 
 def _widen(node: NodeProto, code: int) -> None:
     """Set an attribute with the result type to float32."""
-    from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-
     for a in node.attribute:
         if a.name == "dtype" and a.i == code:
             a.i = _FLOAT
@@ -257,8 +254,6 @@ def _named_results(node: NodeProto, count: int, taken: Collection[str]) -> Itera
 
 
 def _identity(read: str, name: str) -> NodeProto:
-    from onnx import NodeProto
-
     return NodeProto(op_type="Identity", input=[read], output=[name])
 
 
