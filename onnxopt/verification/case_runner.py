@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, RECIPES, Recipe
@@ -30,11 +30,9 @@ from onnxopt.verification.job import (
     Request,
     Submission,
 )
+from onnxopt.verification.judge import Judge
 from onnxopt.verification.records import LEFT_OUT, JudgedCase
 from onnxopt.worker.serving import Died, Refused, Tell
-
-if TYPE_CHECKING:
-    from onnxopt.verification.judge import Judge
 
 _OTHER_STEPS: Final = 5  # steps besides those of the cases
 _UNFINISHED: Final = "not run: an earlier case did not finish"

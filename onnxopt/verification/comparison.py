@@ -22,7 +22,7 @@ from onnxopt.verification.inputs.sizes import Side, of_both
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Request
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.model.views import views
+from onnxopt.verification.model.views import View, views
 from onnxopt.verification.records import CaseRecord, Comparison, JudgedCase, Verification
 from onnxopt.verification.runtime import DECLARED, Reference
 from onnxopt.verification.verifier import Verifier
@@ -32,7 +32,6 @@ from onnxopt.worker.serving import Died, Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.judge import Judge
-    from onnxopt.verification.model.views import View
 
 
 # -- reading ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from onnxopt.proto.messages import tensor_type
 from onnxopt.verification import DIFFERENT
 from onnxopt.verification.compare import as_int32, as_wide, compare, int32_values, measure, narrow_feeds
 from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
@@ -30,10 +31,6 @@ from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_syste
 from onnxopt.verification.runtime import CPU
 from onnxopt.worker import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
-
-if TYPE_CHECKING:
-    from onnxopt.verification.inputs.values import Case
-
 
 # -- samples of a freed batch dim -------------------------------------------------------------------------
 # A freed dim is a number in the original and a symbol in the result. The result runs once on twice the size, the
@@ -94,8 +91,6 @@ def compared(
     try:
         results = run(whole)
     except Exception as e:
-        from onnxopt.verification.run import blame_system, reason
-
         blame_system(e)
         record.status, record.note = DIFFERENT, f"at {_sizes(record)} the result fails: {reason(e)}"
         return record

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.verification import UNLOADED, VerifyOptions
+from onnxopt.verification.inputs.cases import OF_BOTH, Recipe, missing
+from onnxopt.verification.inputs.feeding import Read
+from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
+from onnxopt.verification.inputs.sizes import Run, Side, of_both
 from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
@@ -18,10 +22,6 @@ from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_st
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
-    from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.feeding import Read
-    from onnxopt.verification.inputs.plan import Plan
-    from onnxopt.verification.inputs.sizes import Side
     from onnxopt.verification.look import Look
     from onnxopt.verification.programs.program import Program
 
@@ -181,9 +181,6 @@ class Loaded(Original):
 
         The plan for both models replaces the original's until the next result.
         """
-        from onnxopt.verification.inputs.cases import OF_BOTH, missing
-        from onnxopt.verification.inputs.sizes import Run, of_both
-
         try:
             both = of_both(self.planned, self._side(0), self._side(1), _WORK, Run(self.work, self.base or {}))
         except UNSEEN:
@@ -217,8 +214,6 @@ class Loaded(Original):
 
         Raises the errors of `Skeleton`, and ModelError for an input without a type.
         """
-        from onnxopt.verification.inputs.sizes import Side
-
         skeleton = Skeleton(self.paths[0], views(self.options)[0])
         side = Side(skeleton)
         if not (self.runtime.references or skeleton.left_outside):
@@ -236,7 +231,6 @@ class Loaded(Original):
 
     def _side(self, which: int) -> Side:
         """Return a file for `of_both`, read once unless `Look` changes the files. Raises `UNSEEN`."""
-        from onnxopt.verification.inputs.sizes import Side
         from onnxopt.verification.programs.foreign import read_skeleton
 
         if self._is_changed:

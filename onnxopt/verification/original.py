@@ -15,12 +15,13 @@ from onnxopt.errors import few
 from onnxopt.proto.wire import stands_alone
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import differ, evidence, is_dull
-from onnxopt.verification.inputs.cases import OWN, sizes
+from onnxopt.verification.inputs.cases import OWN, Recipe, sizes
 from onnxopt.verification.inputs.feeding import Search, feed, fitted
 from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.planning import least, products
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Opened, Request
-from onnxopt.verification.model.skeleton import glance
+from onnxopt.verification.model.skeleton import Skeleton, glance
 from onnxopt.verification.model.views import views
 from onnxopt.verification.records import JudgedCase
 from onnxopt.verification.rounding import is_float, overflows
@@ -30,7 +31,6 @@ from onnxopt.worker import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
-    from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.programs.foreign import Foreign, Operators
     from onnxopt.verification.programs.runner import Runner
 
@@ -141,7 +141,6 @@ class Original:
 
     def _open_parts(self, refused: Refused) -> None:
         """Open the parts independent of unknown operators. Raises `refused` if none remain."""
-        from onnxopt.verification.model.skeleton import Skeleton
         from onnxopt.verification.programs.foreign import refused_operators, unknown_operators
 
         self.engine = None  # until parts are found
@@ -179,8 +178,6 @@ class Original:
         except Refused as e:
             return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
         if not self.kept and _numbers(case.feeds.values()) >= _PICTURE:
-            from onnxopt.verification.inputs.planning import products
-
             self.work = products(self.paths[0], case.feeds)
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
@@ -293,8 +290,6 @@ class Original:
         return self._run_filled if recipe.size and plan.windows else self._run_original
 
     def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
-        from onnxopt.verification.inputs.planning import least
-
         needed = least(self.paths[0], feeds)
         if 0 < unused() < needed:
             raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB")

@@ -7,20 +7,17 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
+from onnxopt.verification.case_runner import CaseRunner
 from onnxopt.verification.inputs.windows import are_few, have_few_rows
-from onnxopt.verification.job import LOOK, UNSHOWN
+from onnxopt.verification.job import LOOK, UNSHOWN, Answer
 from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.verdict import Proof, could_jump, differences, largest, settle, together
 from onnxopt.worker.serving import Died, Refused
-
-if TYPE_CHECKING:
-    from onnxopt.verification.case_runner import CaseRunner
-    from onnxopt.verification.job import Answer
 
 _CASES_TOGETHER: Final = 3  # cases compared in pieces together
 _HELD: Final = 12  # cases compared with taken branches in place of Ifs

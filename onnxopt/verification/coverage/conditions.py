@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -12,14 +12,10 @@ from onnxopt.verification.model.nodes import domain_of, int_of
 from onnxopt.verification.model.operators import OPERATORS
 from onnxopt.verification.pieces.outcome import Enclosing
 from onnxopt.verification.pieces.pairs import Sameness
-from onnxopt.verification.programs.program import bodies
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program, bodies
+from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.run import Failed
-
-if TYPE_CHECKING:
-    from onnxopt.verification.pieces.walk import Walk
-    from onnxopt.verification.programs.program import Program
-    from onnxopt.verification.programs.runner import Runner
-
 
 # -- conditions -------------------------------------------------------------------------------------------
 

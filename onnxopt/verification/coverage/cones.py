@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -19,10 +19,8 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.model.nodes import bodies_of, constants, inside, int_of, numbers
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.ranges import ANY, Range, breakpoints
-
-if TYPE_CHECKING:
-    from onnxopt.verification.pieces.walk import Walk
-    from onnxopt.verification.programs.program import Program
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program
 
 MAX_NODES: Final = 200  # of a probed cone: larger numbers mean nothing behind more nodes
 EPSILON: Final = 1e-3  # addends up to this size are epsilons

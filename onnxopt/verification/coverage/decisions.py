@@ -5,25 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of
-from onnxopt.verification.coverage.probe import changing_values, differs, elsewhere, flips, rows
+from onnxopt.verification.coverage.probe import Known, changing_values, differs, elsewhere, flips, rows
 from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.operators import GIVE_OTHERS, having
-from onnxopt.verification.pieces.pairs import Sameness
+from onnxopt.verification.pieces.pairs import Pairs, Sameness
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program
 from onnxopt.verification.rounding import Draws
-
-if TYPE_CHECKING:
-    from onnxopt.verification.coverage.probe import Known
-    from onnxopt.verification.pieces.pairs import Pairs
-    from onnxopt.verification.pieces.walk import Walk
-    from onnxopt.verification.programs.program import Program
-
 
 # -- constant decisions -----------------------------------------------------------------------------------
 # Such a value agrees whatever a different decision would give. If A and B compute the value differently, a probe uses

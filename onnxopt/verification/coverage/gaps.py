@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,13 +45,10 @@ from onnxopt.verification.coverage.probe import (
 from onnxopt.verification.inputs.windows import are_few, least_rows
 from onnxopt.verification.model.operators import DROPPING, SINKS, having
 from onnxopt.verification.pieces.noise import is_discrete
-from onnxopt.verification.rounding import Draws
-
-if TYPE_CHECKING:
-    from onnxopt.verification.pieces.pairs import Sameness
-    from onnxopt.verification.pieces.walk import Walk
-    from onnxopt.verification.programs.program import Program
-    from onnxopt.verification.rounding import Difference
+from onnxopt.verification.pieces.pairs import Sameness
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.rounding import Difference, Draws
 
 _MAX_VALUES: Final = 32  # probed, of each kind
 _MAX_STEPS: Final = 16  # likewise, for kinds with more samples

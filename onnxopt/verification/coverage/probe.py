@@ -9,28 +9,24 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind, of
 from onnxopt.verification.compare import is_blank
-from onnxopt.verification.coverage.cones import EPSILON
+from onnxopt.verification.coverage.cones import EPSILON, Cone
 from onnxopt.verification.inputs.values import covering
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.precise import is_rounding
+from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import is_stepped
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.rounding import Difference, Draws, are_integers, overflows
 from onnxopt.verification.run import Failed
-
-if TYPE_CHECKING:
-    from onnxopt.verification.coverage.cones import Cone
-    from onnxopt.verification.pieces.replay import Replay
-    from onnxopt.verification.pieces.walk import Walk
-    from onnxopt.verification.programs.program import Program
-
 
 # -- samplers ---------------------------------------------------------------------------------------------
 # Non-negative entries stay non-negative. Entries stay within the range of their operators, except blank values,

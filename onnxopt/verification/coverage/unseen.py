@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from onnx import NodeProto
 
@@ -20,16 +20,11 @@ from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
 from onnxopt.verification.coverage.traces import cannot_be_taken
 from onnxopt.verification.model.nodes import first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
-from onnxopt.verification.pieces.outcome import depth, label_of
+from onnxopt.verification.pieces.outcome import Fault, depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.programs.program import bodies
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.records import AND
-
-if TYPE_CHECKING:
-    from onnxopt.verification.pieces.outcome import Fault
-    from onnxopt.verification.pieces.walk import Walk
-    from onnxopt.verification.programs.program import Program
-
 
 _LATER: Final = 3  # an iteration
 _MAX_NESTED_PARTS: Final = 4  # nested parts for which several counterparts are tried

@@ -6,7 +6,8 @@ import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import or_
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
@@ -38,10 +39,6 @@ from onnxopt.verification.model.operators import (
     operator,
 )
 from onnxopt.verification.model.views import forget_claims, forget_defaults
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # -- dependence -------------------------------------------------------------------------------------------
 

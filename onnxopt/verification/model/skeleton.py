@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
@@ -35,12 +35,8 @@ from onnxopt.proto.wire import GRAPH, NODE, OP_TYPE, Stored, call_of, fields, ke
 from onnxopt.verification.model.decisions import draws, is_decision, is_random_model
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.operators import WITH_BODIES
-from onnxopt.verification.model.views import leave_out_false_modes, leave_out_inputs, leave_out_unread
+from onnxopt.verification.model.views import View, leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.runtime import Reference, definitions
-
-if TYPE_CHECKING:
-    from onnxopt.verification.model.views import View
-
 
 # -- before parsing ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
@@ -19,6 +19,7 @@ from onnxopt.proto.element_types import element_kind
 from onnxopt.proto.messages import attribute_bytes
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
 from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.model.views import View
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import Streamed
@@ -26,9 +27,6 @@ from onnxopt.verification.rounding import Draws, is_float
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused, Tell
-
-if TYPE_CHECKING:
-    from onnxopt.verification.model.views import View
 
 Operators = frozenset[Name]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -24,12 +24,8 @@ from onnxopt.verification.model.nodes import (
     ordered,
 )
 from onnxopt.verification.model.operators import having
-from onnxopt.verification.model.skeleton import Operand
+from onnxopt.verification.model.skeleton import Operand, Skeleton
 from onnxopt.verification.programs.program import Program, add_cast, inferred_infos
-
-if TYPE_CHECKING:
-    from onnxopt.verification.model.skeleton import Skeleton
-
 
 # -- element types ----------------------------------------------------------------------------------------
 
