@@ -11,7 +11,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, producer
+from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.operators.operands import AXES
 from onnxopt.proto.messages import make_node
@@ -274,11 +274,6 @@ _MOST_READERS: Final = 4  # readers of a Reshape searched for a quantizer
 
 class Reshaped(Relayout):
     """Nodes, in order, with Reshapes at the border."""
-
-    @property
-    def normalized_sums(self) -> int:
-        """Number of LayerNormalizations that read an Add: runtimes run such a pair slower in the view."""
-        return sum(n.op == "LayerNormalization" and producer(n.inputs[0], "Add") is not None for n in self.nodes)
 
     def keeps(self, quantizer: Node | None) -> bool:
         """Return whether a Reshape must stay next to this node, a quantizer."""

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node, array_of, present, sole_reader
+from onnxopt.graph.node import Node, array_of, present, producer, sole_reader
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
@@ -131,8 +131,9 @@ class _Rows(Reshaped):
 
     def count_normalizations(self, worth: int) -> None:
         """Count each Add before a LayerNormalization as `worth` Reshapes."""
-        self.saved += worth * self.normalized_sums
-        self.gains = self.gains or worth * self.normalized_sums > 0
+        pairs = sum(n.op == "LayerNormalization" and producer(n.inputs[0], "Add") is not None for n in self.nodes)
+        self.saved += worth * pairs
+        self.gains = self.gains or worth * pairs > 0
 
     def keeps(self, quantizer: Node | None) -> bool:
         return False

@@ -133,8 +133,14 @@ class _Plan(Reshaped):
         self.merged = sum(e.saved > 0 for e in self.all_ends)  # removed Reshapes that merge or split
         if self.is_possible and self.merged:
             if self.more == 1 and len(types.dims_of(self.nodes[0].output)) == _MATRIX:
-                self.saved -= worth * self.normalized_sums
+                self.saved -= worth * sum(self._reads_sum_apart(n) for n in self.nodes)
             self.saved += _dying(e.node for e in self.all_ends if e.node is not None and e.saved >= 0)
+
+    def _reads_sum_apart(self, node: Node) -> bool:
+        """Return whether the node is a LayerNormalization that reads an Add, perhaps once a Reshape is removed."""
+        v = node.inputs[0] if node.op == "LayerNormalization" else None
+        end = None if v is None else self.ends.get(v)
+        return producer(v if end is None or end.target else end.source, "Add") is not None
 
     def enters(self, v: Value) -> End[Node] | None:
         """Return the end at an outside value; behind a Transpose, the split axis is moved through the Transpose."""
