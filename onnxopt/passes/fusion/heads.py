@@ -8,46 +8,87 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.graph import Value
-from onnxopt.graph.node import present, producer
+from onnxopt.graph import Node, Value
+from onnxopt.graph.node import present, producer, sole_reader
 from onnxopt.graph.value import Shape
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.messages import Array
-from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, op, rewrite, var
 from onnxopt.rewriting.attention import scores_of
 
 _TURNED = [0, 2, 1, 3]  # exchanges [batch, rows, heads, width] and [batch, heads, rows, width]
+_OTHER_TURN = "not rows and heads are exchanged"
 
 
-def _heads_first(x: str) -> Pattern:
-    return op.Transpose(var(x), name=f"{x}_turned")
-
-
-@rewrite(
-    op.Transpose(
-        op.Attention(_heads_first("q"), _heads_first("k"), _heads_first("v"), ..., name="attention"), name="back"
-    )
-)
-def attention_of_rows(m: Match, q: Value, k: Value, v: Value) -> Value:
+@rewrite(op.Transpose(op.Attention(var("q"), var("k"), var("v"), ..., name="attention", shared=True), name="back"))
+def attention_of_rows(m: Match, q: Value, k: Value, v: Value) -> tuple[Value, ...]:
     """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with the heads side by side, where ᵀ turns rows and heads."""
-    turned = m.q_turned, m.k_turned, m.v_turned, m.back
-    m.require(all(list(n.attr("perm") or ()) == _TURNED for n in turned), "not rows and heads are exchanged")
-    m.require(all(x is None for x in m.attention.inputs[4:6]), "it has a past")
-    sizes = [m.dims(x)[2:] for x in (q, k, v)]
-    known = all(len(s) == 2 and all(isinstance(n, int) and n > 0 for n in s) for s in sizes)
-    m.require(known, "the heads, or their width, are unknown")
-    (heads, _), (keys, _), (_, width) = sizes
-    rows = [m.op.Reshape(x, m.ints([0, 0, s[0] * s[1]])) for x, s in zip((q, k, v), sizes)]  # type: ignore[operator]
-    made = m.op.Attention(*rows, *m.attention.inputs[3:], like=m.attention, q_num_heads=heads, kv_num_heads=keys)
-    return m.op.Reshape(made, m.ints([0, 0, heads, width]))
+    m.require(_is_turn(m.back), _OTHER_TURN)
+    m.require(m.attention.output.only_user is m.back, "the result is used elsewhere")
+    (_, heads, _, _), (_, keys, _, _), (_, _, _, width) = (_known_dims(m, x) for x in (q, k, v))
+    splits: dict[Node, Sequence[Value]] = {}
+    rows = [_rows_of(m, x, splits) for x in (q, k, v)]
+    like, outputs = m.attention, m.attention.outputs
+    reads = *rows, *like.inputs[3:]
+    made = m.op.Attention(*reads, like=like, q_num_heads=heads, kv_num_heads=keys, outputs=len(outputs))
+    result, *others = made if isinstance(made, tuple) else [made]
+    given = [(old, new) for old, new in zip(outputs[1:], others) if old is not None]
+    m.results = [m.back.output, *(old for old, _ in given)]
+    m.bindings.roots = (m.back,)
+    m.before = m.attention  # what reads present keys may stand between the two
+    return m.op.Reshape(result, m.ints([0, 0, heads, width])), *(new for _, new in given)
+
+
+def _rows_of(m: Match, x: Value, splits: dict[Node, Sequence[Value]]) -> Value:
+    """Return `x`, [batch, heads, rows, width], as [batch, rows, heads * width]: what a Transpose turned, also in front
+    of a Split of the heads or of a RotaryEmbedding. `splits`: the parts of each Split made so far."""
+    node = m.known(producer(x, "Transpose", "Split", "RotaryEmbedding"), "operands come with the heads in front")
+    _, heads, _, width = _known_dims(m, x)
+    m.require(all(map(_is_read_as_rows, node.results)), "the turned operands are used elsewhere")
+    source = present(node.inputs)[0]
+    if node.op == "Transpose":
+        m.require(_is_turn(node), _OTHER_TURN)
+        return m.op.Reshape(source, m.ints([0, 0, heads * width]))
+    if node.op == "RotaryEmbedding":
+        return m.op.RotaryEmbedding(_rows_of(m, source, splits), *node.inputs[1:], like=node, num_heads=heads)
+    if node not in splits:
+        m.require(node.attr("axis") in (1, -3), "not heads are split")
+        sizes = [_known_dims(m, v)[1] * width for v in node.results]
+        splits[node] = m.op.Split(_rows_of(m, source, splits), m.ints(sizes), axis=2, outputs=len(sizes))
+    return splits[node][node.outputs.index(x)]
+
+
+def _is_turn(node: Node) -> bool:
+    return list(node.attr("perm") or ()) == _TURNED
+
+
+def _known_dims(m: Match, x: Value) -> tuple[int, int, int, int]:
+    """Return the dims of heads; the first and third may be unknown."""
+    dims = m.dims(x)
+    m.require(
+        len(dims) == 4 and all(isinstance(n, int) and n > 0 for n in dims[1::2]),
+        "the heads, or their width, are unknown",
+    )
+    return dims  # type: ignore[return-value]
+
+
+def _is_read_as_rows(value: Value) -> bool:
+    """Whether `value` is unused, or only an Attention whose result is turned back reads it, as far as is seen here."""
+    if value.output_count or len(value.users) > 1:
+        return False
+    reader = value.only_user
+    if reader is not None and reader.op in ("Split", "RotaryEmbedding"):
+        return all(map(_is_read_as_rows, reader.results))
+    back = sole_reader(reader.output, "Transpose") if reader is not None and reader.op == "Attention" else None
+    return reader is None or (back is not None and _is_turn(back))
 
 
 @register
 class AttentionHeads(RewritePass):
     """Attention(qᵀ, kᵀ, vᵀ)ᵀ = Attention(q, k, v) of rows with adjacent heads: four Transposes less.
 
-    Applies when: queries, keys, values and the result are transposed, and the transposed values have no other readers.
-    Keeps: an Attention with a past, whose layout is heads first in either form.
+    Applies when: queries, keys, values and the result are transposed, each alone or before a Split of their heads, also
+    in front of a RotaryEmbedding; the transposed values have no other readers. Past and present keys keep their layout.
     """
 
     info = PassInfo("attention-heads", opt_level=3, after=("fuse-attention",), ops=("Attention",))
