@@ -15,6 +15,11 @@ def run() -> NoReturn:
     from onnxopt.startup.lazy_imports import postpone_modules
 
     postpone_modules()
+    if sys.argv[1:2] == ["optimize"] and "--no-verify" not in sys.argv:
+        # The verifier's process imports as long as the command does, and at the same time.
+        from onnxopt.worker.process import VERIFYING, start_ahead
+
+        start_ahead(VERIFYING)
     from onnxopt.cli.main import main
 
     main()

@@ -50,7 +50,11 @@ class WorkerServer:
         self.surroundings = _surroundings()
         with other:
             command = [sys.executable, "-P", "-c", PROGRAM, str(other.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+            try:
+                self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+            except OSError:  # of a test's executable
+                self._socket.close()
+                raise
 
     def ask(self, program: str, *ends: int) -> None:
         """Start a process that runs `program`. `ends`: its stdin, its stdout, and the pipe for its exit code."""

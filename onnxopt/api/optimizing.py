@@ -18,7 +18,7 @@ from onnxopt.optimizer import Report
 from onnxopt.pipeline import Instrument
 from onnxopt.pipeline.context import Trace
 from onnxopt.verification import VerifyOptions
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     import numpy as np

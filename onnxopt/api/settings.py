@@ -13,7 +13,7 @@ from onnxopt.arguments import all_in, dict_in
 from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
 from onnxopt.plaintext import cleaned, line
 from onnxopt.rollback import optimize_or_roll_back
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnxopt.conversion.extraction import Extraction

@@ -25,7 +25,7 @@ from onnxopt.cli.values import (
     parse_shapes,
 )
 from onnxopt.errors import UsageError
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from typing import TypeVar

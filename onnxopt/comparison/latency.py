@@ -30,7 +30,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.run import reason
 from onnxopt.verification.runtime import find_runtime
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 

@@ -17,7 +17,7 @@ from onnxopt.conversion.call import Known, Steps, skeleton
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.schema import is_standard, raise_ir_version
 from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_bytes, attribute_value, body_graphs, make_node
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 
 LOWEST: Final = 11  # no older target: older opsets have no negative axes
 

@@ -23,7 +23,7 @@ from onnxopt.conversion.call import TABLE, Call, Known, Unsayable
 from onnxopt.errors import ModelError
 from onnxopt.graph.schema import attribute_default, find_schema, formals
 from onnxopt.proto.messages import DEFAULT_DOMAINS, attribute_value, body_graphs, fields, make_attribute, type_name
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Declined, Sandbox
 from onnxopt.worker.serving import Refused
 

@@ -225,7 +225,7 @@ def _objection(source: str | Path | ModelProto) -> str:
 
     Empty if the model is valid or the checker does not finish.
     """
-    from onnxopt.worker import Limits
+    from onnxopt.worker.limits import Limits
     from onnxopt.worker.service import Declined, Sandbox
 
     garbled = _garbled(source if isinstance(source, ModelProto) else read_proto(Path(source)), "model")

@@ -20,7 +20,7 @@ from onnxopt.pipeline.records import Site
 from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.settings import RUNTIME, targets_in, version_in
 from onnxopt.startup.record import record
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnx import ModelProto

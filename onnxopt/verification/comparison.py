@@ -26,7 +26,7 @@ from onnxopt.verification.model.views import View, views
 from onnxopt.verification.records import CaseRecord, Comparison, JudgedCase, Verification
 from onnxopt.verification.runtime import DECLARED, Reference
 from onnxopt.verification.verifier import Verifier
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Service
 from onnxopt.worker.serving import Died, Refused, Tell, serve
 

@@ -30,7 +30,8 @@ from onnxopt.verification.job import (
 )
 from onnxopt.verification.records import Verification
 from onnxopt.verification.runtime import DECLARED
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
+from onnxopt.worker.process import VERIFYING
 from onnxopt.worker.service import Service, Spare
 from onnxopt.worker.serving import STARTING, Died
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan
 
 # Modules that import numpy are imported where used, as an early-started worker must not wait.
-START: Final = "from onnxopt.verification.judge import main; main()"
+
 _MAX_PRELOADED_BYTES: Final = 1 << 20  # bytes; loading takes less time than a message
 _LOADING: Final = 60.0  # seconds for a load alone
 _CONCLUDING: Final = 60.0  # seconds for a verdict without any run
@@ -67,7 +68,7 @@ class Verifier:
         labels: tuple[str, str] = ("the original", "the result"),
         stepwise: bool = False,
         foreign: bool = False,
-        start: str = START,
+        start: str = VERIFYING,
         spare: Spare | None = None,
     ) -> None:
         """Create without starting a worker.

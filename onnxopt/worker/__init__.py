@@ -16,34 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from onnxopt.arguments import check_number, check_whole
-from onnxopt.errors import UsageError
-from onnxopt.startup.record import record
-
-_MIN_BYTES: Final = 128 << 20  # bytes
 _EVERY: Final = 0.25  # seconds between polls
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-@record(frozen=True)
-class Limits:
-    """Resource limits of workers."""
-
-    memory: int = 0  # bytes per worker; 0: half of the machine
-    work: float = 10.0  # seconds for all workers together, except for verification, with its own timeout
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for invalid types, and for memory too small for a runtime."""
-        check_whole("memory", self.memory)
-        check_number("work", self.work)
-        if 0 < self.memory < _MIN_BYTES:
-            raise UsageError(f"a memory of {self.memory} bytes is not enough", "a runtime alone takes some 128 MiB")
-
-    @property
-    def bytes(self) -> int:
-        """The memory limit; 0 if the machine's memory is unknown."""
-        return self.memory or machine_memory() // 2
 
 
 def machine_memory() -> int:
@@ -56,6 +31,11 @@ def machine_memory() -> int:
         with contextlib.suppress(OSError, ValueError):  # "max" is no number
             found.append(int(Path(file).read_text()))
     return min((n for n in found if n > 0), default=0)
+
+
+def usual_memory() -> int:
+    """Return the bytes a worker may use unless `Limits` say otherwise: half of the machine; 0 if unknown."""
+    return machine_memory() // 2
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import StartError
-from onnxopt.worker import confinement
+from onnxopt.worker import confinement, usual_memory
 from onnxopt.worker.serving import HEADER, pack
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CAN_WAIT: Final = sys.platform != "win32"  # the system can wait for a pipe
 _CHUNK: Final = 1 << 16  # bytes, what a pipe holds
 _POLL: Final = 0.1  # seconds; on Windows, waiting for a queue ignores Ctrl-C
+VERIFYING: Final = "from onnxopt.verification.judge import main; main()"  # program of a verification's worker
 _HOME: Final = Path(__file__).parents[2]
 _CRASHES: Final = 0xC0000000  # smallest Windows exit code of a crash
 # Permanent errors, unlike lack of resources.
@@ -93,6 +94,24 @@ def ending(code: int) -> str:
         return f"crashed (signal {-code})"
 
 
+_ahead: dict[str, subprocess.Popen[bytes]] = {}  # started before a `Worker` takes them, by program
+
+
+def start_ahead(program: str) -> None:
+    """Start the process of the next `Worker` with `program` and the usual memory limit, while the caller imports.
+
+    Errors are left to the start of the `Worker`. A pipe must not get the descriptor of a closed standard stream.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        with contextlib.suppress(StartError, OSError):
+            command = f"{confinement(usual_memory())}; {program}"
+            _ahead[command] = _start_worker(command)
+
+
+def _start_worker(command: str) -> subprocess.Popen[bytes]:
+    return start(command, stderr=subprocess.DEVNULL)
+
+
 class Worker:
     """A Python process that runs `program`, with messages on stdin and stdout.
 
@@ -101,7 +120,8 @@ class Worker:
 
     def __init__(self, program: str, memory: int = 0) -> None:
         self._memory = memory
-        self._process = start(f"{confinement(memory)}; {program}", stderr=subprocess.DEVNULL)
+        command = f"{confinement(memory)}; {program}"
+        self._process = _ahead.pop(command) if command in _ahead else _start_worker(command)
         self._pipe = Pipe(self._process.stdout)
 
     def send(self, message: Any) -> None:

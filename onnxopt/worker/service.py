@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from onnxopt.errors import StartError
-from onnxopt.worker import Limits
+from onnxopt.worker.limits import Limits
 from onnxopt.worker.process import Gone, Worker
 from onnxopt.worker.serving import RENEW, STARTING, Died
 

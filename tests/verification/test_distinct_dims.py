@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.verification import Verifier, VerifyOptions, verify
 from onnxopt.verification.inputs.sizes import strides
-from onnxopt.verification.verifier import START
+from onnxopt.worker.process import VERIFYING
 from tests.samples import parsed
 
 TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2] rows = {-1, 4}, int64[1] none = {0}> {
@@ -43,12 +43,12 @@ def test_a_message_names_the_first_of_many_dims(tmp_path: Path) -> None:
     assert f"({'; '.join(told)})" in found.message
 
 
-LESS = f"from onnxopt.verification.inputs import cases; cases._FURTHER = {1 << 16}; {START}"
+LESS = f"from onnxopt.verification.inputs import cases; cases._FURTHER = {1 << 16}; {VERIFYING}"
 
 
 @pytest.mark.parametrize(
     ("cases", "start", "most"),
-    [(("random", "uniform"), START, 1 << 24), (("all",), LESS, 1 << 16)],
+    [(("random", "uniform"), VERIFYING, 1 << 24), (("all",), LESS, 1 << 16)],
     ids=["two cases", "all cases"],
 )
 def test_a_tensor_of_many_dims_stays_small(cases: tuple[str, ...], start: str, most: int, tmp_path: Path) -> None:

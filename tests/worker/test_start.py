@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from onnxopt.errors import StartError
-from onnxopt.worker import Limits
-from onnxopt.worker.process import Worker
+from onnxopt.worker import process, usual_memory
+from onnxopt.worker.limits import Limits
+from onnxopt.worker.process import Worker, start, start_ahead
 from onnxopt.worker.service import Declined, Sandbox
 from tests.samples import build
 
@@ -44,3 +46,34 @@ def test_only_what_needs_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         onnxopt.optimize_file(model, tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
     assert len(onnxopt.optimize(str(model), verify=False).model.graph.node) == 6
+
+
+def pid_of(worker: Worker) -> int:
+    with worker:
+        found = worker.receive(time.monotonic() + 60, 60)
+    assert isinstance(found, int)
+    return found
+
+
+def test_the_next_worker_of_the_same_kind_takes_the_process_started_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, sys; from onnxopt.worker.serving import send; send(sys.stdout.buffer, os.getpid())"
+    started: list[int] = []
+    monkeypatch.setattr(process, "start", lambda *a, **k: started.append((p := start(*a, **k)).pid) or p)
+    start_ahead(program)
+    assert pid_of(Worker(program, usual_memory() - 1)) == started[1], "of another limit"
+    assert pid_of(Worker(program, usual_memory())) == started[0]
+    assert pid_of(Worker(program, usual_memory())) == started[2]
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_nothing_starts_ahead_in_place_of_a_closed_stream(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("its pipes may take the descriptor"))
+    start_ahead("pass")
+
+
+def test_a_worker_reports_what_prevented_its_start_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    start_ahead("pass")
+    with pytest.raises(StartError):
+        Worker("pass", usual_memory())

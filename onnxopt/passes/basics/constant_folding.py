@@ -280,7 +280,7 @@ class _Cone:
         read = dict.fromkeys(v for node in running for v in present(node.inputs))
         known = {v: self._array(v) for v in read if v in self.arrays or v.constant}
         from onnxopt.analysis.folding_runtime import run_cone
-        from onnxopt.worker import Limits
+        from onnxopt.worker.limits import Limits
         from onnxopt.worker.service import Sandbox
 
         with Sandbox(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as sandbox:
