@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.score_masks import bounds
-from onnxopt.graph import Value
+from onnxopt.graph import Node, Value
 from onnxopt.graph.dims import is_invented
 from onnxopt.graph.node import arrays_of, present, producer
 from onnxopt.graph.value import Dim, Shape
@@ -267,20 +267,33 @@ def scale_of_attention(
 
 
 def _gathered(x: str, name: str) -> Pattern:
-    return op.Gather(var(x), const(f"{name}_of"), name=name, shared=True)
+    picked = op.Gather(var(x), const(f"{name}_of"), name=name, shared=True)
+    return either(picked, op.Transpose(picked))
 
 
 @rewrite(op.Attention(var("q"), _gathered("k", "keys"), _gathered("v", "values"), ..., name="attention"))
 def shared_heads(m: Match, q: Value, k: Value, v: Value, keys_of: Array, values_of: Array) -> Value:
-    """Attention(q, k[:, heads], v[:, heads]) = Attention(q, k, v), where equal numbers of queries share a head."""
+    """Attention(q, k[:, heads], v[:, heads]) = Attention(q, k, v), where equal numbers of queries share a head.
+
+    The picked heads may be transposed afterwards.
+    """
     rest = _only_scored(m)
-    m.require(m.keys.attr("axis") in (1, -3) and m.values.attr("axis") in (1, -3), "not heads are picked")
-    count = types.length_of(k, 1) if m.dims(k)[1:2] == m.dims(v)[1:2] else None
+    found = [_few(m, x, n, i) for x, n, i in zip((k, v), (m.keys, m.values), m.attention.inputs[1:])]
+    count = found[0][1] if found[0][1] == found[1][1] else None
     count = m.known(count or None, "the number of heads is unknown")
     regular = np.repeat(np.arange(count), keys_of.size // count)
     equal = np.array_equal(keys_of, regular) and np.array_equal(values_of, regular)
     m.require(equal, "the same number of queries does not share each head, in order")
-    return m.op.Attention(q, k, v, *rest, like=m.attention)
+    return m.op.Attention(q, *(x for x, _ in found), *rest, like=m.attention)
+
+
+def _few(m: Match, x: Value, pick: Node, picked: Value | None) -> tuple[Value, int | None]:
+    """Return the heads, and their number, from which `pick` copies for `picked`, [batch, heads, rows, width]."""
+    turn = producer(picked, "Transpose")
+    perm = [0, 1, 2, 3] if turn is None else list(turn.attr("perm") or ())
+    m.require(m.rank(x) == len(perm) == 4, "not batches of heads")
+    m.require(pick.attr("axis") % 4 == perm[1], "not heads are picked")
+    return x if turn is None else m.op.Transpose(x, like=turn), types.length_of(x, perm[1])
 
 
 def _joined_past(past: str, new: str, name: str) -> Pattern:
