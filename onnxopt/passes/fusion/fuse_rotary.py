@@ -14,6 +14,7 @@ from onnxopt.rewriting import Match, either, op, rewrite, var
 from onnxopt.rewriting.attention import half
 from onnxopt.rewriting.rule import listed_axes
 
+_MAX_STEPS: Final = 8  # nodes before x, whose operand may have the batch of x: embeddings are about five nodes away
 _HALVES: Final = op.Split(var("x"), ..., name="halves")
 _NEGATED: Final = op.Concat(op.Neg(_HALVES.at(1)), _HALVES.at(0), name="turned")
 _SWAPPED: Final = op.Concat(_HALVES.at(1), _HALVES.at(0), name="turned")
@@ -187,7 +188,19 @@ def _of_each(m: Match, angles: Value, whole: Value, x: Value) -> Value:
         return angles
     if isinstance(batch, int):
         return m.op.Expand(angles, m.ints([batch, 1, 1]))
-    return m.op.Expand(angles, m.op.Concat(m.op.Shape(x, start=0, end=1), m.ints([1, 1]), axis=0))
+    listed = m.op.Shape(_first_of_batch(m, x), start=0, end=1)
+    return m.op.Expand(angles, m.op.Concat(listed, m.ints([1, 1]), axis=0))
+
+
+def _first_of_batch(m: Match, x: Value) -> Value:
+    """Return an early value with the batch of `x` in front. A Shape of `x` would keep its Transpose."""
+    batch = m.dims(x)[:1]
+    for _ in range(_MAX_STEPS):
+        source = x.producer.input(0) if x.producer is not None else None
+        if source is None or source.graph is not x.graph or m.dims(source)[:1] != batch:
+            break
+        x = source
+    return x
 
 
 def _without_heads(m: Match, angles: Value) -> Value:
