@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -25,7 +24,6 @@ from onnxopt.verification.coverage.traces import traces
 from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.model.decisions import open_nodes
 from onnxopt.verification.model.views import views
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -177,7 +175,7 @@ class Look:
     def _add_unseen(self, walk: Walk, taken: Sequence[str], pieces: Pieces, places: list[Place]) -> None:
         """Add faults and gaps in parts that no case ran."""
         is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
-        parts = unseen(walk, self._is_open, taken, is_wrong=is_wrong)
+        parts = unseen(walk, taken, is_wrong=is_wrong)
         for part in parts:
             known = {(p.scope, p.value) for p in places}
             there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, pieces.cases, part.scope)]
@@ -238,16 +236,6 @@ class Look:
         if is_computed_otherwise(pairs, steps, sameness) or has_another_body(pairs, within, sameness):
             return True
         return list(computed_otherwise(pairs, self.plan.muted, sameness))
-
-    def _is_open(self, value: str) -> bool:
-        return self._open is None or value in self._open
-
-    @functools.cached_property
-    def _open(self) -> set[str] | None:
-        """First outputs of nodes whose executed parts depend on data; None if unknown."""
-        with contextlib.suppress(Exception):  # inference is no source of verdicts
-            return open_nodes(self.a.program.skeleton.path)
-        return None
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

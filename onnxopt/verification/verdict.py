@@ -13,7 +13,7 @@ from onnxopt.verification.compare import Evidence, proves_nothing
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
-from onnxopt.verification.model.decisions import always_empty, open_conditions
+from onnxopt.verification.model.facts import always_empty, possible_truths
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, JudgedCase, OutputRecord, Pieces, Place, Verification
 from onnxopt.verification.rounding import NOTHING
 
@@ -215,15 +215,6 @@ def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -
     return not could_jump(plan) and (beyond or _BEYOND * noise < verdict.worst_rel)
 
 
-def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:
-    """Return {condition of an If: description of the branch never taken}."""
-    return {
-        name: f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"
-        for name, taken in branches.items()
-        if len(taken) < 2
-    }
-
-
 # -- coverage of the cases --------------------------------------------------------------------------------
 # Independent of any result: variation of the original's outputs, and branches taken.
 
@@ -265,13 +256,14 @@ def _branches(original: Path, answers: Sequence[Answer]) -> tuple[dict[str, str]
     branches: dict[str, set[bool]] = {}
     for name, taken in (found for answer in answers for found in answer.branches.items()):
         branches.setdefault(name, set()).add(taken)
-    untaken = untaken_branches(branches)
-    both = [name for name in branches if name not in untaken]
-    if untaken:
+    missing = {name: not known.pop() for name, known in branches.items() if len(known) == 1}
+    both = [name for name in branches if name not in missing]
+    if missing:
         with contextlib.suppress(Exception):  # inference is no source of verdicts
-            still_open = open_conditions(original)
-            untaken = {name: why for name, why in untaken.items() if name in still_open}
-    return untaken, both
+            possible = possible_truths(original)
+            missing = {name: truth for name, truth in missing.items() if truth in possible.get(name, ())}
+    names = {True: "then", False: "else"}
+    return {name: f"the {names[truth]} branch on `{name}` was never taken" for name, truth in missing.items()}, both
 
 
 def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:

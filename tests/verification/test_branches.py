@@ -73,13 +73,15 @@ def test_a_fault_in_a_taken_branch_is_different(wrong: str, tmp_path: Path) -> N
     assert len(v.places) == 1
 
 
-def test_a_fault_in_an_unreachable_branch_is_inconclusive(tmp_path: Path) -> None:
-    """A fault in an unreachable branch is inconclusive, not "different".
+def test_a_difference_in_a_branch_that_no_run_takes_is_right(tmp_path: Path) -> None:
+    """A difference in the else branch on a condition, inside the then branch on the same condition, has no effect.
 
-    The branch is the else branch on a condition, inside the then branch on the same condition.
+    If the result has another condition there, the difference counts.
     """
     v = judged(tmp_path, around(), inlined(other=5.5))
-    assert v.status == "inconclusive", v.message
+    assert v.status in RIGHT, v.message
+    for inner, status in (("d", "different"), ("r", "different")):
+        assert judged(tmp_path, around(), inlined(inner=inner)).status == status
 
 
 def test_a_fault_in_an_untaken_branch_is_different(tmp_path: Path) -> None:

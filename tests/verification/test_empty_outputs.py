@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.model.decisions import always_empty
+from onnxopt.verification.model.facts import always_empty
 from tests.verification.pairs import verdict
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, float[0, 4] w) => (float[n, 4] y, float[SHAPE] z)

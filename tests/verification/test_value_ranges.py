@@ -6,14 +6,14 @@ from math import inf
 
 import numpy as np
 import pytest
-from onnx import helper, parser
+from onnx import ModelProto, helper, parser
 
-from onnxopt.verification.model.ranges import ANY, Range, ranges_of
+from onnxopt.verification.model.ranges import ANY, Range, Ranges
 from tests.runtime import plain_session
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "lab" : 1]> g (float[n, 4] x, int64[n, 4] i, bool c) => (y) '
 CONSTANTS = "<float six = {6}, float low = {-2}, float half = {0.5}, float two = {2}, int64 three = {3}, bool on = {1},"
-CONSTANTS += " float scale = {0.25}, uint8 zero = {128}, float[4] w = {1, 2, 3, 4}>"
+CONSTANTS += " float scale = {0.25}, uint8 zero = {128}, float[4] w = {1, 2, 3, 4}, float[4, 1] w2 = {1, 2, 3, 4}>"
 
 CASES = [
     ("y = Relu (x)", Range(0.0, inf)),
@@ -36,6 +36,7 @@ CASES = [
     ("y = ArgMax (x)", Range(0.0, inf, integer=True)),
     ("l = Log (x) y = Relu (l)", Range(0.0, inf)),
     ("y = Add (x, half)", None),
+    ("a = Abs (x) y = Gemm <alpha = -1.0> (a, w2)", None),
     ("y = lab.Relu (x)", None),
     ("y = If (c) <then_branch = t () => (p) { p = Sigmoid (x) }, else_branch = e () => (q) { q = Clip (x, low, six) }>",
      Range(-2.0, 6.0)),
@@ -47,10 +48,16 @@ CASES = [
 ]  # fmt: skip
 
 
+def ranges_of(model: ModelProto) -> dict[str, Range]:
+    found = Ranges(model.functions)
+    found.analyse(model.graph)
+    return found.facts
+
+
 @pytest.mark.parametrize(("body", "found"), CASES)
 def test_ranges(body: str, found: Range | None) -> None:
     model = parser.parse_model(f"{HEAD} {CONSTANTS} {{ {body} }}")
-    made = ranges_of(model.graph).get("y")
+    made = ranges_of(model).get("y")
     assert (made and made._replace(nan=False)) == (found and found._replace(nan=False))
     if found and not found.nan:
         assert made is not None and not made.nan
@@ -60,8 +67,9 @@ def test_functions_are_followed() -> None:
     text = f"""{HEAD} {{ r = Relu (x) y = lab.twice (r) }}
     <domain: "lab", opset_import: ["" : 20]> twice (a) => (b) {{ b = Add (a, a) }}"""
     model = parser.parse_model(text)
-    assert ranges_of(model.graph, model.functions)["y"].never_negative
-    assert "y" not in ranges_of(model.graph)
+    assert ranges_of(model)["y"].never_negative
+    del model.functions[:]
+    assert "y" not in ranges_of(model)
 
 
 @pytest.mark.parametrize(("body", "found"), CASES)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from onnxopt.verification.model.nodes import domain_of, int_of
+from onnxopt.verification.model.nodes import domain_of, first_of, int_of
 from onnxopt.verification.model.operators import OPERATORS
 from onnxopt.verification.pieces.outcome import Enclosing
 from onnxopt.verification.pieces.pairs import Sameness
@@ -34,10 +34,17 @@ def is_if(node: NodeProto) -> bool:
 # -- in the cases ----------------------------------------------------------------------------------------
 
 
-def is_decided(program: Program, node: NodeProto) -> bool:
-    """Return whether constants determine which parts of a node run."""
-    deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]
-    return bool(deciding) and all(name in program.fixed or program.is_constant(name) for name in deciding)
+def is_open(program: Program, node: NodeProto) -> bool:
+    """Return whether inputs may change which parts of a node run."""
+    return program.changing is None or first_of(node) in program.changing.open
+
+
+def is_never(program: Program, node: NodeProto, body: str) -> bool:
+    """Return whether no input runs a branch of an If, according to the file."""
+    if program.changing is None or not is_if(node) or body not in BRANCHES:
+        return False
+    possible = program.changing.possible(first_of(node))
+    return bool(possible) and (body == BRANCHES[0]) not in possible
 
 
 def runs(walk: Walk, node: NodeProto, body: str) -> bool:
@@ -97,24 +104,6 @@ def _is_boolean(program: Program, name: str) -> bool:
     if node is None or domain_of(node.domain):
         return False
     return node.op_type in _BOOLEAN or any(a.name == "to" and a.i == _BOOL for a in node.attribute)
-
-
-def known_here(walk: Walk, name: str) -> bool | None:
-    """Return a condition's truth implied by the branches around a body of A, else None."""
-    straight = True
-    while True:
-        name, is_so = asked(walk.a, name)
-        straight = straight is is_so
-        enclosing = walk.enclosing
-        if enclosing is None or not _is_captured(walk.a, name):
-            return None
-        x, walk = enclosing.nodes[0], enclosing.outer
-        if is_if(x):
-            known = said(walk.a, x.input[0], enclosing.name == BRANCHES[0])
-            name, is_so = asked(walk.a, name)
-            straight = straight is is_so
-            if name in known:
-                return known[name] is straight
 
 
 # -- in both models --------------------------------------------------------------------------------------

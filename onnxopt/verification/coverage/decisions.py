@@ -13,7 +13,7 @@ from onnx import NodeProto
 from onnxopt.proto.element_types import element_kind
 from onnxopt.verification.coverage.cones import Cone, made_of
 from onnxopt.verification.coverage.probe import Known, changing_values, differs, elsewhere, flips, rows
-from onnxopt.verification.model.nodes import int_of
+from onnxopt.verification.model.nodes import deciding_of, int_of
 from onnxopt.verification.model.operators import GIVE_OTHERS, having
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.walk import Walk
@@ -221,7 +221,8 @@ def hides_otherwise(pairs: Pairs) -> bool:
     if any(changed(pairs, sameness)):
         return True
     made = pairs.a.made(_only_inside(pairs.a))
-    return any(not sameness.is_made_alike(value) for value in pairs.made_from(made))
+    deciding = (name for j in pairs.b.hiding for name in deciding_of(pairs.b.nodes[j]) if name in pairs.of)
+    return any(not sameness.is_made_alike(value) for value in (*pairs.made_from(made), *deciding))
 
 
 def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:

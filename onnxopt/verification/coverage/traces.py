@@ -7,7 +7,6 @@ combinations: two Ifs that always take the same branch could be confused.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
 from onnxopt.verification.coverage.decisions import changed
-from onnxopt.verification.model.decisions import can_change
 from onnxopt.verification.model.views import forget_defaults
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.programs.program import Program, bodies
@@ -181,16 +179,8 @@ def _may_be_otherwise(trace: Trace) -> bool:
     Tested with all branches in place, when inference knows most sizes.
     """
     sides = zip(trace.unanswered, (trace.a, trace.b))
-    return any(names and not names.isdisjoint(_changing(r.program)) for names, r in sides)
-
-
-def _changing(program: Program) -> Collection[str]:
-    """Return the values that depend on inputs or sizes; all if unknown."""
-    proto = type(program.skeleton.proto)()
-    proto.CopyFrom(program.skeleton.proto)
-    with contextlib.suppress(Exception):  # inference is no source of verdicts
-        return can_change(proto).values
-    return {*program.maker, *program.given}
+    some = ((names, r.program.changing) for names, r in sides if names)
+    return any(found is None or not names.isdisjoint(found.values) for names, found in some)
 
 
 def _with_branches(runner: Runner, branches: Mapping[int, str], kept: Collection[str]) -> Runner | None:

@@ -7,18 +7,18 @@ not. Bodies that cannot be compared, or give only blank results, are reported.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from onnx import NodeProto
 
 from onnxopt.verification.coverage.bodies import walk_bodies
-from onnxopt.verification.coverage.conditions import BRANCHES, held, is_decided, known_here, runs
+from onnxopt.verification.coverage.conditions import asks_alike, held, is_never, is_open, runs
 from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.coverage.gaps import gaps, unproven_blanks
 from onnxopt.verification.coverage.traces import cannot_be_taken
-from onnxopt.verification.model.nodes import first_of, inside, may_hide
+from onnxopt.verification.model.nodes import deciding_of, first_of, inside, may_hide
 from onnxopt.verification.model.operators import MEASURING
 from onnxopt.verification.pieces.outcome import Fault, depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
@@ -26,6 +26,7 @@ from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.records import AND
 
+_DECIDED: Final = ("If", "Loop")  # operands decide which parts run
 _LATER: Final = 3  # an iteration
 _MAX_NESTED_PARTS: Final = 4  # nested parts for which several counterparts are tried
 _MAX_OTHERS: Final = 4  # candidates for the counterpart of a renamed node, on either side
@@ -47,7 +48,6 @@ class Unseen:
 class _Asked:
     """Settings of a search for gaps."""
 
-    is_open: Callable[[str], bool]  # whether data may decide which parts run, of the node that makes a value
     taken: Collection[str]  # conditions with both branches taken in further cases
     scope: str  # path of B's nodes
     is_wrong: bool  # a fault is known: report faults only
@@ -61,14 +61,12 @@ class _Asked:
         return replace(self, taken=(), scope=scope)
 
 
-def unseen(
-    walk: Walk, is_open: Callable[[str], bool], taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool
-) -> Iterator[Unseen]:
+def unseen(walk: Walk, taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool) -> Iterator[Unseen]:
     """Yield the coverage gaps and faults in parts of A not run by any case, in a main graph or walked body.
 
     Arguments: see `_Asked`. If a fault is known, gaps are left out, as they accuse nothing.
     """
-    return _unseen(walk, _Asked(is_open, taken, scope, is_wrong))
+    return _unseen(walk, _Asked(taken, scope, is_wrong))
 
 
 def _unseen(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
@@ -87,18 +85,30 @@ def _hidden(walk: Walk, asked: _Asked) -> Iterator[Unseen]:
     """Yield gaps in parts of nodes without equal node in B."""
     apart, new = changed(walk.pairs, walk.sameness, walk.agreed)
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
-    known, others = set[int | None](counterparts.values()), set(new)
-    for i in sorted({*apart, *(i for i, j in counterparts.items() if j in others)}):
+    known, others = set[int | None](), set(new)
+    different = {*apart, *(i for i, j in counterparts.items() if j in others)}
+    for i in sorted(different):
         all_taken = asked.has_taken(walk.a.nodes[i])
-        if not all_taken or _is_deep(walk.a, walk.a.nodes[i]):
-            found = _Node(walk, i, asked)
-            known |= found.covered
-            yield from found.unseen(all_taken=all_taken)
+        if all_taken and not _is_deep(walk.a, walk.a.nodes[i]):
+            known.add(counterparts.get(i))
+            continue
+        found = _Node(walk, i, asked)
+        known |= found.covered
+        yield from found.unseen(all_taken=all_taken)
     for i in _decided_inside(walk):  # a run proves little about a decision inside
         yield from _Node(walk, i, asked).unseen(all_taken=True)
+    for x, y in ((walk.a.nodes[i], walk.b.nodes[j]) for i, j in counterparts.items() if i not in different):
+        if _decides_more(walk, x, y):
+            yield Unseen(f"only in one of the models inputs decide on the {label_of(y)} that makes `{first_of(y)}`")
     for node in (walk.b.nodes[j] for j in new if j not in known):
-        if not is_decided(walk.b, node):
+        if is_open(walk.b, node) or node.op_type not in _DECIDED:
             yield Unseen(f"only one of the models has the {label_of(node)} that makes `{first_of(node)}`")
+
+
+def _decides_more(walk: Walk, x: NodeProto, y: NodeProto) -> bool:
+    """Return whether inputs may change which parts of B's node run, and not of A's."""
+    asked = [pair for pair in zip(deciding_of(x), deciding_of(y)) if all(pair)]
+    return any(asks_alike(walk, *pair) is None for pair in asked) and is_open(walk.b, y) and not is_open(walk.a, x)
 
 
 def _decided_inside(walk: Walk) -> list[int]:
@@ -176,9 +186,10 @@ class _Node:
 
     @property
     def covered(self) -> set[int | None]:
-        """The nodes of B compared with this node."""
-        arounds = [w.enclosing for inner in self._inner.values() for w in inner]
-        return {self.counterpart}.union(*(around.in_place for around in arounds if around is not None))
+        """The nodes of B compared with this node: of a decided node, the counterpart only on the same condition."""
+        arounds = [w.enclosing for inner in self._inner.values() for w in inner if w.enclosing is not None]
+        is_held = is_open(self._walk.a, self._node) or any(a.is_sure and a.theirs for a in arounds)
+        return {self.counterpart if is_held else None}.union(*(around.in_place for around in arounds))
 
     def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
         """Yield the gaps and faults in the node's parts. `all_taken`: further cases run all parts."""
@@ -186,10 +197,9 @@ class _Node:
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
-            if self._alike.get(name) or (name not in self._inner and self._is_never(name)):
-                continue
             is_run = all_taken or runs(self._walk, self._node, name)
-            if is_run or self._asked.is_open(self._first):
+            is_possible = is_open(self._walk.a, self._node) or (is_run and not self._is_never(name))
+            if is_possible and not self._alike.get(name):
                 yield from self._least(name, is_run=is_run)
 
     def _least(self, name: str, *, is_run: bool) -> list[Unseen]:
@@ -217,11 +227,7 @@ class _Node:
             yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
 
     def _is_never(self, name: str) -> bool:
-        """Return whether a branch contradicts the conditions of enclosing branches."""
-        if self._node.op_type != "If" or name not in BRANCHES:
-            return False
-        known = known_here(self._walk, self._node.input[0])
-        return known is not None and name == BRANCHES[known]
+        return is_never(self._walk.a, self._node, name)
 
     def _accuses(self, name: str, walk: Walk | None) -> bool:
         """Return whether a difference in a body is a fault.
@@ -280,9 +286,8 @@ class _Node:
         """Yield gaps for parts of a body that could not be compared."""
         functions = self._walk.a.skeleton.hiding
         for node in (n for n in inside(nodes) if may_hide(n, functions)):
-            first = first_of(node)
-            if self._asked.is_open(first):
-                yield Unseen(f"which parts of the {label_of(node)} that makes `{first}` ran is unknown")
+            if is_open(self._walk.a, node):
+                yield Unseen(f"which parts of the {label_of(node)} that makes `{first_of(node)}` ran is unknown")
 
 
 # -- values that no case distinguishes -------------------------------------------------------------------
@@ -300,7 +305,7 @@ def _indistinct(walk: Walk, asked: _Asked) -> Iterator[tuple[str, str]]:
     numbers, a = walk.sameness.numbers(half), walk.a
     for value in (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of and not walk.pairs.is_same(v)):
         other = _read_by_one(walk, numbers, value)
-        if any(asked.is_open(first_of(a.nodes[a.maker[name]])) for name in other):
+        if any(is_open(a, a.nodes[a.maker[name]]) for name in other):
             yield value, other[0]
 
 

@@ -125,14 +125,13 @@ class Forward(_Walk[Fact]):
         return [self.either(f, before[k]) if k < len(before) else f for k, f in enumerate((made or [])[1:])]
 
     def _body(self, node: NodeProto, body: GraphProto, given: Sequence[Fact | None]) -> list[Fact | None]:
-        formals, outputs = [i.name for i in body.input], [o.name for o in body.output]
-        carried = dict(zip(formals[1:] if node.op_type == "Loop" else formals[: _states(node)], outputs))
+        formals, outputs, states = [i.name for i in body.input], [o.name for o in body.output], carried(node, body)
         for name in formals:
             self.constants.pop(name, None)
         self._set(formals, [*given, *[None] * (len(formals) - len(given))] if formals else [])
-        for k in range(self.PASSES + len(carried) * self.MUST):
+        for k in range(self.PASSES + 2 * self.MUST):
             self.walk(body)
-            after = {f: self.either(self.facts.get(f), self.facts.get(o)) for f, o in carried.items()}
+            after = {f: self.either(self.facts.get(f), self.facts.get(o)) for f, o in states.items()}
             if all(self.facts.get(f) == fact for f, fact in after.items()):
                 break
             if k == self.PASSES - 1 and not self.MUST:
@@ -190,7 +189,8 @@ class Backward(_Walk[Fact]):
         return ((name, fact) for name, fact in asked if fact is not None and name not in self.constants)
 
 
-def _states(node: NodeProto) -> int:
-    """Return the number of values carried by a Scan; 0 for further nodes."""
-    scanned = int_of(node, "num_scan_inputs")
-    return max(len(node.input) - scanned, 0) if node.op_type == "Scan" else 0
+def carried(node: NodeProto, body: GraphProto) -> dict[str, str]:
+    """Return {state at the beginning of an iteration: state after it} of a Loop or Scan."""
+    formals = [i.name for i in body.input]
+    states = max(len(node.input) - int_of(node, "num_scan_inputs"), 0) if node.op_type == "Scan" else 0
+    return dict(zip(formals[1:] if node.op_type == "Loop" else formals[:states], (o.name for o in body.output)))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import or_
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxopt.proto.element_types import TYPES
-from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward
+from onnxopt.verification.model.dataflow import STANDARD_BODIES, Forward, carried
 from onnxopt.verification.model.nodes import (
     Functions,
     Name,
-    constants,
+    deciding_of,
     few,
     first_of,
     holds,
@@ -24,7 +23,6 @@ from onnxopt.verification.model.nodes import (
     int_of,
     operator_names,
     reads_of,
-    single,
 )
 from onnxopt.verification.model.operators import (
     DECIDING,
@@ -38,14 +36,19 @@ from onnxopt.verification.model.operators import (
     having,
     operator,
 )
-from onnxopt.verification.model.views import forget_claims, forget_defaults
+
+if TYPE_CHECKING:
+    from onnxopt.verification.model.facts import Facts
+
 
 # -- dependence -------------------------------------------------------------------------------------------
 
 ELEMENTS: Final = 1
 SIZES: Final = 2
 RANK: Final = 4
+TURN: Final = 8  # elements depend on the iteration of a loop
 NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
+BOTH: Final = frozenset((True, False))
 _INDEX_CODES: Final = (6, 7)  # of TensorProto.DataType
 _MAX_READ_ELEMENTS: Final = 4
 _OF_ELEMENTS: Final = having("drawing")
@@ -99,13 +102,15 @@ def changing(
     graph: GraphProto,
     dims: Mapping[str, Sequence[int | None]] = NOTHING,
     functions: Iterable[FunctionProto] = (),
+    facts: Facts | None = None,
 ) -> Changing:
     """Return the `Changing` analysis of a graph, with all graph inputs changeable.
 
     Results of Shape depend on sizes only, which a fixed signature determines unless elements decide sizes. dims: known
-    dims by value, None if unknown; a known dim selected from a Shape is constant. functions: followed in calls.
+    dims by value, None if unknown; a known dim selected from a Shape is constant. functions: followed in calls. facts:
+    proven conditions.
     """
-    found = Changing(dims, functions)
+    found = Changing(dims, functions, facts)
     found.constants.update((t.name, t) for t in graph.initializer)
     for i in graph.input:
         is_sized = _has_shape(i) and all(map(is_fixed, i.type.tensor_type.shape.dim))
@@ -115,7 +120,7 @@ def changing(
 
 
 class Changing(Forward[int]):
-    """Forward analysis of dependence on inputs and random draws: flags `ELEMENTS`, `SIZES`, `RANK`.
+    """Forward analysis of dependence on inputs and random draws: flags `ELEMENTS`, `SIZES`, `RANK`, `TURN`.
 
     open: first outputs of nodes with changeable branches or trip counts, at any depth. turning: first outputs of Loops
     with a changeable end condition.
@@ -124,17 +129,27 @@ class Changing(Forward[int]):
     PASSES: ClassVar = 20
 
     def __init__(
-        self, dims: Mapping[str, Sequence[int | None]] = NOTHING, functions: Iterable[FunctionProto] = ()
+        self,
+        dims: Mapping[str, Sequence[int | None]] = NOTHING,
+        functions: Iterable[FunctionProto] = (),
+        facts: Facts | None = None,
     ) -> None:
         super().__init__(functions)
         self.open, self.turning = set[str](), set[str]()
         self._dims = dims
+        self._single = facts.single if facts is not None else frozenset[str]()
+        self._truths = facts.truths if facts is not None else dict[str, set[bool]]()
         self._measured: dict[str, str] = {}  # {result of Shape: its operand}
 
     @property
     def values(self) -> set[str]:
         """The values with elements that depend on inputs or draws."""
-        return {name for name, fact in self.facts.items() if fact & ELEMENTS}
+        return {name for name, fact in self.facts.items() if fact & ELEMENTS} - self._single
+
+    def possible(self, first: str) -> Collection[bool]:
+        """Return the possible conditions of an If by its first result; none if the same in every run, and unknown."""
+        known = self._truths.get(first, BOTH)
+        return known if first in self.open or len(known) == 1 else ()
 
     def join(self, a: int, b: int) -> int:
         return a | b
@@ -154,7 +169,7 @@ class Changing(Forward[int]):
         if node.op_type in MEASURING:
             return (ELEMENTS if every & SIZES else 0) | (SIZES if every & RANK else 0)
         told = _all_of(reads[k] for k in OPENING.get(node.op_type, ()) if k < len(reads))
-        every |= (SIZES if told & ELEMENTS else 0) | (RANK if told & SIZES else 0)
+        every |= (SIZES if told & (ELEMENTS | TURN) else 0) | (RANK if told & SIZES else 0)
         # A different element of a sequence may have a different shape.
         if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:
             every |= SIZES | RANK
@@ -180,22 +195,28 @@ class Changing(Forward[int]):
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[int | None]) -> Sequence[int | None]:
         """Return the facts of a body's inputs.
 
-        The iteration number of a Loop changes. Bodies of unknown operators may get anything computed from the operands.
+        The iteration number of a Loop changes, and a state that an iteration computes. Bodies of unknown operators may
+        get anything computed from the operands.
         """
         found = super().entering(node, body, reads)
         if node.op_type not in STANDARD_BODIES:
             return [(_all_of(reads) and ELEMENTS | SIZES | RANK) or None] * len(body.input)
-        return [ELEMENTS, *found[1:]] if node.op_type == "Loop" else found
+        states = carried(node, body)
+        copies = {n.output[0]: n.input[0] for n in body.node if n.op_type == "Identity"}
+        changed = {name for name, after in states.items() if name not in (after, copies.get(after))}
+        facts = zip(body.input, [ELEMENTS, *found[1:]] if node.op_type == "Loop" else found)
+        return [(fact or 0) | TURN if i.name in changed else fact for i, fact in facts]
 
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[int | None]
     ) -> Sequence[int | None]:
-        deciding = reads[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]
-        if _all_of(deciding) & ELEMENTS:
+        deciding = [fact for name, fact in zip(deciding_of(node), reads) if name not in self._single]
+        is_open = bool(_all_of(deciding) & (ELEMENTS | TURN)) and len(self._truths.get(first_of(node), BOTH)) > 1
+        if is_open:
             self.open.add(first_of(node))
         captured = _all_of(self.facts.get(name) for name in reads_of(node))
         found = super()._bodies(node, bodies, reads)
-        if node.op_type == "If" and not _all_of(deciding) & ELEMENTS:  # the result is always of the same branch
+        if node.op_type == "If" and not is_open:  # the result is always of the same branch
             return found
         return [captured | (SIZES | RANK) if captured else None] * len(node.output)
 
@@ -315,72 +336,6 @@ class Deciding(Forward[int]):
 
 def _may_be_floats(kind: TypeProto) -> bool:
     return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
-
-
-def open_conditions(path: Path) -> set[str]:
-    """Return the conditions of Ifs in a file that can change according to shape inference (see `conditions`).
-
-    Inference finds fixed dims among dynamic dims. It takes longer, and is used only for conditions with a branch not
-    taken.
-    """
-    from onnxopt.verification.model.skeleton import Skeleton
-
-    model, dims = _inferred(Skeleton(path).proto)
-    return set(conditions(model.graph, changing(model.graph, dims)))
-
-
-def open_nodes(path: Path) -> set[str]:
-    """Return the first outputs of nodes with changeable conditions in a file, at any depth (see `Changing.open`)."""
-    from onnxopt.verification.model.skeleton import Skeleton
-
-    return can_change(Skeleton(path).proto).open
-
-
-def always_empty(path: Path) -> set[str]:
-    """Return the outputs of a file without elements for any inputs, according to shape inference.
-
-    Declared empty inputs are not trusted.
-    """
-    from onnxopt.verification.model.skeleton import Skeleton
-
-    proto = Skeleton(path).proto
-    for given in proto.graph.input:
-        for dim in given.type.tensor_type.shape.dim:
-            if not dim.dim_value:
-                dim.ClearField("dim_value")
-    model, dims = _inferred(proto)
-    nothing = set(_of_no_turn(model.graph))
-    for node in model.graph.node:
-        if node.op_type in ("Identity", "Cast") and not node.domain and node.input[0] in nothing:
-            nothing.update(node.output)
-    return {o.name for o in model.graph.output if 0 in dims.get(o.name, ()) or o.name in nothing}
-
-
-def _of_no_turn(graph: GraphProto) -> Iterator[str]:
-    """Yield the stacked outputs of zero-trip Loops with constant trip count or condition, unknown to inference."""
-    held = {t.name: t for t in graph.initializer} | dict(constants(graph.node))
-    for node in (n for n in graph.node if n.op_type == "Loop" and not n.domain):
-        trips, begins = ([single(held[name]) if name in held else None for name in node.input[:2]] + [None, None])[:2]
-        if (trips is not None and trips <= 0) or begins == 0:
-            yield from filter(None, node.output[len(node.input) - 2 :])
-
-
-def can_change(proto: ModelProto) -> Changing:
-    """Return the `Changing` analysis of a model after shape inference. Declared shapes and defaults are removed."""
-    model, dims = _inferred(proto)
-    return changing(model.graph, dims, model.functions)
-
-
-def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]]]:
-    """Return (inferred model, {value: dims, None if unknown}). Changes `proto`."""
-    from onnxopt.proto.inference import infer_shapes, inferable
-
-    forget_defaults(proto)
-    forget_claims(proto.graph)
-    model = infer_shapes(inferable(proto), values=True)
-    graph = model.graph
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    return model, {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
 
 
 def conditions(graph: GraphProto, found: Changing) -> list[str]:

@@ -173,6 +173,11 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
     return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]
 
 
+def deciding_of(node: NodeProto) -> Sequence[str]:
+    """Return the operands of an If or Loop that decide which parts run; "" for a missing operand."""
+    return list(node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)])
+
+
 def first_of(node: NodeProto) -> str:
     """Return the first named output of a node, or ""."""
     return next((o for o in node.output[:] if o), "")

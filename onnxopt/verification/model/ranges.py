@@ -147,7 +147,7 @@ _FRESH: Final = frozenset(("forgets", "others", "measures"))
 _PAIRED: Final = {"Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod"}
 _RISING: Final[dict[str, Callable[[float], float]]] = {
     "Exp": lambda x: math.exp(x) if x < 700.0 else math.inf,
-    "Sigmoid": lambda x: 1 / (1 + math.exp(min(-x, 700.0))),
+    "Sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > -700.0 else 0.0,
     "Tanh": math.tanh,
     "Erf": math.erf,
     "Relu": lambda x: max(x, 0.0),
@@ -206,24 +206,14 @@ def ranges(
     functions: Iterable[FunctionProto] = (),
 ) -> dict[str, Range]:
     """Return the known ranges of values computed by nodes. `given`: ranges of fed values."""
-    found = _Ranges(functions)
+    found = Ranges(functions)
     found.constants.update(constants)
     found.facts.update(given or {})
     found.follow(nodes)
     return found.facts
 
 
-def ranges_of(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> dict[str, Range]:
-    """Return the ranges in a graph with arbitrary inputs of the declared types."""
-    found = _Ranges(functions)
-    for i in graph.input:
-        if (fact := _of_type(i.type.tensor_type.elem_type)) is not None:
-            found.facts[i.name] = fact
-    found.walk(graph)
-    return found.facts
-
-
-def _of_type(code: int) -> Range | None:
+def of_type(code: int) -> Range | None:
     """Return the range of an integer or boolean type; None for floats."""
     known = BY_CODE.get(code)
     if known is None or known.kind not in "iub":
@@ -231,8 +221,16 @@ def _of_type(code: int) -> Range | None:
     return Range(0.0, 1.0, True, False) if known.kind == "b" else Range(known.low, known.high, True, False)
 
 
-class _Ranges(Forward[Range]):
+class Ranges(Forward[Range]):
+    """Forward analysis of ranges."""
+
     MUST: ClassVar = True
+
+    def analyse(self, graph: GraphProto) -> None:
+        """Analyse a main graph, with arbitrary inputs of the declared types."""
+        known = ((i.name, of_type(i.type.tensor_type.elem_type)) for i in graph.input)
+        self.facts.update((name, fact) for name, fact in known if fact is not None)
+        self.walk(graph)
 
     def join(self, a: Range, b: Range) -> Range | None:
         return _joined(a, b)
@@ -270,7 +268,7 @@ class _Ranges(Forward[Range]):
         if kind in _KEEPING:
             return first._replace(integer=first.integer and kind not in ("ReduceMean", "GlobalAveragePool"))
         nan = any(r.nan for r in known) or any(not math.isfinite(n) for r in known for n in r[:2])
-        if kind in _SIGNED and all(r.never_negative for r in known):
+        if kind in _SIGNED and all(r.never_negative for r in known) and all(a.f >= 0 for a in node.attribute):
             return Range(0.0, nan=nan)
         return Range(nan=nan or kind not in having("like"))
 
@@ -281,7 +279,7 @@ class _Ranges(Forward[Range]):
             code = int_of(node, "output_dtype") or _UINT8
             if zero:
                 code = self.constants[zero].data_type if zero in self.constants else 0
-            return _of_type(code) or ANY
+            return of_type(code) or ANY
         first, scale = known[0], known[1]
         least, most = (known[2].low, known[2].high) if len(known) > 2 else (0.0, 0.0)
         ends = [_product(m, n) for m in (first.low - most, first.high - least) for n in scale[:2]]
@@ -290,7 +288,8 @@ class _Ranges(Forward[Range]):
     def _moved(self, node: NodeProto, known: Sequence[Range]) -> Range:
         """Return the range over all operands that elements come from; Pad without a value adds zeros."""
         if node.op_type == "Pad":
-            known = known if len(known) > 1 else [*known, Range(0.0, 0.0, True, False)]
+            value = _attribute(node, "value", 0.0)  # of older opsets
+            known = known if len(known) > 1 else [*known, Range(value, value, value.is_integer(), False)]
         elif node.op_type == "Where":
             known = known[1:]
         elif node.op_type != "Concat":
@@ -307,7 +306,7 @@ def _of_constant(tensor: TensorProto) -> Range:
 
     kind = BY_CODE.get(tensor.data_type)
     if kind is None or kind.kind not in "fiub" or not 0 < math.prod(tensor.dims) <= _ELEMENTS:
-        return _of_type(tensor.data_type) or ANY
+        return of_type(tensor.data_type) or ANY
     try:
         array = tensor_to_array(tensor).astype(np.float64)
     except ValueError:  # data missing from the file
@@ -319,7 +318,7 @@ def _of_constant(tensor: TensorProto) -> Range:
 
 def _cast(node: NodeProto, known: Sequence[Range]) -> Range:
     first, to = known[0], int_of(node, "to", 1)
-    limits = _of_type(to)
+    limits = of_type(to)
     if limits is None:
         return first
     low, high = (float(math.trunc(n)) if math.isfinite(n) else n for n in first[:2])
@@ -331,11 +330,10 @@ def _clip(node: NodeProto, known: Sequence[Range]) -> Range:
     """Return the range of a Clip with bounds as operands, or as attributes in older opsets."""
     given = {a.name: a.f for a in node.attribute}
     operands = dict(zip((k for k, name in enumerate(node.input) if name), known))
-    first, low, high = known[0], operands.get(1), operands.get(2)
-    least = low.low if low else given.get("min", -math.inf)
-    most = high.high if high else given.get("max", math.inf)
-    is_whole = first.integer and all(r is None or r.integer for r in (low, high)) and not given
-    return Range(min(max(first.low, least), most), min(max(first.high, least), most), is_whole, first.nan)
+    ends = [given.get("min", -math.inf), given.get("max", math.inf)]
+    first, low, high = known[0], *(operands.get(k + 1, Range(n, n, not given)) for k, n in enumerate(ends))
+    least, most = (min(max(first[k], low[k]), high[k]) for k in range(2))
+    return Range(least, most, first.integer and low.integer and high.integer, first.nan)
 
 
 def _negated(node: NodeProto, known: Sequence[Range]) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Final
@@ -10,7 +11,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxopt.proto.element_types import BY_ONNX, INTEGERS, TYPES, of
-from onnxopt.verification.model.decisions import is_decision, is_random
+from onnxopt.verification.model.decisions import Changing, is_decision, is_random
 from onnxopt.verification.model.nodes import bodies_of, calls_or_holds, captured, in_order, may_hide, reads_of
 from onnxopt.verification.model.ranges import Range, ranges
 from onnxopt.verification.model.skeleton import Skeleton
@@ -98,6 +99,19 @@ class Program:
         given = {name: fact for name, fact in outer.items() if name not in own}
         constants = {name: t for name, t in self.constants.items() if self.is_constant(name)}
         return ranges(self.nodes, constants, given, self.skeleton.proto.functions)
+
+    @cached_property
+    def changing(self) -> Changing | None:
+        """Dependence of the whole model's values on inputs, with facts; None if unknown."""
+        from onnxopt.verification.model.facts import can_change
+
+        if self._outer is not None:
+            return self._outer.changing
+        proto = type(self.skeleton.proto)()
+        proto.CopyFrom(self.skeleton.proto)
+        with contextlib.suppress(Exception):  # inference is no source of verdicts
+            return can_change(proto)
+        return None
 
     @cached_property
     def _makers(self) -> list[list[tuple[str, int]]]:

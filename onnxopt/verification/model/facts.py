@@ -1,0 +1,313 @@
+"""Facts that hold in every run: conditions with a single value, parts that never run, empty outputs.
+
+Facts are derived from the file alone, by onnx's inference and by ranges. Ranges of `ranges` ignore rounding and
+overflow; here, bounds include both, and a fact of a comparison holds for NaN and empty tensors as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onnxopt.proto.element_types import BY_CODE, ElementType
+from onnxopt.verification.model.decisions import Changing, changing, is_fixed
+from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
+from onnxopt.verification.model.operators import EXACT, HANDED_ON, MEASURING, STANDARD, having
+from onnxopt.verification.model.ranges import ANY, Range, Ranges, of_type
+from onnxopt.verification.model.views import forget_claims, forget_defaults
+
+_MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
+_WHOLE: Final = 2.0**53  # below, float64 represents all integers
+_BOOL: Final = 9  # of TensorProto.DataType
+_LEAST_DIGITS: Final = 8  # of a float type that is followed
+_ROUNDINGS: Final = 64  # of an operator that approximates a function
+_FLOAT32: Final = BY_CODE[1]
+_LEAST_ERROR: Final = _ROUNDINGS * _FLOAT32.epsilon  # relative; runtimes may compute float64 in float32
+# Operators that copy or bend elements; that compute each element, with the error of `_ROUNDINGS`; sums.
+_KEPT: Final = (HANDED_ON | EXACT) - having("window", "pools") - {"Cast", "CastLike", "Dropout", "Abs", "Neg"}
+_REDUCED: Final = {"ReduceMax": -math.inf, "ReduceMin": math.inf}  # result of an empty operand
+_COMPUTED: Final = {
+    "Abs", "Add", "Cast", "CastLike", "Cos", "Div", "Erf", "Exp", "HardSigmoid", "Mul", "Neg", "Sigmoid", "Sin",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Tanh",
+}  # fmt: skip
+_SIGNED: Final = having("signed") | {"ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare", "Sum", "Dropout"}
+_EITHER: Final = Range(0.0, 1.0, True, False)
+_COMPARED: Final = {
+    "Equal": lambda low, high: (low == high == 0, low > 0 or high < 0),
+    "Greater": lambda low, high: (low > 0, high <= 0),
+    "GreaterOrEqual": lambda low, high: (low >= 0, high < 0),
+    "Less": lambda low, high: (high < 0, low >= 0),
+    "LessOrEqual": lambda low, high: (high <= 0, low > 0),
+}  # (whether always true, whether always false), by bounds of the difference of the operands
+_CONNECTIVES: Final = frozenset(("And", "Or", "Not", "Xor"))
+_MAX_DEPTH: Final = 4  # connectives between two conditions
+_TRUTH_KEEPING: Final = frozenset(("Identity", "Cast"))
+
+
+class Facts(Ranges):
+    """Forward analysis of ranges that no computed number leaves.
+
+    truths: possible conditions of an If, by its first result; single: values that are one number in every run. Both
+    hold for all visits of a body, and all bodies that use the name.
+    """
+
+    def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
+        super().__init__(functions)
+        self.truths: dict[str, set[bool]] = {}
+        self._numbers: dict[str, set[float]] = {}  # NaN for several numbers
+        self._types: dict[str, int] = {}
+        self._makers: dict[str, NodeProto] = {}
+        self.analyse(graph)
+
+    @property
+    def single(self) -> set[str]:
+        """The values that are one number in every run."""
+        return {name for name, found in self._numbers.items() if len(found) == 1 and not math.isnan(*found)}
+
+    def walk(self, graph: GraphProto) -> None:
+        for name in (o for node in graph.node for o in node.output):  # the name may denote a value of a sibling body
+            self._types.pop(name, None)
+            self._makers.pop(name, None)
+        for i in (*graph.value_info, *graph.input, *graph.output):
+            self._types[i.name] = i.type.tensor_type.elem_type
+            self._makers.pop(i.name, None)
+        super().walk(graph)
+
+    def _set(self, names: Iterable[str], facts: Iterable[Range | None]) -> None:
+        pairs = [*zip(names, facts)]
+        for name, fact in pairs:
+            self._numbers.setdefault(name, set()).add(fact.low if fact and _is_single(fact) else math.nan)
+        super()._set(*zip(*pairs)) if pairs else None
+
+    def of(self, name: str) -> Range | None:
+        fact = super().of(name)
+        tensor = self.constants.get(name)
+        if fact is None or tensor is None or max(-fact.low, fact.high) < _WHOLE:
+            return fact
+        return of_type(tensor.data_type) or fact  # the bounds were rounded
+
+    def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
+        self._makers.update(dict.fromkeys(node.output, node))
+        if node.domain in STANDARD:
+            if node.op_type in _COMPARED or node.op_type in _CONNECTIVES:
+                return [self._truths(node)]
+            if node.op_type == "Where" and _is_single(condition := self._range(node.input[0])):
+                return [self.of(node.input[1 if condition.low else 2])]
+            if node.op_type == "Cast" and int_of(node, "to") == _BOOL:
+                return [self._is_nonzero(node.input[0])]
+        made = super().transfer(node, reads)
+        if node.op_type == "Constant":
+            return made
+        return [self._held(node, name, fact or ANY) for name, fact in zip(node.output, made)]
+
+    def _range(self, name: str) -> Range:
+        return self.of(name) or ANY
+
+    # -- booleans -----------------------------------------------------------------------------------------
+
+    def _truths(self, node: NodeProto) -> Range:
+        if node.op_type in _CONNECTIVES:
+            return _connected(node.op_type, [self.of(name) or _EITHER for name in node.input])
+        x, y = map(self._range, node.input)
+        low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
+        always, never = _COMPARED[node.op_type](low, high)
+        if never or (always and not (x.nan or y.nan)):  # a comparison with NaN is false
+            return _truth(not never)
+        return _EITHER
+
+    def _is_nonzero(self, name: str) -> Range:
+        """Return the range of a Cast to booleans. NaN is true."""
+        x = self._range(name)
+        return _truth(False) if _is_single(x) and not x.low else _truth(True) if x.low > 0 or x.high < 0 else _EITHER
+
+    def _condition(self, name: str, depth: int = _MAX_DEPTH) -> Range:
+        """Return the range of a condition, computed again from booleans that the enclosing branches imply."""
+        fact, node = self._range(name), self._makers.get(name)
+        if _is_single(fact) or node is None or not depth:
+            return fact
+        if node.op_type in _CONNECTIVES and node.domain in STANDARD:
+            return _connected(node.op_type, [self._condition(operand, depth - 1) for operand in node.input])
+        return self._condition(node.input[0], depth - 1) if self._keeps_truth(node) else fact
+
+    def _keeps_truth(self, node: NodeProto) -> bool:
+        """Return whether a node copies zeros and ones."""
+        first = self._range(node.input[0]) if node.op_type in _TRUTH_KEEPING and node.domain in STANDARD else ANY
+        return first.integer and first.low >= 0 and first.high <= 1
+
+    def _implied(self, name: str, truth: bool) -> Iterator[tuple[str, Range]]:
+        """Yield (value, range) implied by a condition."""
+        yield name, _truth(truth)
+        node = self._makers.get(name)
+        if node is None or node.domain not in STANDARD:
+            return
+        if node.op_type == "Not" or self._keeps_truth(node):
+            yield from self._implied(node.input[0], truth is (node.op_type != "Not"))
+        elif node.op_type == ("And" if truth else "Or"):
+            for operand in node.input:
+                yield from self._implied(operand, truth)
+
+    # -- bodies -------------------------------------------------------------------------------------------
+
+    def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
+        found = super().entering(node, body, [self.of(name) for name in node.input])
+        if node.op_type != "Loop":
+            return found
+        last = min(self._range(node.input[0]).high - 1, _MOST_ELEMENTS)
+        return [Range(0.0, max(last, 0.0), True, False), *found[1:]]
+
+    def _bodies(
+        self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Range | None]
+    ) -> Sequence[Range | None]:
+        if node.op_type != "If":
+            return super()._bodies(node, bodies, reads)
+        condition = self._condition(node.input[0])
+        possible = {bool(condition.low)} if _is_single(condition) else {True, False}
+        self.truths.setdefault(first_of(node), set()).update(possible)
+        names = [a.name for a in node.attribute if a.HasField("g")]
+        made: list[Sequence[Range | None]] = []
+        for name, body in zip(names, bodies):
+            truth = name == "then_branch"
+            implied = dict(self._implied(node.input[0], truth))
+            before = {value: self.facts.get(value) for value in implied}
+            self.facts.update(implied)
+            found = self._body(node, body, [])
+            super()._set(before, before.values())
+            made += [found] if truth in possible else []
+        return [self.either(*pair) if len(pair) > 1 else pair[0] for pair in zip(*made)]
+
+    def _inside(self) -> Facts:
+        inner: Facts = super()._inside()
+        inner._types, inner._makers = {}, {}
+        return inner
+
+    # -- numbers ------------------------------------------------------------------------------------------
+
+    def _held(self, node: NodeProto, name: str, fact: Range) -> Range | None:
+        """Return the bounds of computed numbers, from a range without rounding and overflow."""
+        op, kind = node.op_type if node.domain in STANDARD else "", BY_CODE.get(self._types.get(name, 0))
+        whole = of_type(kind.code) if kind is not None else None
+        if op in MEASURING:
+            return Range(0.0, _MOST_ELEMENTS, True, False)
+        if op in _REDUCED:  # an empty operand has an infinite result, or the bound of the type
+            fact = Range(min(fact.low, _REDUCED[op]), max(fact.high, _REDUCED[op]), fact.integer, fact.nan)
+        elif op in ("Min", "Max", "Clip"):
+            fact = self._with_nan(node, fact)
+        elif op not in _KEPT:
+            return _whole(fact if op in _COMPUTED else ANY, whole) if whole else _rounded(op, kind, fact)
+        return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
+
+    def _with_nan(self, node: NodeProto, fact: Range) -> Range:
+        """Return the range of a Min, Max or Clip, where a runtime may ignore NaN."""
+        known = [self._range(name) for name in node.input if name]
+        numbers = [r for r in known if not r.nan]
+        if len(numbers) == len(known):
+            return fact
+        if node.op_type == "Clip":
+            ends = [n for r in known[1:] for n in r[:2]] + [a.f for a in node.attribute if a.name in ("min", "max")]
+            is_known = len(numbers) == len(known) - 1 and known[0].nan
+            return fact._replace(low=min(fact.low, *ends), high=max(fact.high, *ends)) if is_known and ends else ANY
+        if node.op_type == "Min":
+            return fact._replace(high=min((r.high for r in numbers), default=math.inf))
+        return fact._replace(low=max((r.low for r in numbers), default=-math.inf))
+
+
+def _connected(op: str, operands: Sequence[Range]) -> Range:
+    """Return the range of a connective of booleans."""
+    x, y = operands[0], operands[-1]
+    if op == "Not":
+        return Range(1.0 - x.high, 1.0 - x.low, True, False)
+    if op == "Xor":
+        return _truth(x.low != y.low) if _is_single(x) and _is_single(y) else _EITHER
+    pick = min if op == "And" else max
+    return Range(pick(x.low, y.low), pick(x.high, y.high), True, False)
+
+
+def _is_single(fact: Range) -> bool:
+    return fact.low == fact.high and not fact.nan
+
+
+def _truth(value: bool) -> Range:
+    return Range(float(value), float(value), True, False)
+
+
+def _whole(fact: Range, limits: Range) -> Range:
+    """Return the range of computed integers: of the type if any may overflow."""
+    ends = [math.floor(fact.low), math.ceil(fact.high)] if math.isfinite(fact.low) and math.isfinite(fact.high) else []
+    is_held = ends and limits.low <= ends[0] and ends[1] <= limits.high and max(map(abs, ends)) < _WHOLE
+    return Range(float(ends[0]), float(ends[1]), True, False) if is_held and not fact.nan else limits
+
+
+def _rounded(op: str, kind: ElementType | None, fact: Range) -> Range | None:
+    """Return the range of computed floats; None if unknown."""
+    if kind is None or kind.kind != "f" or kind.digits < _LEAST_DIGITS:
+        return None
+    if op not in _COMPUTED:
+        return Range(0.0) if op in _SIGNED and fact.never_negative else None
+    error = max(_ROUNDINGS * kind.epsilon, _LEAST_ERROR)
+    low, high = (n * (1.0 + error * sign * math.copysign(1.0, n)) for n, sign in ((fact.low, -1), (fact.high, 1)))
+    least = _ROUNDINGS * max(kind.tiny, _FLOAT32.tiny)  # smaller numbers may become zero
+    low, high = (0.0 if 0 < low < least else low), (0.0 if -least < high < 0 else high)
+    overflows = low < -kind.high or high > kind.high
+    low, high = (-math.inf if low < -kind.high else low), (math.inf if high > kind.high else high)
+    return Range(low, high, fact.integer and op not in ("Div", "Sqrt"), fact.nan or overflows)
+
+
+# -- of a file --------------------------------------------------------------------------------------------
+
+
+def possible_truths(path: Path) -> dict[str, set[bool]]:
+    """Return {condition of an If of the main graph: values that it may have}, without the value if always the same.
+
+    Inference and facts take longer than `changing`, and are used only for conditions with a branch not taken.
+    """
+    from onnxopt.verification.model.skeleton import Skeleton
+
+    model = Skeleton(path).proto
+    found, possible = can_change(model), dict[str, set[bool]]()
+    for node in (n for n in model.graph.node if n.op_type == "If" and n.domain in STANDARD):
+        possible.setdefault(node.input[0], set()).update(found.possible(first_of(node)))
+    return possible
+
+
+def always_empty(path: Path) -> set[str]:
+    """Return the outputs of a file without elements for any inputs, according to shape inference.
+
+    Declared empty inputs are not trusted.
+    """
+    from onnxopt.verification.model.skeleton import Skeleton
+
+    proto = Skeleton(path).proto
+    for given in proto.graph.input:
+        for dim in given.type.tensor_type.shape.dim:
+            if not dim.dim_value:
+                dim.ClearField("dim_value")
+    model, dims = _inferred(proto)
+    facts, nothing = Facts(model.graph, model.functions), set[str]()
+    for node in (n for n in model.graph.node if n.domain in STANDARD):
+        if node.op_type == "Loop" and any((facts.of(name) or ANY).high <= 0 for name in deciding_of(node)):
+            nothing.update(filter(None, node.output[len(node.input) - 2 :]))  # stacked, and unknown to inference
+        elif node.op_type in ("Identity", "Cast") and node.input[0] in nothing:
+            nothing.update(node.output)
+    return {o.name for o in model.graph.output if 0 in dims.get(o.name, ()) or o.name in nothing}
+
+
+def can_change(proto: ModelProto) -> Changing:
+    """Return the `Changing` analysis of a model, with facts. Declared shapes and defaults are removed."""
+    model, dims = _inferred(proto)
+    return changing(model.graph, dims, model.functions, Facts(model.graph, model.functions))
+
+
+def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]]]:
+    """Return (inferred model, {value: dims, None if unknown}). Changes `proto`."""
+    from onnxopt.proto.inference import infer_shapes, inferable
+
+    forget_defaults(proto)
+    forget_claims(proto.graph)
+    model = infer_shapes(inferable(proto), values=True)
+    graph = model.graph
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    return model, {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
