@@ -116,7 +116,7 @@ def test_values_with_the_new_name_get_another_name() -> None:
                 """g (float[N] x) => (float[N_] y) {
                  x__ = Neg (x)
                  y = If (x__) <then_branch = t () => (float[N_] r) { x_ = Abs (x) r = Relu (x_) },
-                               else_branch = e () => (float[N_] v) { ids = Abs (x__) v = Relu (ids) }>
+                               else_branch = e () => (float[N_] v) { x = Abs (x__) v = Relu (x) }>
                }"""
             )
         ).split()

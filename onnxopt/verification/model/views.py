@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification import VerifyOptions
@@ -129,17 +129,23 @@ def forget_claims(graph: GraphProto) -> None:
 
 
 def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Rename values and dims of the main graph as in `names`, in place, also where bodies read them.
+    """Rename values and dims of a graph and its bodies as in `names`, in place.
 
     A value that already has a new name gets a fresh name.
     """
-    values = _apart(names, {*_defined(graph), *_read_inside(graph)})
-    dims = _apart(names, {d.dim_param for g in _graphs(graph) for d in _dims(g)})
-    for scope in _graphs(graph):
-        for dim in _dims(scope):
-            if dim.dim_param in dims:
-                dim.dim_param = dims[dim.dim_param]
-    _rename(graph, values)
+    graphs = [graph, *(body for node in inside(graph.node) for body in bodies_of(node))]
+    infos = [i for g in graphs for i in (*g.input, *g.output, *g.value_info)]
+    named = [*infos, *(t for g in graphs for t in (*g.initializer, *(s.values for s in g.sparse_initializer)))]
+    fields = [field for node in inside(graph.node) for field in (node.input, node.output)]
+    dims = [d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param]
+    values = _apart(names, {i.name for i in named}.union(*fields))
+    symbols = _apart(names, {d.dim_param for d in dims})
+    for i in named:
+        i.name = values.get(i.name, i.name)
+    for field in fields:
+        field[:] = [values.get(name, name) for name in field]
+    for d in dims:
+        d.dim_param = symbols.get(d.dim_param, d.dim_param)
 
 
 def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
@@ -152,61 +158,6 @@ def _apart(names: Mapping[str, str], there: set[str]) -> dict[str, str]:
                 other += "_"
             found[new] = other
     return found
-
-
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        info.name = names.get(info.name, info.name)
-    for sparse in graph.sparse_initializer:
-        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
-    for node in graph.node:
-        for field in (node.input, node.output):
-            if any(name in names for name in field):
-                field[:] = [names.get(name, name) for name in field]
-        for body in _bodies(node):
-            _rename(body, _inside(names, body))
-
-
-def _inside(names: Mapping[str, str], body: GraphProto) -> Mapping[str, str]:
-    """Return the renaming in a body.
-
-    A value defined in the body keeps its name, unless the name would hide a renamed value read in the body.
-    """
-    own = _defined(body)
-    if own.isdisjoint(names) and own.isdisjoint(names.values()):
-        return names
-    read = _read_inside(body)
-    return _apart({name: new for name, new in names.items() if name not in own and name in read}, own | read)
-
-
-def _defined(graph: GraphProto) -> set[str]:
-    found = {i.name for i in (*graph.input, *graph.initializer)}
-    found.update(s.values.name for s in graph.sparse_initializer)
-    found.update(name for node in graph.node for name in node.output)
-    return found
-
-
-def _read_inside(graph: GraphProto) -> set[str]:
-    found = {name for g in _graphs(graph) for node in g.node for name in node.input}
-    return found | {o.name for g in _graphs(graph) for o in g.output}
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and all bodies at any depth."""
-    stack = [graph]
-    while stack:
-        scope = stack.pop()
-        yield scope
-        stack += [body for node in scope.node for body in _bodies(node)]
-
-
-def _bodies(node: NodeProto) -> list[GraphProto]:
-    return [body for _, body in body_graphs(node)]
-
-
-def _dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
-    infos = (*graph.input, *graph.output, *graph.value_info)
-    return (d for i in infos for d in i.type.tensor_type.shape.dim if d.dim_param)
 
 
 # -- views of both files ----------------------------------------------------------------------------------
