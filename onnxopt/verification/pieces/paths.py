@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from onnx import NodeProto
@@ -20,10 +19,7 @@ from onnxopt.verification.rounding import EPSILON, allowed, roundings
 # -- rounding between cutpoints ---------------------------------------------------------------------------
 # B may compute in narrower types, so A's arithmetic counts.
 
-_DTYPE: Final = {
-    "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
-    "tensor(bfloat16)": "bfloat16",
-}  # fmt: skip
+_EPSILON: Final = {f"tensor({t.onnx})": t.epsilon for t in TYPES if t.kind == "f" and t.bits > 8}
 _EXACT_TYPES: Final = ("tensor(int", "tensor(uint", "tensor(bool")
 _EXACT_CODES: Final = frozenset(t.code for t in TYPES if t.kind in "iub")
 # Codes of TensorProto.DataType: floats and complex types except float32.
@@ -116,7 +112,7 @@ def paths(
         count = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
-            width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
+            width = _EPSILON.get(kind, EPSILON["float32"])
             own = count
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # moved numbers were rounded before
@@ -174,17 +170,9 @@ class Needs:
         # Other values are computed again from cutpoints, and their noise measured.
         waiting = {self._of[v] for v in pending} | (ahead - fed_of_a)
         behind = set(self.a.entries(self.a.cone(waiting, fed_of_a), fed_of_a))
-        open_ = {n for n in known if any(self._is_open(i, fed) for i in self._readers.get(n, ()))}
+        readers, of_b = self.b.readers, self._by_original
+        open_ = {n for n in known if any(self._is_open(i, fed) for i in readers.get(of_b.get(n, n), ()))}
         return self.always | ahead | waiting | behind | open_
-
-    @cached_property
-    def _readers(self) -> dict[str, list[int]]:
-        """Indices of B's nodes by the name in A of a value read."""
-        found: dict[str, list[int]] = {}
-        for i, reads in enumerate(self.b.reads):
-            for r in reads:
-                found.setdefault(self._of.get(r, r), []).append(i)
-        return found
 
     def _is_open(self, i: int, fed: set[str]) -> bool:
         """Return whether a node of B may run again, as results are no cutpoints, or has bodies to compare."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -146,7 +147,7 @@ class _Part:
 
     def narrow(self) -> Opened:
         """Return the piece in its own precision."""
-        return self.runner.open(self.nodes, self._types(self.cases[0]), [self.value])
+        return self.runner.open(self.nodes, types_of(self.cases[0]), [self.value])
 
     def summed(self) -> Opened:
         """Return the piece with sums in float64."""
@@ -158,7 +159,7 @@ class _Part:
 
     def _open(self, case: Mapping[str, Any], prepare: Prepare) -> Opened:
         """Return the piece, in the reference evaluator if a kernel is missing and work is little."""
-        types = self._types(case)
+        types = types_of(case)
         if not self._reference:
             try:
                 return _neutral(self.runner).open(self.nodes, types, [self.value], prepare=prepare)
@@ -185,9 +186,6 @@ class _Part:
     def narrows(self) -> bool:
         """Whether the piece rounds to a narrower type."""
         return any(narrows(self.runner.program.nodes[i], self.dtype) for i in self.nodes)
-
-    def _types(self, case: Mapping[str, Any]) -> dict[str, str]:
-        return types_of(case)
 
     def _learn(self, array: Any) -> Any:
         self.constants[_digest(array)] = is_exact(array)
@@ -343,9 +341,7 @@ def _are_alike(*values: Any) -> bool:
 
 def _neutral(runner: Runner, *, reference: bool = False) -> Runner:
     """Return a runner with a neutral label: a crash is no fault of either model."""
-    found = runner.inside(runner.program, reference=reference)
-    found.label = "either model in float64"
-    return found
+    return replace(runner, label="either model in float64", reference=runner.reference or reference)
 
 
 def _is_light(program: Program, nodes: Sequence[int], case: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from onnxopt.errors import few
-from onnxopt.proto.element_types import element_kind
+from onnxopt.proto.element_types import BY_CODE, element_kind
 from onnxopt.proto.messages import attribute_bytes
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
 from onnxopt.verification.model.skeleton import Skeleton
@@ -39,9 +39,6 @@ class Foreign:
     unseen: frozenset[str] = frozenset()  # values of unknown shape; nodes that depend on them are not run
     # Unknown nodes of the original, for naming the results of the other model's nodes.
     nodes: tuple[NodeProto, ...] = ()
-
-
-_DTYPES: Final[dict[int, Any]] = {1: np.float32, 10: np.float16, 11: np.float64, 6: np.int32, 7: np.int64, 9: np.bool_}
 
 
 NOTHING: Final = Foreign()
@@ -312,7 +309,8 @@ class Around:
             tensor = declared[output].type.tensor_type
             sizes_known = [d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim]
             shape = tuple(sizes_known) if tensor.HasField("shape") and all(sizes_known) else None
-            dtype = _DTYPES.get(tensor.elem_type)
+            kind = BY_CODE.get(tensor.elem_type)
+            dtype = kind.dtype if kind is not None and kind.kind in "fiub" and not kind.is_foreign else None
             if dtype is None or shape is None:
                 like = self._first(node, feeds)
                 if like is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import array_to_tensor, tensor_to_array
+from onnxopt.startup.record import record
 from onnxopt.verification.model.nodes import first_of, holds, operator_of
 from onnxopt.verification.model.operators import AFFINE, CUTTING, SIZED, STANDARD, WEIGHTS, having
 from onnxopt.verification.programs.program import Program, carried, carrier, seen, types_of, widened
@@ -101,30 +103,20 @@ _GUESSED: Final = ("ShapeInferenceError", "TypeInferenceError")
 Prepare = Callable[[Any, Values], Values]  # changes a model in place; maps and returns the arrays of large weights
 
 
+@record(eq=False)
 class Runner:
     """Runs nodes of `program` in onnxruntime with optimizations off, or in the reference evaluator."""
 
-    def __init__(
-        self,
-        program: Program,
-        *,
-        reference: bool = False,
-        stateful: bool = False,
-        runtime: Runtime = PLAIN,
-        label: str = "A",
-        tell: Tell = lambda state: None,
-    ) -> None:
-        self.program = program
-        self.reference = reference
-        self.stateful = stateful
-        self.runtime = runtime
-        self.label = label
-        self.tell = tell
+    program: Program
+    reference: bool = False
+    stateful: bool = False
+    runtime: Runtime = PLAIN
+    label: str = "A"
+    tell: Tell = lambda state: None
 
-    def inside(self, body: Program, *, reference: bool = False) -> Runner:
-        """Return a runner of a body with the same settings. `reference`: use the reference evaluator."""
-        how = {"reference": self.reference or reference, "stateful": self.stateful, "runtime": self.runtime}
-        return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
+    def inside(self, body: Program) -> Runner:
+        """Return a runner of a body with the same settings."""
+        return replace(self, program=body)
 
     @cached_property
     def computed(self) -> frozenset[int]:
@@ -142,9 +134,7 @@ class Runner:
 
     def telling(self, word: Callable[[str], str]) -> Runner:
         """Return a runner that announces activities through `word`."""
-        found = self.inside(self.program)
-        found.tell = lambda state: self.tell(word(state))
-        return found
+        return replace(self, tell=lambda state: self.tell(word(state)))
 
     def tell_loading(self, nodes: Sequence[int]) -> None:
         """Announce the loading of nodes."""
