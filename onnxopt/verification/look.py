@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
@@ -145,18 +146,7 @@ class Look:
         walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how)
         found = walk.run()
         names = [case.name for case in cases]
-        pieces = Pieces(
-            names,
-            cuts=found.cuts,
-            shared=found.candidates,
-            same=found.same,
-            noisy=found.noisy,
-            blank=found.blank,
-            largest=found.largest_piece,
-            worst=found.worst_value,
-            worst_rel=found.worst.relative,
-            note=found.note,
-        )
+        pieces = replace(found.pieces, cases=names, note=found.note)
         places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
         if not found.unsettled or found.faults:
             self._add_unseen(walk, taken, pieces, places)

@@ -93,7 +93,7 @@ def test_types_of_unpaired_values_are_queried_unless_surely_float32(between: str
     a, b = (open_runner(str(tmp_path / f"{label}.onnx"), label) for label in "ab")
     walk = Walk(a, b, [{"x": np.ones((2, 3), np.float32)}], {"x": "tensor(float)"})
     found = walk.run()
-    assert found.cuts == found.candidates == 1
+    assert found.pieces.cuts == found.pieces.shared == 1
     assert walk.original.types == {"x": "tensor(float)", "y": "tensor(float)"} | (
         {"d": "tensor(double)", "a": "tensor(float)"} if told else {}
     )

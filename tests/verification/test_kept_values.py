@@ -33,7 +33,7 @@ def walk(tmp_path: Path, a: str, b: str) -> Walk:
 
 def test_unpaired_values_are_not_kept(tmp_path: Path) -> None:
     found = walk(tmp_path, LONG, SHORT)
-    assert found.outcome.cuts == found.outcome.candidates == 2
+    assert found.pieces.cuts == found.pieces.shared == 2
     assert not found.outcome.unsettled
     assert set(found.original.values[0]) == {"x", "a", "y"}
 
@@ -71,7 +71,7 @@ def test_a_differing_value_is_not_run_again_in_each_segment(tmp_path: Path, monk
     monkeypatch.setattr(Replay, "run_each", counting)
     monkeypatch.setattr(stream, "NODES", 8)
     found = walk(tmp_path, parts, parts.replace("{2}", "{4}").replace("{0.5}", "{0.25}"))
-    assert (found.outcome.candidates, found.outcome.cuts) == (2 * layers, layers)
+    assert (found.pieces.shared, found.pieces.cuts) == (2 * layers, layers)
     assert not found.outcome.faults
     assert len(run) >= layers // 4
     assert sum(run) <= 3 * layers

@@ -14,7 +14,7 @@ from onnxopt.verification.pieces.noise import View
 from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.transforms import name_in_file
-from onnxopt.verification.records import OutputRecord, Place, Side
+from onnxopt.verification.records import OutputRecord, Pieces, Place, Side
 from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
 if TYPE_CHECKING:
@@ -50,14 +50,7 @@ class Fault:
 class Outcome:
     """Result of a walk."""
 
-    candidates: int = 0  # number of shared values
-    cuts: int = 0  # candidates that agree
-    same: int = 0  # cutpoints computed by equal nodes
-    noisy: int = 0  # cutpoints that agree only within noise of last bits
-    blank: int = 0  # cutpoints zero or NaN everywhere
-    largest_piece: int = 1
-    worst: Difference = Difference()  # largest difference of a compared cutpoint
-    worst_value: str = ""
+    pieces: Pieces = field(default_factory=lambda: Pieces(largest=1))  # figures
     faults: list[Fault] = field(default_factory=list)
     unsettled: list[str] = field(default_factory=list)  # outputs that are no cutpoints
 

@@ -79,6 +79,7 @@ class Walk:
         # {(value of A, value of B): whether made alike from constant values}.
         self.folded: dict[tuple[str, str], bool] = {}
         self.outcome = Outcome()
+        self.pieces = self.outcome.pieces
         self._faults = Faults(self.replay, self.outcome.faults)
 
     def run(self) -> Outcome:
@@ -102,13 +103,13 @@ class Walk:
 
     def _settle(self, new: list[str], last: bool) -> None:
         """Find the cutpoints among new candidates. Report faults where blocked, and continue behind them."""
-        self.outcome.candidates += len(new)
+        self.pieces.shared += len(new)
         self.pending = sorted({*self.pending, *new}, key=self._order.__getitem__)
         for value in new:
             if self.pairs.is_same(value):
                 reads = self.b.reads[self.b.maker[value]]
                 self.first[value] = First(True, {r: None for r in reads if not self.b.is_constant(r)}, moves=True)
-        self.outcome.same += self._resolve()
+        self.pieces.same += self._resolve()
         self._guess_views([v for v in new if self.pairs.of[v] != v])
         self._assume_all()
         self._tighten()
@@ -142,13 +143,13 @@ class Walk:
         self.cuts.add(value)
         if self._is_entry(value):
             self._feed(value)
-        self.outcome.cuts += 1
+        self.pieces.cuts += 1
         run = value in self.latest or (value in self.first and not self.first[value].moves)
         if (run or not self.pairs.is_same(value)) and all(map(is_blank, self.replay.mine(value))):
-            self.outcome.blank += run
+            self.pieces.blank += run
             self.blank.append(value)
-        if found.relative > self.outcome.worst.relative:
-            self.outcome.worst, self.outcome.worst_value = found, value
+        if found.relative > self.pieces.worst_rel:
+            self.pieces.worst_rel, self.pieces.worst = found.relative, value
 
     def _cut_all(self, values: Sequence[str]) -> None:
         for value in values:
@@ -217,7 +218,7 @@ class Walk:
     def _measure(self, values: Iterable[str], fed: set[str]) -> None:
         """Count the nodes of each value's piece."""
         sizes = (len(self.b.cone([value], fed, _PIECE)) for value in values)
-        self.outcome.largest_piece = max([self.outcome.largest_piece, *sizes])
+        self.pieces.largest = max([self.pieces.largest, *sizes])
 
     def _see(self, value: str, view: View | None) -> None:
         """Set the view through which B is fed a value."""
@@ -316,7 +317,7 @@ class Walk:
         if not heard:
             noise |= self.noise(rest, _MERE)
             heard = [v for v in rest if self._is_explained(v, noise, _MERE)]
-        self.outcome.noisy += len(heard)
+        self.pieces.noisy += len(heard)
         if not heard:
             some = [v for v in rounded if v == first or v in rest][:_PRECISE]
             precise = (v for v in some if self._is_rounding(v, noise, found_paths[v].share))
