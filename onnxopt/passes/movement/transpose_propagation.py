@@ -46,16 +46,23 @@ class TransposePropagation(GraphPass):
             pass  # permuted nodes may form a larger region with others
 
     def _turn_regions(self, graph: Graph, ctx: PassContext) -> bool:
+        """Turn regions, those that save most Transposes first: neighbours count the same Transposes between them."""
         turned = False
-        for found in regions(graph, ("Transpose",), _rank, AnyOrder):
-            plans = [_Plan(graph, found, q) for q in _orders(graph, found)]
-            best = max(plans, key=lambda p: p.gain, default=None)
-            if best is not None and best.gain < 1:
-                ctx.decline("turned", "it would not leave fewer Transposes", repr(best.nodes[0]))
-            elif best is not None and ctx.spend("turned", at=best.nodes[-1]):
-                best.carry_out()
+        plans = [(p, r) for r in regions(graph, ("Transpose",), _rank, AnyOrder) if (p := _best(graph, r)) is not None]
+        for plan, region in sorted(plans, key=lambda found: -found[0].gain):
+            now = _best(graph, region) if turned and plan.gain > 0 else plan
+            if now is not None and now.gain < 1:
+                ctx.decline("turned", "it would not leave fewer Transposes", repr(now.nodes[0]))
+            elif now is not None and ctx.spend("turned", at=now.nodes[-1]):
+                now.carry_out()
                 turned = True
         return turned
+
+
+def _best(graph: Graph, region: Region[int]) -> _Plan | None:
+    """Return the plan of the order that saves most Transposes; None if no order cancels any."""
+    plans = [_Plan(graph, region, q) for q in _orders(graph, region)]
+    return max(plans, key=lambda p: p.gain, default=None)
 
 
 def _rank(node: Node) -> int | None:
