@@ -305,10 +305,18 @@ def _form(node: Node, v: Value, rank: int, view: View) -> str | None:
     own = {i for i, d in enumerate(dims, rank - len(dims)) if d != 1}
     if (may_follow or node.op == "MatMul") and len(dims) <= wide and fixed.issuperset(own):
         return _UNCHANGED
+    if may_follow and not isinstance(view, Turned) and _is_in_view(dims, rank, view):
+        return _UNCHANGED
     if not constant:
         return _SEEN if full else None
     is_known = full and all(isinstance(d, int) for d in view.dims(dims))
     return _MADE_ANEW if is_known or (may_follow and alone.issuperset(own)) else None
+
+
+def _is_in_view(dims: Shape, rank: int, view: View) -> bool:
+    """Return whether a value, with leading axes that broadcasting adds, has its own dims in the view."""
+    broadcast = (1,) * (rank - len(dims)) + dims
+    return len(dims) < rank and view.has(broadcast) and view.dims(broadcast) == dims
 
 
 def _may_be_made_anew(v: Value) -> bool:

@@ -20,7 +20,9 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import To, View
-from onnxopt.rewriting.relayout import End, Region, Reshaped, connected, regions
+from onnxopt.rewriting.index_maps import inverse
+from onnxopt.rewriting.relayout import End, Region, connected, regions
+from onnxopt.rewriting.reshaped import Reshaped
 from onnxopt.startup.record import record
 
 _LEAD: Final = 2  # leading dims (batch, tokens) for which onnxruntime fuses SkipLayerNormalization
@@ -150,6 +152,12 @@ class _Rows(Reshaped):
         if len(behind) < len(dims) - n:
             return None
         return End(0, lambda new: self.read_by(user, new, behind, new), target=behind)
+
+    def turned(self, perm: Sequence[int], enters: bool) -> Sequence[int] | None:
+        """Return the order of rows and features, if a single leading axis is of more than one element, and moves."""
+        places = perm if enters else inverse(perm)
+        rows = [i for i, d in zip(places, self.lead) if d != 1]
+        return (1, 0) if len(rows) == 1 and rows[0] > places[-1] else None
 
     def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
         """List several unknown leading dims."""

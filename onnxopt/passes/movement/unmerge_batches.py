@@ -11,14 +11,14 @@ from functools import partial
 from typing import Final
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Shape, Value
-from onnxopt.graph.node import Node, own_producer, present, producer
+from onnxopt.graph.node import Node, present, producer
 from onnxopt.operators import SAME_ORDER
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.rewriting.axes import Made, Passing, To, View
 from onnxopt.rewriting.index_maps import elements
-from onnxopt.rewriting.relayout import End, Region, Reshaped, regions
+from onnxopt.rewriting.relayout import Region, regions
+from onnxopt.rewriting.reshaped import Reshaped
 from onnxopt.startup.record import record
 
 _SAID: Final = "a value at the border cannot be made by one Reshape"
@@ -142,58 +142,9 @@ class _Plan(Reshaped):
         end = None if v is None else self.ends.get(v)
         return producer(v if end is None or end.target else end.source, "Add") is not None
 
-    def enters(self, v: Value) -> End[Node] | None:
-        """Return the end at an outside value; behind a Transpose, the split axis is moved through the Transpose."""
-        transpose = producer(v, "Transpose")
-        alone = not v.is_output and self.inside.issuperset(v.users)
-        end = self._enters_turned(transpose) if transpose is not None and alone else None
-        return end if end is not None else super().enters(v)
-
-    def _enters_turned(self, transpose: Node) -> End[Node] | None:
-        """Return the end at Transpose(Reshape(x)), where both work with the axis split; None if impossible."""
-        y = transpose.inputs[0]
-        node = own_producer(y, transpose, *SAME_ORDER)
-        x, perm = node.inputs[0] if node is not None else None, known_order(transpose, len(types.dims_of(y)))
-        if y is None or x is None or not perm or y.graph is not self.graph:
-            return None
-        if self.keeps(x.producer) or x.producer in self.inside:
-            return None
-        dims, axis, order = types.dims_of(y), perm[0], _order_apart(perm, perm[0], self.more)
-        wanted = (*dims[:axis], *self.view.lead, *dims[axis + 1 :])
-        target = self.sizes(types.shape(x), wanted)
-        if target is None:
-            return None
-
-        def write(before: Node) -> Value:
-            read = self.reshape(x, target, self.new(y, wanted), before).output if target else x
-            return self._turn(transpose, read, order, before)
-
-        return End(int(not target), write, node=node, source=x, target=target)
-
-    def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """Return the end at an outside reader; a Transpose before the Reshape stays, with more axes."""
-        if user.op != "Transpose" or user.graph is not self.graph or v.users[user] != 1 or user.has_references:
-            return super().leaves(v, user)
-        reader, perm = user.output.only_user, known_order(user, types.rank(v))
-        if reader is None or perm is None or not self.reads_alone(reader, user.output):
-            return None
-        order, dims = _order_apart(perm, 0, self.more), self.seen_dims(v) or ()
-        target = self.sizes_for(v, reader, tuple(dims[i] for i in order))
-        if target is None:
-            return None
-
-        def write(new: Value) -> Value:
-            self.read_by(reader, self._turn(user, new, order, reader), target, new)
-            self.graph.remove(user)
-            return new
-
-        return End(int(not target), write, node=reader)
-
-    def _turn(self, like: Node, x: Value, perm: Sequence[int], before: Node) -> Value:
-        dims = types.shape(x) or ()
-        value = self.new(like.output, tuple(dims[i] for i in perm))
-        self.graph.insert(like.copy([x], [value]), before).set_attr("perm", list(perm))
-        return value
+    def turned(self, perm: Sequence[int], enters: bool) -> tuple[int, ...]:
+        """Return the order with the split axis, whose parts stay adjacent."""
+        return _order_apart(perm, perm[0] if enters else 0, self.more)
 
 
 def _order_apart(perm: Sequence[int], axis: int, more: int) -> tuple[int, ...]:
