@@ -68,8 +68,8 @@ def plan(m: Match, found: IndexMap) -> list[Step]:
 def _settle(found: IndexMap) -> None:
     """Normalize the map before writing.
 
-    Copies beside a run in an axis become indices. Indices take the result's order, with axes of size 1 beside them.
-    Identity indices are dropped.
+    Copies beside a run in an axis become indices; so does a Slice of one element without its axis. Indices take the
+    result's order, with axes of size 1 beside them. Identity indices are dropped.
     """
     for axis in found.known():
         for i, part in enumerate(axis):
@@ -77,6 +77,8 @@ def _settle(found: IndexMap) -> None:
                 _repeat(found.m, part, axis[i - 1 : i], axis[i + 1 : i + 2])
     order = {p: i for i, p in enumerate(flat(found.known()))}
     for run in found.runs():
+        if _drops_axis(run, order):
+            run.pick, run.parts = np.array(run.pick[:1]), []
         if run.is_listed:
             _sort(run, order)
             if run.pick.size == run.size and (run.pick == np.arange(run.size)).all():
@@ -86,6 +88,13 @@ def _settle(found: IndexMap) -> None:
             if a.run is b.run and a.run is not None:
                 found.joined(a, b)
     _widen(found)
+
+
+def _drops_axis(run: Run, order: dict[Part, int]) -> bool:
+    """Return whether a Slice leaves one element of a run, whose axis the result does not have: an index does both."""
+    if not isinstance(run.pick, tuple) or not isinstance(run.size, int) or order.keys() & run.parts:
+        return False
+    return bool(length(run.parts) == 1 and -run.size <= run.pick[0] < run.size)
 
 
 def _sort(run: Run, order: dict[Part, int]) -> None:
