@@ -127,8 +127,8 @@ class _Rows(Reshaped):
         self.targets: dict[tuple[int, ...], Value] = {}  # by dims behind the leading ones
         if self.listed:
             self.saved -= len(self.listed) + (1 if graph.opset() >= 15 else 2)
-        products = sum(n.op == "MatMul" and self._is_biased(n) for n in self.nodes)
-        self.saved += products  # each becomes a single node with its bias
+        products = len({self._sum(n) for n in self.nodes if n.op == "MatMul"} - {None})
+        self.saved += products  # each becomes a single node with the term
         self.gains = bool(products) or any(e.saved > 0 for e in self.all_ends)
 
     def count_normalizations(self, worth: int) -> None:
@@ -169,12 +169,14 @@ class _Rows(Reshaped):
     def target(self, sizes: Sequence[int], hint: str, before: Node | None) -> Value:
         return self.targets[sizes] if isinstance(sizes, tuple) else super().target(sizes, hint, before)
 
-    def _is_biased(self, product: Node) -> bool:
-        """Whether the product's only reader is an Add of a constant, so that both become a Gemm."""
+    def _sum(self, product: Node) -> Node | None:
+        """Return the Add of a constant, or of rows as many as the product's, so that both become a Gemm; else None."""
         user = sole_reader(product.output, "Add")
         if user not in self.inside or types.dtype(product.output) not in FLOATS:
-            return False
-        return any(v.constant for v in present(user.inputs))
+            return None
+        term = next((v for v in present(user.inputs) if v is not product.output), None)
+        fits = term is not None and (term.constant or types.same_shape(term, product.output))
+        return user if fits else None
 
     def carry_out(self) -> None:
         self.targets = self._list_targets()
