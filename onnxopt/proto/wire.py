@@ -148,8 +148,9 @@ def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tupl
     left: dict[int, tuple[int, int]] = {}
     parts: list[Any] = []
     index = count = 0
+    graph, initializer, raw_data = key(GRAPH), key(INITIALIZER), key(RAW_DATA)
     for found, start, begin, end in fields(view, 0, len(view)):
-        if found != key(GRAPH):
+        if found != graph:
             parts.append(view[start:end])
             continue
         inside: list[Any] = []
@@ -158,10 +159,10 @@ def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tupl
             count += 1
             if count > most:
                 return bytes(view), {}
-            if kind != key(INITIALIZER):
+            if kind != initializer:
                 continue
             tensor = list(itertools.islice(fields(view, b, e), _MAX_FIELDS)) if e - b > small else []
-            raw = [f for f in tensor if f[0] == key(RAW_DATA)]
+            raw = [f for f in tensor if f[0] == raw_data]
             if len(raw) == 1 and raw[0][3] - raw[0][2] > small and len(tensor) < _MAX_FIELDS:
                 _, cut, data, stop = raw[0]
                 left[index] = data, stop - data
@@ -169,7 +170,7 @@ def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tupl
                 mark = e
             index += 1
         inside.append(view[mark:end])
-        parts += [bytes([key(GRAPH)]), varint(sum(map(len, inside))), *inside]
+        parts += [bytes([graph]), varint(sum(map(len, inside))), *inside]
     return b"".join(parts), left
 
 

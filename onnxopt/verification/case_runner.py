@@ -96,7 +96,7 @@ class CaseRunner:
         if not self.opening.stepwise and preparation.eager:
             try:
                 self._answers = self._originals()
-                self.judge.read_ahead()
+                self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
             except Refused:
                 if self._last is None or not self.plan.least:
                     raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
+from onnxopt.startup.record import record
 from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, choose, missing
 from onnxopt.verification.inputs.feeding import Data, DataSet, Read, find_data_sets, read_array
@@ -200,7 +201,7 @@ _START: Final = "from onnxopt.verification.comparison import main; main()"
 _ACTIVITY: Final = "running the parts"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Step:
     """A file to run."""
 

@@ -15,6 +15,7 @@ from onnxopt.verification import DIFFERENT
 from onnxopt.verification.compare import as_int32, as_wide, compare, int32_values, measure, narrow_feeds
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.inputs.windows import have_few_rows
 from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
@@ -307,13 +308,15 @@ class Judge(Loaded):
             return self._looked().hides()
         return False
 
-    def redecides(self) -> bool | list[str]:
-        """Return whether the files differ in the computation of a decision.
+    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
+        """Return whether the files differ in a decision, or in values that a Relu may mute in all of a few rows.
 
-        Without difference, returns the changed values that a Relu may mute.
+        sizes: of dims, by case.
         """
         with contextlib.suppress(OSError, ValueError):
-            return self._looked().redecides()
+            look = self._looked()
+            found = look.redecides()
+            return found if isinstance(found, bool) else have_few_rows(look.a.program.skeleton.proto, found, sizes)
         return False
 
     def unshown(self, names: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +15,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import own_cases
 from onnxopt.verification.inputs.sizes import Run, Side, of_both
 from onnxopt.verification.inputs.uses import INDEX
+from onnxopt.verification.inputs.windows import may_hide
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.original import Original
@@ -168,13 +169,21 @@ class Loaded(Original):
             return e
         return None
 
-    def read_ahead(self) -> None:
-        """Analyse the original for `of_both`, while the result is being made."""
+    def read_ahead(self, sizes: Sequence[Mapping[str, int]]) -> None:
+        """Analyse the original for `of_both` and for the second look, while the result is being made.
+
+        sizes: of dims, by case.
+        """
+        plan = self.planned
         if not self._is_changed:
             with contextlib.suppress(*UNSEEN):  # reported when asked
                 side = self._side(0)
-                _ = side.limits if self.planned.symbols else None
-                _ = side.uses if any(i.use.role == INDEX for i in self.planned.inputs) else None
+                _ = side.limits if plan.symbols else None
+                _ = side.uses if any(i.use.role == INDEX for i in plan.inputs) else None
+                if plan.conditions or plan.hides or may_hide(plan, sizes):
+                    from onnxopt.verification.look import Look  # noqa: F401  a fifth of the time to look
+
+                    self._program(0)
 
     def of_both(self, given: Sequence[str]) -> list[Recipe]:
         """Return recipes of cases for constants present in one of the two models. `given`: inputs not to be drawn.
@@ -182,7 +191,8 @@ class Loaded(Original):
         The plan for both models replaces the original's until the next result.
         """
         try:
-            both = of_both(self.planned, self._side(0), self._side(1), _WORK, Run(self.work, self.base or {}))
+            known = Run(self.work, self.base or {}) if self.planned.symbols else None
+            both = of_both(self.planned, self._side(0), self._side(1), _WORK, known)
         except UNSEEN:
             return []
         is_alike = both.inputs == self.planned.inputs

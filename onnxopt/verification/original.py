@@ -57,7 +57,8 @@ class Original:
         self._read_early: Runner | None = None
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
-        self.work = 0  # multiplications in the first case, if many
+        self._first: dict[str, Any] = {}  # feeds of the first case
+        self._work: int | None = None  # see `work`
         self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
     def open(self, path: str, options: VerifyOptions, labels: tuple[str, str], figures: bool = False) -> None:
@@ -177,8 +178,7 @@ class Original:
             case, values = self._fed(request)
         except Refused as e:
             return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
-        if not self.kept and _numbers(case.feeds.values()) >= _PICTURE:
-            self.work = products(self.paths[0], case.feeds)
+        self._first = self._first or case.feeds
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
         self.base = self.base or case.dims
@@ -191,7 +191,15 @@ class Original:
         """Return whether a second case is unnecessary: much work, fixed sizes, no decisions."""
         p = self.planned
         says_more = p.symbols or p.cuts or p.decides or p.steps or p.within or p.conditions or p.hides
-        return self.work > _ONCE and recipe == OWN[1] and not says_more
+        return recipe == OWN[1] and not says_more and self.work > _ONCE
+
+    @property
+    def work(self) -> int:
+        """The multiplications in the first case; 0 without a case, and for few inputs."""
+        if self._work is None and self._first:
+            is_picture = _numbers(self._first.values()) >= _PICTURE
+            self._work = products(self.paths[0], self._first) if is_picture else 0
+        return self._work or 0
 
     def _fed(self, request: Request) -> tuple[Case, list[Any]]:
         """Return (case, outputs) for the first accepted inputs. Raises Refused."""
@@ -200,7 +208,7 @@ class Original:
         recipe, plan = request.recipe, fitted(self.planned, request.data.inputs)
         known = request.base or self.base or {}
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
-        choices = sizes(plan, recipe, base, is_heavy=self.work > _HEAVY)
+        choices = sizes(plan, recipe, base, is_heavy=bool(plan.symbols) and self.work > _HEAVY)
         run, seed = self._runs(recipe, plan), self.options.seed
         case, values = feed(run, plan, recipe, request.data, choices, seed, self.labels[0], self.search)
         case.dims = plan.fixed | case.dims

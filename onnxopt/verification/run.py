@@ -286,11 +286,9 @@ def is_about_types(error: BaseException | None) -> bool:
 
 
 _LINE: Final = 300
-_FILE: Final = re.compile(r"Load model from .* failed: ?")
+_FILE: Final = r"Load model from .* failed: ?"
 # A source location of onnxruntime in a message: file, line, and template arguments.
-_SOURCE: Final = re.compile(
-    r"[\w:/\\.-]{1,200}\.(?:cc|h):\d+ .{0,1000}?\)(?: const)?(?: \[with .{0,1000}?\])? ", re.ASCII
-)
+_SOURCE: Final = r"(?a)[\w:/\\.-]{1,200}\.(?:cc|h):\d+ .{0,1000}?\)(?: const)?(?: \[with .{0,1000}?\])? "
 _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 
 
@@ -305,9 +303,9 @@ def reason(error: BaseException) -> str:
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
-    if (found := _FILE.search(line)) is not None:  # the reader knows the file
+    if (found := re.search(_FILE, line)) is not None:  # the reader knows the file
         line = line[: found.start()] + line[found.end() :]
-    line = _SOURCE.sub("", line)
+    line = re.sub(_SOURCE, "", line)
     if line.endswith(" indices"):  # followed by a line per index
         line = "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
     end = line[1 - _LINE :]

@@ -219,7 +219,7 @@ CPU: Final = "CPUExecutionProvider"
 _MAX_INLINE_BYTES: Final = 1024  # bytes; larger weights are skipped when reading
 UNREGISTERED: Final = "is not a registered function/op"  # onnxruntime's message for an unknown operator
 UNREGISTERED_HINT: Final = "--custom-op-library FILE brings a kernel, a plugin's declare_reference a function"
-_UNIMPLEMENTED: Final = re.compile(r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)")
+_UNIMPLEMENTED: Final = r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)"
 
 
 @record(frozen=True)
@@ -357,7 +357,7 @@ def _find_provider(name: str) -> str:
 
 def missing(error: str) -> str:
     """Return a sentence naming the operator missing according to an error of onnxruntime; "" for other errors."""
-    found = _UNIMPLEMENTED.search(error)
+    found = re.search(_UNIMPLEMENTED, error)
     if found is None:
         return ""
     return f"onnxruntime does not implement {found[1] or found[3]} of opset {found[2] or found[4]} for its types"

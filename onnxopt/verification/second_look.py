@@ -6,13 +6,12 @@ import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.case_runner import CaseRunner
-from onnxopt.verification.inputs.windows import are_few, have_few_rows
+from onnxopt.verification.inputs.windows import may_hide
 from onnxopt.verification.job import LOOK, UNSHOWN, Answer
 from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
@@ -214,12 +213,8 @@ class SecondLook:
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
         """Return whether decisions, or channels muted in few rows, may hide a difference."""
-        plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
-        hides = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
-        if not answers or not any((plan.decisions, plan.steps, plan.within, hides)):
-            return False
-        found = self._judge.redecides()
-        return found if isinstance(found, bool) else have_few_rows(Path(self._runner.opening.original), found, sizes)
+        sizes = [a.case.dims for a in answers if a.proves]
+        return bool(answers) and may_hide(self._plan, sizes) and self._judge.redecides(sizes)
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """Return the rounding noise by case and output.

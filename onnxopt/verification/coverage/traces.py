@@ -10,12 +10,13 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxopt.startup.record import record
 from onnxopt.verification.coverage.conditions import BRANCHES, asked, opened
 from onnxopt.verification.coverage.decisions import changed
 from onnxopt.verification.model.views import forget_defaults
@@ -29,7 +30,7 @@ _MAX_ASKED: Final = 48  # models given to inference
 Feeds = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Trace:
     """Both models as run by some cases."""
 
@@ -40,7 +41,7 @@ class Trace:
     unanswered: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
-@dataclass
+@record
 class _Condition:
     """A condition of Ifs in a model."""
 

@@ -31,7 +31,7 @@ from onnxopt.worker.serving import Refused
 # -- given data -------------------------------------------------------------------------------------------
 
 _FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or NAME=FILE.npy"
-_NUMBERED: Final = re.compile(r"(input|output)_(\d+)\.pb")
+_NUMBERED: Final = r"(input|output)_(\d+)\.pb"
 
 
 @record
@@ -201,7 +201,7 @@ def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
 
 def _files(folder: Path, kind: str) -> list[Path]:
     """Return `input_0.pb`, `input_1.pb`, … in order. Raises UsageError for a gap."""
-    numbers = {int(m[2]): f for f in folder.iterdir() if (m := _NUMBERED.fullmatch(f.name)) and m[1] == kind}
+    numbers = {int(m[2]): f for f in folder.iterdir() if (m := re.fullmatch(_NUMBERED, f.name)) and m[1] == kind}
     for i in range(len(numbers)):
         if i not in numbers:
             raise UsageError(f"{folder}: {kind}_{i}.pb is missing", "they are numbered in the order of the graph's")

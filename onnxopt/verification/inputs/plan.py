@@ -20,8 +20,8 @@ from onnxopt.verification.inputs.uses import FREE, INDEX, SIZE, UNKNOWN, Use, Us
 from onnxopt.verification.model.nodes import operator_names
 from onnxopt.verification.model.operators import CUTTING
 
-_COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
-_BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
+_COMPOSITE: Final = r"(?i)\+|plus|total|sum|_and_"
+_BATCH: Final = r"(?i)batch|^[nb]$"
 # Sizes of dynamic dims, tried in this order until the original runs; images and windows need larger sizes.
 _CANDIDATE_SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _AUDIO_SIZES: Final = (512, 1600, 5200)  # windows over raw audio
@@ -175,10 +175,10 @@ class Plan:
         if symbol in self.demanded:
             return False
         if len(symbol) == 1 and any(
-            symbol in i.shape[1:] and _BATCH.search(f"{i.shape[0]}") and i.shape[0] != symbol for i in self.inputs
+            symbol in i.shape[1:] and re.search(_BATCH, f"{i.shape[0]}") and i.shape[0] != symbol for i in self.inputs
         ):
             return False  # N samples of a batch
-        return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
+        return re.search(_BATCH, symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
     @property
     def batch(self) -> list[str]:
@@ -325,7 +325,7 @@ class Plan:
 
         Else, if outputs have sums of symbols, returns symbols neither in a sum nor a batch (a mask over all).
         """
-        if named := [s for s in symbols if _COMPOSITE.search(s)]:
+        if named := [s for s in symbols if re.search(_COMPOSITE, s)]:
             return named
         return [s for s in symbols if s not in self.addends and not self.is_batch(s)] if self.addends else []
 

@@ -33,7 +33,7 @@ from onnxopt.verification.model.skeleton import Skeleton
 
 # -- sizes required by a model ----------------------------------------------------------------------------
 
-_INNERMOST: Final = re.compile(r"\([^()]*\)")
+_INNERMOST: Final = r"\([^()]*\)"
 _MAX_DEPTH: Final = 16
 _TARGETS: Final = having("target")
 _LONGEST_STEP: Final = 16
@@ -51,7 +51,7 @@ def sums(graph: GraphProto) -> frozenset[str]:
 def _terms(dim: str) -> list[str]:
     """Return the terms of a sum, without parenthesized parts."""
     for _ in range(_MAX_DEPTH):
-        dim, count = _INNERMOST.subn("", dim)
+        dim, count = re.subn(_INNERMOST, "", dim)
         if not count:
             return dim.split(" + ")
     return []

@@ -7,21 +7,23 @@ all of a few rows by chance. Images and sentences have more numbers.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.startup.record import record
 from onnxopt.verification.model.dataflow import Backward, Forward
-from onnxopt.verification.model.nodes import few
+from onnxopt.verification.model.nodes import few, read
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
+from onnxopt.verification.model.shapes import UNKNOWN, Shape, shapes_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from onnxopt.verification.inputs.plan import Plan
 
 
 # -- windows ----------------------------------------------------------------------------------------------
@@ -356,29 +358,37 @@ def are_few(rows: Iterable[int]) -> bool:
     return sum(rows) < _FEW_ROWS
 
 
+def may_hide(plan: Plan, sizes: Sequence[Mapping[str, int]]) -> bool:
+    """Return whether decisions, or channels muted in few rows, may hide a difference. `sizes`: of dims, by case."""
+    is_muted = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
+    return bool(plan.decisions or plan.steps or plan.within or is_muted)
+
+
 def least_rows(shape: Sequence[int]) -> int:
     """Return a lower bound of elements per channel, for any channel axis."""
     return math.prod(shape) // max(*shape, 1, 1)
 
 
-def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
-    """Return whether a value has few rows with the given sizes of dims in each case. Unknown dims count as 1.
-
-    Runs in this process, with inference already loaded.
-    """
-    if not values:
-        return False
-    from onnxopt.proto.inference import infer_shapes, inferable
-    from onnxopt.verification.model.skeleton import Skeleton
-
-    try:
-        graph = infer_shapes(inferable(Skeleton(path).proto)).graph
-    except Exception:  # inference is no source of verdicts
-        return True
-    shapes = {i.name: i.type.tensor_type.shape.dim for i in (*graph.value_info, *graph.output)}
+def have_few_rows(model: ModelProto, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
+    """Return whether a value has few rows with the given sizes of dims in each case. Unknown dims count as 1."""
+    known = shapes_of(read(model.graph), model.functions) if values else {}
+    shapes = {name: found.shape for name in values if (found := known.get(name)) and UNKNOWN not in (found.shape or ())}
+    if not all(shapes.get(name) for name in values):
+        shapes = _inferred(model) | shapes
 
     def rows(name: str, known: Mapping[str, int]) -> int:
-        dims = [d.dim_value or known.get(d.dim_param, 1) for d in shapes.get(name, ())]
+        dims = [known.get(d, 1) if isinstance(d, str) else d for d in shapes.get(name) or ()]
         return math.prod(dims[:1] if dims[2:] and {*dims[2:]} == {1} else dims[:-1])
 
     return any(are_few(rows(name, known) for known in sizes) for name in values)
+
+
+def _inferred(model: ModelProto) -> dict[str, Shape | None]:
+    """Return the shapes that onnx infers, which takes longer. Runs in this process."""
+    from onnxopt.proto.inference import infer_shapes, inferable
+
+    with contextlib.suppress(Exception):  # inference is no source of verdicts
+        graph = infer_shapes(inferable(model)).graph
+        infos = {i.name: i.type.tensor_type.shape.dim for i in (*graph.value_info, *graph.output)}
+        return {name: tuple(d.dim_value or d.dim_param for d in dims) for name, dims in infos.items()}
+    return {}

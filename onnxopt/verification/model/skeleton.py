@@ -12,7 +12,6 @@ import mmap
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,6 +31,7 @@ from onnxopt.proto.messages import (
     tensor_to_array,
 )
 from onnxopt.proto.wire import GRAPH, NODE, OP_TYPE, Stored, call_of, fields, key, map_file, skim
+from onnxopt.startup.record import record
 from onnxopt.verification.model.decisions import draws, is_decision, is_random_model
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.operators import WITH_BODIES
@@ -40,8 +40,8 @@ from onnxopt.verification.runtime import Reference, definitions
 
 # -- before parsing ---------------------------------------------------------------------------------------
 
-# Keys of fields in GraphProto, NodeProto and ValueInfoProto.
-_INPUT, _OUTPUT = key(11), key(12)
+# Keys of fields in ModelProto, GraphProto, NodeProto and ValueInfoProto.
+_GRAPH, _NODE, _INPUT, _OUTPUT = key(GRAPH), key(NODE), key(11), key(12)
 _READS, _OP_TYPE, _DOMAIN = key(1), key(OP_TYPE), key(7)
 _NAME: Final = key(1)
 _IF: Final = call_of("If")
@@ -63,9 +63,9 @@ def glance(path: str | Path, most: int) -> Glance:
             mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data,
             memoryview(data) as view,
         ):
-            graphs = [(begin, end) for found, _, begin, end in fields(view, 0, len(view)) if found == key(GRAPH)]
+            graphs = [(begin, end) for found, _, begin, end in fields(view, 0, len(view)) if found == _GRAPH]
             for kind, _, begin, end in (field for graph in graphs for field in fields(view, *graph)):
-                if kind == key(NODE):
+                if kind == _NODE:
                     nodes += 1
                     if nodes == most:
                         return Glance(nodes)
@@ -109,7 +109,7 @@ _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "f
 _DATA: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Operand:
     """An operand of a random node, renamed to be compared."""
 

@@ -7,12 +7,13 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.proto.element_types import element_kind
+from onnxopt.startup.record import record
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.programs.runner import Opened, Runner
 from onnxopt.verification.programs.stream import Stream
@@ -24,7 +25,7 @@ from onnxopt.verification.run import Failed
 _MOST_ORDERS: Final = 24
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class View:
     """Layout of a value in B: A's value transposed, then reshaped."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from onnx import NodeProto
 
+from onnxopt.startup.record import record
 from onnxopt.verification.compare import as_held
 from onnxopt.verification.pieces.noise import View
 from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 
-@dataclass
+@record
 class First:
     """Result of a candidate, run with all candidates, except doubtful candidates, assumed to be cutpoints."""
 
@@ -32,7 +33,7 @@ class First:
     moves: bool = False  # the piece only moves numbers, or is a node equal in both: agrees for any operands
 
 
-@dataclass
+@record
 class Fault:
     """A value of B that differs although all entries of its piece agree."""
 
@@ -46,7 +47,7 @@ class Fault:
     beyond: bool = False  # the narrower type cannot hold A's numbers
 
 
-@dataclass
+@record
 class Outcome:
     """Result of a walk."""
 
@@ -170,7 +171,7 @@ class Faults:
 # -- bodies -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Enclosing:
     """The position of a body of A and its counterpart in B."""
 

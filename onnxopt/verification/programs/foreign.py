@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
@@ -17,21 +16,23 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnxopt.errors import few
 from onnxopt.proto.element_types import BY_CODE, element_kind
 from onnxopt.proto.messages import attribute_bytes
+from onnxopt.startup.record import record
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, inside, operator_of, reads_of
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View
-from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.programs.stream import Streamed
 from onnxopt.verification.rounding import Draws, is_float
 from onnxopt.verification.run import Failed
 from onnxopt.verification.runtime import PLAIN, Runtime
 from onnxopt.worker.serving import Refused, Tell
 
+if TYPE_CHECKING:
+    from onnxopt.verification.programs.runner import Runner
+    from onnxopt.verification.programs.stream import Streamed
+
 Operators = frozenset[Name]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Foreign:
     """Operators that cannot run."""
 
@@ -42,7 +43,7 @@ class Foreign:
 
 
 NOTHING: Final = Foreign()
-_NO_KERNEL: Final = re.compile(r"(?:an implementation|kernel) for (?:([\w.]+)\.)?(\w+)\(\d+\)")
+_NO_KERNEL: Final = r"(?:an implementation|kernel) for (?:([\w.]+)\.)?(\w+)\(\d+\)"
 
 
 def unknown_operators(model: ModelProto, runtime: Runtime = PLAIN) -> Operators:
@@ -65,7 +66,7 @@ def refused_operators(why: str) -> Operators:
     """
     if "Failed to construct locale" in why:
         return frozenset({("", "StringNormalizer")})
-    found = _NO_KERNEL.search(why)
+    found = re.search(_NO_KERNEL, why)
     return frozenset({(domain_of(found[1] or ""), found[2])} if found is not None else ())
 
 
@@ -94,6 +95,9 @@ def open_runner(
     **options: bool,
 ) -> Runner:
     """Return a runner for parts of the model at `path`. Raises the errors of `read_skeleton`."""
+    from onnxopt.verification.programs.program import Program
+    from onnxopt.verification.programs.runner import Runner
+
     program = Program(read_skeleton(path, foreign, runtime, view))
     return Runner(program, runtime=runtime, label=label, tell=tell, **options)
 
