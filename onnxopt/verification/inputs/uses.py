@@ -98,14 +98,22 @@ class Use:
         return bool(self.words or self.edges) or self.role != INDEX or not self.rows
 
 
+# (input, factor, term, whether only moved and shifted, without guesses): the value is input * factor + term.
+_Roots = tuple[tuple[str, float, float, bool], ...]
+
+
 class _Trace(NamedTuple):
     """Origin of a value."""
 
-    roots: tuple[tuple[str, float, float], ...]  # (input, factor, term): the value is input * factor + term
+    roots: _Roots
     inputs: frozenset[str] = frozenset()  # integer inputs that the value depends on
     floating: bool = False
     cast: frozenset[str] = frozenset()  # float inputs cast to integers on the way
-    origins: tuple[tuple[str, float], ...] = ()  # (input, term), without guesses
+
+    @property
+    def origins(self) -> list[tuple[str, float]]:
+        """(input, term) of the inputs that were only moved and shifted."""
+        return [(name, b) for name, _, b, is_exact in self.roots if is_exact]
 
 
 class Uses(Forward[_Trace]):
@@ -125,7 +133,7 @@ class Uses(Forward[_Trace]):
             kind = i.type.tensor_type.elem_type if i.type.HasField("tensor_type") else 0
             if kind in _READABLE and i.name not in listed:
                 inputs = frozenset((i.name,)) if kind not in _FLOAT_CODES and kind != _STRING else frozenset[str]()
-                self.facts[i.name] = _Trace(((i.name, 1.0, 0.0),), inputs, origins=((i.name, 0.0),))
+                self.facts[i.name] = _Trace(((i.name, 1.0, 0.0, True),), inputs)
                 self.found[i.name]
         self._sized: set[str] = set()  # inputs cast to integers that are used beyond arithmetic
         self.walk(graph)
@@ -139,9 +147,8 @@ class Uses(Forward[_Trace]):
     # -- transfer of facts --------------------------------------------------------------------------------
 
     def join(self, a: _Trace, b: _Trace) -> _Trace:
-        roots, origins = dict.fromkeys((*a.roots, *b.roots)), dict.fromkeys((*a.origins, *b.origins))
-        floating, inputs, cast = a.floating or b.floating, a.inputs | b.inputs, a.cast | b.cast
-        return _Trace(tuple(roots)[:_ROOTS], inputs, floating, cast, tuple(origins)[:_ROOTS])
+        roots = tuple(dict.fromkeys((*a.roots, *b.roots)))[:_ROOTS]
+        return _Trace(roots, a.inputs | b.inputs, a.floating or b.floating, a.cast | b.cast)
 
     def entering(self, node: NodeProto, body: GraphProto, reads: Sequence[_Trace | None]) -> Sequence[_Trace | None]:
         self._steady(node, reads)
@@ -183,15 +190,16 @@ class Uses(Forward[_Trace]):
     def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
         kind = node.op_type
         every = data if kind in _JOINING else data[:1]
-        roots: tuple[tuple[str, float, float], ...] = ()
+        roots: _Roots = ()
         if kind in AFFINE:
             roots = self._affine(node, reads)
         elif kind in HANDED_ON:
-            roots = tuple(dict.fromkeys(r for t in every for r in t.roots))[:_ROOTS]
+            moved = ((n, a, b, is_exact and kind in _MOVING) for t in every for n, a, b, is_exact in t.roots)
+            roots = tuple(dict.fromkeys(moved))[:_ROOTS]
         inputs, cast = (frozenset().union(*found) for found in ([t.inputs for t in data], [t.cast for t in data]))
         if not (roots or inputs or cast):
             return None
-        made = _Trace(roots, inputs, any(t.floating for t in data), cast, self._origins(node, reads, every))
+        made = _Trace(roots, inputs, any(t.floating for t in data), cast)
         to = int_of(node, "to", 1)
         return self._cast(made, to) if kind == "Cast" else made
 
@@ -205,61 +213,46 @@ class Uses(Forward[_Trace]):
             trace = trace._replace(cast=trace.cast | self._make_integers(trace, to))
         return trace._replace(floating=to in _FLOAT_CODES)
 
-    def _origins(
-        self, node: NodeProto, reads: Sequence[_Trace | None], every: Sequence[_Trace]
-    ) -> tuple[tuple[str, float], ...]:
-        """Return the origins after a move, or a shift by a constant."""
-        if node.op_type in _MOVING:
-            return tuple(dict.fromkeys(o for t in every for o in t.origins))[:_ROOTS]
-        if node.op_type not in ("Add", "Sub") or len(node.input) < 2:
-            return ()
-        k = int(reads[0] is None)
-        shift, trace = self.numbers(node.input[1 - k]), reads[k]
-        if trace is None or len(shift) != 1 or (k and node.op_type == "Sub"):
-            return ()
-        sign = 1 if node.op_type == "Add" else -1
-        return tuple((name, term + sign * shift[0]) for name, term in trace.origins)
-
     def _make_integers(self, trace: _Trace, to: int) -> frozenset[str]:
         """Record breakpoints of narrower types for floats cast to integers, and return the inputs."""
-        for name, a, b in trace.roots:
+        for name, a, b, _ in trace.roots:
             if abs(a) > _TINY:
                 self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ())))
         return frozenset(name for name, *_ in trace.roots)
 
-    def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> tuple[tuple[str, float, float], ...]:
+    def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Roots:
         if node.op_type == "Neg":
-            return tuple((n, -a, -b) for n, a, b in reads[0].roots) if reads[0] is not None else ()
-        found: list[tuple[str, float, float]] = []
+            return tuple((n, -a, -b, False) for n, a, b, _ in reads[0].roots) if reads[0] is not None else ()
+        found: list[tuple[str, float, float, bool]] = []
         for k, trace in enumerate(reads[:2]):
             if trace is not None:
-                other = self.numbers(node.input[1 - k])[:1] if len(node.input) == 2 else []
+                other = self.numbers(node.input[1 - k]) if len(node.input) == 2 else []
                 shifts = node.op_type in ("Add", "Sub")
                 found += self._shifted(node, k, trace, other) if shifts else self._scaled(node, k, trace, other)
         return tuple(found[:_ROOTS])
 
     def _shifted(
         self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
-    ) -> Iterable[tuple[str, float, float]]:
+    ) -> Iterable[tuple[str, float, float, bool]]:
         c = other[0] if other else 0.0  # an unknown addend is assumed to be 0
         sign = -1.0 if node.op_type == "Sub" and k else 1.0
         term = -c if node.op_type == "Sub" and not k else c
-        for name, a, b in trace.roots:
+        for name, a, b, is_exact in trace.roots:
             if abs(c) >= _MIN_TIMESTAMP and trace.floating and a:
                 self.found[name].origin = -(sign * b + term) / (sign * a)
-            yield name, sign * a, sign * b + term
+            yield name, sign * a, sign * b + term, is_exact and sign > 0 and len(other) == 1
 
     def _scaled(
         self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
-    ) -> Iterable[tuple[str, float, float]]:
+    ) -> Iterable[tuple[str, float, float, bool]]:
         if not other or not other[0] or (node.op_type == "Div" and k):
             return
         factor = other[0] if node.op_type == "Mul" else 1 / other[0]
-        for name, a, b in trace.roots:
+        for name, a, b, _ in trace.roots:
             computed = trace.floating or not trace.inputs
             if node.op_type == "Mul" and computed and (a, b) in _MASKS and _leaves_out(factor, whole=b == 0.0):
                 self.found[name].mask = True
-            yield name, a * factor, b * factor
+            yield name, a * factor, b * factor, False
 
     # -- uses by operators -------------------------------------------------------------------------------
 
@@ -281,7 +274,7 @@ class Uses(Forward[_Trace]):
 
     def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True, levels: bool = False) -> None:
         for number in numbers:
-            for name, a, b in trace.roots:
+            for name, a, b, _ in trace.roots:
                 found = self.found[name]
                 if len(found.edges) < _MAX_EDGES and abs(a) > _TINY:
                     self._add(name, "edges", [(number - b) / a])
@@ -323,7 +316,7 @@ class Uses(Forward[_Trace]):
         table = self.constants.get(node.input[0]) if node.op_type == "Gather" and axis == 0 else None
         for name, term in trace.origins if table is not None else ():
             self.tables.setdefault(name, []).append((table, int(term)))
-        for name, a, b in trace.roots:
+        for name, a, b, _ in trace.roots:
             if (a, b) == (1.0, 0.0) and rows:
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
