@@ -97,23 +97,10 @@ def as_held(a: Any, b: Any, dtype: str) -> Any:
     return narrowed(a, dtype) if is_narrow else a
 
 
-def held_alike(a: Any, b: Any, dtype: str) -> tuple[Any, Any]:
-    """Return (a, b): the original's value rounded, and the result's with infinities in place of a mask clamped."""
-    return as_held(a, b, dtype), forgiven(b, a, dtype) if dtype and getattr(b, "dtype", None) == dtype else b
-
-
 def as_wide(a: Any, b: Any) -> Any:
     """The result's int32 value `b` in int64, where the original's own `a` is int64."""
     held = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and (a.dtype, b.dtype) == (np.int64, np.int32)
     return b.astype(np.int64) if held else b
-
-
-def int32_values(a: GraphProto, b: GraphProto) -> set[str]:
-    """The inputs and outputs that are int64 in the original's graph, and int32 in the result's."""
-    types = ({i.name: i.type.tensor_type.elem_type for i in (*g.input, *g.output)} for g in (a, b))
-    wide, narrow = types
-    of = BY_NAME["int64"].code, BY_NAME["int32"].code
-    return {name for name, kind in narrow.items() if (wide.get(name), kind) == of}
 
 
 def as_int32(name: str, value: Any) -> Any:
@@ -127,9 +114,15 @@ def as_int32(name: str, value: Any) -> Any:
 
 
 def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """Return the original's feeds, rounded for the narrow inputs of the result's graph."""
-    narrow = {i.name for i in graph.input if i.type.tensor_type.elem_type == CODES[dtype]}
-    return {name: narrowed(v, dtype) if name in narrow else v for name, v in feeds.items()}
+    """Return the original's feeds in the narrower types of the result's graph: `dtype`, and int32.
+
+    Raises ValueError for numbers that need 64 bits.
+    """
+    codes = {i.name: i.type.tensor_type.elem_type for i in graph.input}
+    narrow = {name for name in feeds if dtype and codes.get(name) == CODES[dtype]}
+    int32 = {name for name in feeds if codes.get(name) == BY_NAME["int32"].code}
+    rounded = {name: narrowed(feeds[name], dtype) for name in narrow}
+    return {**feeds, **rounded, **{name: as_int32(name, feeds[name]) for name in int32}}
 
 
 # -- outputs ----------------------------------------------------------------------------------------------
@@ -157,7 +150,8 @@ def tolerance(dtype: str, options: VerifyOptions, explained: float, span: float)
 
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, explained: float = 0.0) -> OutputRecord:
     """Return the comparison of the result's output `b` with the original's `a`. `explained`: see `tolerance`."""
-    a, b = held_alike(a, b, options.dtype)
+    is_narrow = options.dtype and getattr(b, "dtype", None) == options.dtype
+    a, b = as_held(a, b, options.dtype), forgiven(b, a, options.dtype) if is_narrow else b
     record = OutputRecord(name, *_kind(a))
     found = difference(a, b)
     if found.note:

@@ -12,7 +12,7 @@ import numpy as np
 
 from onnxopt.proto.messages import tensor_type
 from onnxopt.verification import DIFFERENT
-from onnxopt.verification.compare import as_int32, as_wide, compare, int32_values, measure, narrow_feeds
+from onnxopt.verification.compare import as_wide, compare, measure, narrow_feeds
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.inputs.windows import have_few_rows
@@ -209,12 +209,7 @@ class Judge(Loaded):
     def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
         if not (self.options.dtype or self.options.int32):
             return feeds
-        look = self._looked()
-        graph = look.b.program.graph
-        if self.options.int32:
-            narrow = int32_values(look.a.program.graph, graph)
-            feeds = {name: as_int32(name, v) if name in narrow else v for name, v in feeds.items()}
-        return narrow_feeds(graph, feeds, self.options.dtype) if self.options.dtype else feeds
+        return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)

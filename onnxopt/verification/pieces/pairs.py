@@ -11,7 +11,6 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.proto.messages import attribute_bytes
-from onnxopt.verification.compare import int32_values
 from onnxopt.verification.model.decisions import draws, draws_of
 from onnxopt.verification.model.nodes import domain_of, inside, operator_of
 from onnxopt.verification.model.operators import having
@@ -44,14 +43,14 @@ class Pairs:
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
-        self.int32 = int32_values(a.graph, b.graph) | self._inner_int32()
+        self.int32 = self._int32()
         self._equal: dict[str, bool] = {}
         self._same: dict[tuple[int, int], bool] = {}  # by (node of A, node of B)
 
-    def _inner_int32(self) -> set[str]:
+    def _int32(self) -> set[str]:
         """Return the values of B in int32 in place of A's int64; readers of these are not the same in both."""
         mine, theirs = self.a.skeleton.kinds, self.b.skeleton.kinds
-        pairs = self.of.items() if theirs else ()
+        pairs = (*self.of.items(), *((name, name) for name in self.b.given)) if theirs else ()
         return {y for y, x in pairs if (mine.get(x), theirs.get(y)) == ("tensor(int64)", "tensor(int32)")}
 
     def _stem(self, name: str, taken: set[str]) -> str:
