@@ -16,7 +16,7 @@ from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, un
 from onnxopt.startup.record import record
 from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, choose, missing
-from onnxopt.verification.inputs.feeding import Data, DataSet, Read, find_data_sets, read_array
+from onnxopt.verification.inputs.feeding import Data, Read, find_data_sets, read_array
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.inputs.sizes import Side, of_both
@@ -186,12 +186,12 @@ def _requests(
             skipped.append(JudgedCase(recipe.name, {}, status="skipped", note=why))
     if given and not sets and options.cases is None:
         yield Recipe("given"), functools.partial(Data, given)
-    for found in sets:
-        yield Recipe(found.name), functools.partial(_read, found, given)
+    for name, found in sets:
+        yield Recipe(name), functools.partial(_read, found, given)
 
 
-def _read(found: DataSet, given: dict[str, object]) -> Data:
-    data = found.read()
+def _read(found: Read, given: dict[str, object]) -> Data:
+    data = found()
     return replace(data, inputs=given | data.inputs)
 
 

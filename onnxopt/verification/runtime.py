@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from operator import attrgetter
 from pathlib import Path
@@ -310,14 +310,23 @@ class Runtime:
         the standard operators.
         """
         state = onnxruntime().capi.onnxruntime_pybind11_state
-        known = {(_domain(s.domain), s.name) for s in state.get_all_operator_schema()}
+        known = frozenset(schemas())
         if hasattr(state, "get_all_opkernel_def"):
             run = {(_domain(k.domain), k.op_name) for k in state.get_all_opkernel_def()}
-            known = {op for op in known if op in run or not op[0] or op[0].startswith("ai.onnx")}
-        return frozenset(known)
+            known = frozenset(op for op in known if op in run or not op[0] or op[0].startswith("ai.onnx"))
+        return known
 
 
 PLAIN: Final = Runtime()
+
+
+@cache
+def schemas() -> dict[Name, list[Any]]:
+    """Return the schemas in onnxruntime's operator list by (domain, operator); {} for a build without list."""
+    found: dict[Name, list[Any]] = {}
+    for schema in getattr(onnxruntime().capi.onnxruntime_pybind11_state, "get_all_operator_schema", list)():
+        found.setdefault((_domain(schema.domain), schema.name), []).append(schema)
+    return found
 
 
 def _skimmed(path: str) -> ModelProto:

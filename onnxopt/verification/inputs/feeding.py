@@ -45,36 +45,28 @@ class Data:
 Read = Callable[[], Data]  # picklable
 
 
-@record(frozen=True)
-class DataSet:
-    """A case from files, read when run. `read` raises UsageError for data unsuitable for the model."""
+def find_data_sets(places: Sequence[str], model: ModelProto, plan: Plan) -> list[tuple[str, Read]]:
+    """Return (name, reader) of the data sets in folders and .npz files. Raises UsageError for a place without data.
 
-    name: str
-    read: Callable[[], Data]
-
-
-def find_data_sets(places: Sequence[str], model: ModelProto, plan: Plan) -> list[DataSet]:
-    """Return the data sets in folders and .npz files. Raises UsageError for a place without data."""
-    found: list[DataSet] = []
-    for place in places:
-        found += _in_place(Path(place), model, plan)
-    return found
+    The readers raise UsageError for data unsuitable for the model.
+    """
+    return [found for place in places for found in _in_place(Path(place), model, plan)]
 
 
-def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[DataSet]:
+def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[tuple[str, Read]]:
     if path.is_file() and path.suffix == ".npz":
-        return [DataSet(path.name, partial(_from_npz, path, plan))]
+        return [(path.name, partial(_from_npz, path, plan))]
     if not path.is_dir():
         what = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
         raise UsageError(f"--inputs {path}: {what}", _FORMS)
     name = path.resolve().name
     if any(path.glob("input_*.pb")) or any(path.glob("output_*.pb")):
-        return [DataSet(name, partial(_onnx, path, model, plan))]
+        return [(name, partial(_onnx, path, model, plan))]
     sets = sorted(path.glob("test_data_set_*"), key=_number)
     if sets:
         return [found for folder in sets for found in _in_place(folder, model, plan)]
     if any(path.rglob("*.npy")):
-        return [DataSet(name, partial(_from_npy, path, plan))]
+        return [(name, partial(_from_npy, path, plan))]
     raise UsageError(f"--inputs {path}: there are no .npy and no input_*.pb files in it", _FORMS)
 
 
@@ -158,14 +150,11 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
     if spec.int32 and (beyond := value[np.clip(value, *BY_NAME["int32"].integers) != value]).size:
         hint = "the result takes int32: give numbers of 32 bits, or let inputs and outputs keep their types"
         raise UsageError(f"{file}: input `{spec.name}` holds {beyond[0]}, which needs 64 bits", hint)
+    unknown = f"{spec.name}[0]", f"{spec.name}[1]"  # of unknown rank
     sizes = [size if isinstance(d, str) else d for d, size in zip(spec.shape, value.shape)]
-    if (len(spec.shape), [*value.shape]) != (value.ndim, sizes) and not _unknown_rank(spec):
+    if (len(spec.shape), [*value.shape]) != (value.ndim, sizes) and spec.shape != unknown:
         shape = ", ".join(map(str, spec.shape))
         raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}", "reshape it")
-
-
-def _unknown_rank(spec: InputSpec) -> bool:
-    return spec.shape == (f"{spec.name}[0]", f"{spec.name}[1]")
 
 
 def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxopt.proto.messages import array_to_tensor, tensor_to_array
-from onnxopt.runtime import onnxruntime
+from onnxopt.proto.messages import array_to_tensor, make_attribute, tensor_to_array
 from onnxopt.verification.compare import CODES
 from onnxopt.verification.model.decisions import count_draws, draws
 from onnxopt.verification.model.nodes import (
@@ -26,6 +24,7 @@ from onnxopt.verification.model.nodes import (
 from onnxopt.verification.model.operators import having
 from onnxopt.verification.model.skeleton import Operand, Skeleton
 from onnxopt.verification.programs.program import Program, add_cast, inferred_infos
+from onnxopt.verification.runtime import schemas
 
 # -- element types ----------------------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ def tensor_types(model: ModelProto) -> dict[str, str]:
             known[info.name] = kinds[code]
     versions = {domain_of(o.domain): o.version for o in model.opset_import}
     functions = {(domain_of(f.domain), f.name) for f in model.functions}
-    _add(model.graph, known, {key: v for key, v in _schemas().items() if key not in functions}, versions, kinds)
+    _add(model.graph, known, {key: v for key, v in schemas().items() if key not in functions}, versions, kinds)
     return known
 
 
@@ -72,16 +71,6 @@ def _add(
             kind = bound.get(result.typeStr, result.typeStr)
             if name and kind.startswith("tensor("):
                 known.setdefault(name, kind)
-
-
-@cache
-def _schemas() -> dict[tuple[str, str], list[Any]]:
-    """Return the schemas in onnxruntime's operator list by (domain, operator); {} for a build without list."""
-    state = onnxruntime().capi.onnxruntime_pybind11_state
-    found: dict[tuple[str, str], list[Any]] = {}
-    for schema in getattr(state, "get_all_operator_schema", list)():
-        found.setdefault((domain_of(schema.domain), schema.name), []).append(schema)
-    return found
 
 
 # -- roundings --------------------------------------------------------------------------------------------
@@ -258,17 +247,9 @@ def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
     for node in nodes:
         for body in bodies_of(node):
             _seed(body.node, ())
-        if draws(node) and first_of(node) not in but:
-            _add_seed(node)
-
-
-def _add_seed(node: NodeProto) -> None:
-    if any(a.name == "seed" for a in node.attribute):
-        return
-    if node.op_type == "Dropout":  # an integer; a float for all remaining operators
-        node.attribute.add(name="seed", type=2, i=_SEED)
-    else:
-        node.attribute.add(name="seed", type=1, f=_SEED)
+        if draws(node) and first_of(node) not in but and all(a.name != "seed" for a in node.attribute):
+            # An integer for Dropout, a float for all remaining operators.
+            node.attribute.append(make_attribute("seed", _SEED if node.op_type == "Dropout" else float(_SEED)))
 
 
 def draws_of_outputs(program: Program) -> int:
