@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onnxopt.verification import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
-from onnxopt.verification.compare import Evidence, proves_nothing
+from onnxopt.verification.compare import proves_nothing
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
@@ -191,12 +191,6 @@ def _cases(verdict: Verification, *, sizes: bool) -> str:
     return f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else "")
 
 
-def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) -> dict[str, str]:
-    """Return {output: why no case proves anything}. `fixed`: inputs are the same in all cases."""
-    found = {name: proves_nothing(runs, fixed) for name, runs in outputs.items()}
-    return {name: f"output `{name}` {why}" for name, why in found.items() if why}
-
-
 def could_jump(plan: Plan) -> bool:
     """Return whether rounding may flip a decision or a draw, and change outputs arbitrarily."""
     return plan.decides or plan.random or plan.stateful
@@ -247,8 +241,9 @@ def proof(
     answers = [a for a in answers if a.proves]
     # An output fed in some case (a default given out) is an input.
     names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
-    outputs = {name: [a.evidence[name] for a in found] for name in names}
-    return Proof(_unless_empty(weak_outputs(outputs, fixed), files, called), *_branches(files[0], answers))
+    why = {name: proves_nothing([a.evidence[name] for a in found], fixed) for name in names}
+    weak = {name: f"output `{name}` {said}" for name, said in why.items() if said}
+    return Proof(_unless_empty(weak, files, called), *_branches(files[0], answers))
 
 
 def _branches(original: Path, answers: Sequence[Answer]) -> tuple[dict[str, str], list[str]]:

@@ -159,10 +159,6 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     return "" if recipe == OWN[0] else "all inputs are given"
 
 
-def _has_no_batch_beyond(recipe: Recipe, plan: Plan) -> bool:
-    return recipe.batch and (not plan.batch or _is_light(plan, plan.limits[recipe.beyond - 1]))
-
-
 _LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str], ...]] = (
     (lambda r, plan, _: bool(r.size) and not plan.symbols, "the model has no dynamic dims"),
     (lambda r, plan, _: r.single and not plan.batch, "the model has no batch that is dynamic"),
@@ -171,7 +167,7 @@ _LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str
         "there is no size, or no other, at which only one of the models does something else",
     ),
     (
-        lambda r, plan, _: _has_no_batch_beyond(r, plan),
+        lambda r, plan, _: r.batch and (not plan.batch or _is_light(plan, plan.limits[r.beyond - 1])),
         "the model has no batch that is dynamic, or all dims are as large in another case",
     ),
     (

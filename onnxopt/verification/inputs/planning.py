@@ -32,7 +32,7 @@ from onnxopt.verification.model.decisions import (
     is_fixed,
     is_random_model,
 )
-from onnxopt.verification.model.nodes import operator_names, read
+from onnxopt.verification.model.nodes import int_of, operator_names, read
 from onnxopt.verification.model.operators import (
     COMPARING,
     CUTTING,
@@ -137,7 +137,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan = Plan(names=[i.name for i in graph.input])
     _add_inputs(plan, proto, uses, array)
     plan.random = is_random_model(proto)
-    plan.stateful = "BatchNormalization" in ops and _trains(proto)
+    plan.stateful = any(int_of(n, "training_mode") for n in graph.node if n.op_type == "BatchNormalization")
     if not ops.isdisjoint(MAY_DECIDE):
         deciding = Deciding(graph, proto.functions)
         plan.decides = bool(deciding.nodes)
@@ -199,11 +199,6 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is {'complex' if known else 'of unknown type'}")
     use = found.get(name, NO_USE)
     return InputSpec(name, known.name, shape, bound=use.bound if known.kind in "iu" else None, use=use)
-
-
-def _trains(proto: ModelProto) -> bool:
-    nodes = (n for n in proto.graph.node if n.op_type == "BatchNormalization")
-    return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
 
 
 # -- the optimizer's own cases ----------------------------------------------------------------------------

@@ -205,12 +205,10 @@ class InputMaker:
         return self._override(case, daring) if recipe.override else case
 
     def bytes(self, dims: dict[str, int]) -> int:
-        """Return the bytes of the inputs made."""
-        return sum(
-            math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) * _width(i.kind) * (3 if i.sequence else 1)
-            for i in self.plan.inputs
-            if i.name not in self.given
-        )
+        """Return the bytes of the inputs made; of a string, bytes of its reference."""
+        made = [i for i in self.plan.inputs if i.name not in self.given]
+        sizes = (math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) for i in made)
+        return sum(n * _dtype(i.kind or "string").itemsize * (3 if i.sequence else 1) for n, i in zip(sizes, made))
 
     def _override(self, case: Case, daring: bool) -> Case:
         """Return the case with changed overridable initializers: floats, with `daring` all."""
@@ -362,11 +360,6 @@ def _mask(shape: list[int], kind: str) -> Any:
     at = np.arange(length)
     found = at >= length - count[:, None] if kind == "left" else at < count[:, None]
     return found.reshape(shape)
-
-
-def _width(kind: str) -> int:
-    """Return the bytes of an element; of a string, bytes of its reference."""
-    return _dtype(kind).itemsize if kind not in ("", "string") else 8
 
 
 def _dtype(name: str) -> Any:

@@ -190,10 +190,6 @@ def _before(node: NodeProto, need: _Need, constants: Constants) -> _Need:
     return _ASKING[node.op_type](node, need, {a.name: a for a in node.attribute}, constants)
 
 
-def _transposed(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    return need.widened(max(given["strides"].ints, default=1) if "strides" in given else 1)
-
-
 def _blocks(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
     size = max(given["blocksize"].i, 1) if "blocksize" in given else 1
     if node.op_type == "DepthToSpace":
@@ -274,7 +270,9 @@ _ASKING: Final[dict[str, Callable[[NodeProto, _Need, Given, Constants], _Need]]]
     **dict.fromkeys(_GLOBAL, lambda node, need, given, constants: _Need(windows=True)),
     **dict.fromkeys(("Resize", "Upsample"), _resized),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
-    "ConvTranspose": _transposed,
+    "ConvTranspose": lambda node, need, given, constants: need.widened(
+        max([1, *given["strides"].ints]) if "strides" in given else 1
+    ),
     "Slice": _stepped,
     "Pad": _padded,
     "STFT": _transformed,

@@ -53,12 +53,8 @@ def leave_out_false_modes(model: ModelProto) -> None:
         _in_nodes(function.node, set())
 
 
-def _in_body(body: GraphProto, outer: set[str]) -> None:
-    """Process a body. `outer`: names of false constants outside the body."""
-    _in_nodes(body.node, outer - {i.name for i in body.input} | {t.name for t in body.initializer if _is_false(t)})
-
-
 def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
+    """Process nodes and their bodies. `outer`: names of false constants outside."""
     known = outer.difference(*(node.output for node in nodes))
     known |= {name for name, tensor in constants(nodes) if _is_false(tensor)}
     for node in nodes:
@@ -67,7 +63,8 @@ def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
         elif node.op_type == "Dropout" and node.domain in STANDARD and known.intersection(node.input[_MODE:]):
             del node.input[_MODE:]
         for body in bodies_of(node):
-            _in_body(body, known)
+            own = {t.name for t in body.initializer if _is_false(t)}
+            _in_nodes(body.node, known - {i.name for i in body.input} | own)
 
 
 def _is_false(tensor: TensorProto) -> bool:

@@ -39,12 +39,8 @@ def are_as_empty(a: Any, b: Any, makers: Iterable[tuple[Program, str]]) -> bool:
         return False
     x, y = a.shape, b.shape
     known = len(x) == len(y) and all(m == n or 0 in (m, n) for m, n in zip(x, y))
-    return x[:1] == y[:1] == _ANY_COUNT and (known or _ANY_COUNT in (x, y)) and any(_is_stacked(*m) for m in makers)
-
-
-def _is_stacked(program: Program, value: str) -> bool:
-    i = program.maker.get(value)
-    return i is not None and _loops(program.nodes[i])
+    stacks = (_loops(program.nodes[program.maker[value]]) for program, value in makers if value in program.maker)
+    return x[:1] == y[:1] == _ANY_COUNT and (known or _ANY_COUNT in (x, y)) and any(stacks)
 
 
 def _loops(node: NodeProto) -> bool:
