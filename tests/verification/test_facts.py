@@ -15,7 +15,7 @@ from tests.verification.pairs import own_check, verdict
 
 CONSTANTS = """float zero = {0}, float mone = {-1}, float two = {2}, float six = {6}, float huge = {1e30},
     int64 none = {0}, int64 one = {1}, int64 less = {-1}, int64 many = {1000}, int64 far = {4000000000000000000},
-    bool on = {1}"""
+    bool on = {1}, int64 four = {4}, int64[1] v1 = {1}, int64[1] v2 = {2}, int64[1] v0 = {0}"""
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> g (float[n, 4] x, int64[m] k, uint8[m] u, float16[m] h, bool q)'
 SMALLEST = "ReduceMin <keepdims = 0>"
 LARGEST = "ReduceMax <keepdims = 0>"
@@ -37,6 +37,9 @@ FACTS = {
     "s = Shape (x) d = Gather (s, none) e = Sub (d, one) f = Max (e, none) c = Less (f, none)": False,
     f"i = Cast <to = 7> (u) l = {LARGEST} (i) c = LessOrEqual (l, many)": True,
     f"i = Cast <to = 6> (u) j = Cast <to = 7> (i) n = Mul (j, j) l = {SMALLEST} (n) c = Less (l, none)": False,
+    "s = Shape (x) d = Slice (s, v1, v2) e = Squeeze (d) c = Equal (e, four)": True,
+    "s = Shape (x) d = Slice (s, v1, v2) e = ReduceProd <keepdims = 0> (d) f = Sub (e, four) c = Equal (f, none)": True,
+    "s = Shape <start = 1> (x) t = Concat <axis = 0> (s, s) e = Gather (t, one) c = Less (e, none)": False,
     "c = Or (on, q)": True,
     "d = Not (on) c = And (q, d)": False,
     "d = Cast <to = 7> (q) e = Where (on, one, d) c = Equal (e, one)": True,
@@ -58,6 +61,8 @@ OPEN = {
     f"e = Exp (h) f = Sub (e, e) l = {LARGEST} (f) m = Cast <to = 1> (l) c = Equal (m, m)": "NaN of infinities",
     "s = Size (x) e = Mul (s, far) c = Less (e, none)": "a size overflows",
     "c = Equal (q, on)": "an input",
+    "s = Shape (x) d = Slice (s, v0, v1) e = Squeeze (d) c = Equal (e, four)": "a free dim",
+    "s = Shape (x) e = ReduceProd <keepdims = 0> (s) c = Greater (e, none)": "a free dim",
     "d = Not (q) e = Or (d, q) c = And (e, q)": "an input",
 }
 

@@ -16,7 +16,6 @@ from onnxopt.verification.model.nodes import (
     Functions,
     Name,
     deciding_of,
-    few,
     first_of,
     holds,
     inside,
@@ -47,10 +46,7 @@ ELEMENTS: Final = 1
 SIZES: Final = 2
 RANK: Final = 4
 TURN: Final = 8  # elements depend on the iteration of a loop
-NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
 BOTH: Final = frozenset((True, False))
-_INDEX_CODES: Final = (6, 7)  # of TensorProto.DataType
-_MAX_READ_ELEMENTS: Final = 4
 _OF_ELEMENTS: Final = having("drawing")
 
 
@@ -98,19 +94,13 @@ def is_random_model(model: ModelProto) -> bool:
     return any(is_random(node, functions) for node in model.graph.node)
 
 
-def changing(
-    graph: GraphProto,
-    dims: Mapping[str, Sequence[int | None]] = NOTHING,
-    functions: Iterable[FunctionProto] = (),
-    facts: Facts | None = None,
-) -> Changing:
+def changing(graph: GraphProto, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> Changing:
     """Return the `Changing` analysis of a graph, with all graph inputs changeable.
 
-    Results of Shape depend on sizes only, which a fixed signature determines unless elements decide sizes. dims: known
-    dims by value, None if unknown; a known dim selected from a Shape is constant. functions: followed in calls. facts:
-    proven conditions.
+    Results of Shape depend on sizes only, which a fixed signature determines unless elements decide sizes. functions:
+    followed in calls.
     """
-    found = Changing(dims, functions, facts)
+    found = Changing(functions, facts)
     found.constants.update((t.name, t) for t in graph.initializer)
     for i in graph.input:
         is_sized = _has_shape(i) and all(map(is_fixed, i.type.tensor_type.shape.dim))
@@ -128,23 +118,17 @@ class Changing(Forward[int]):
 
     PASSES: ClassVar = 20
 
-    def __init__(
-        self,
-        dims: Mapping[str, Sequence[int | None]] = NOTHING,
-        functions: Iterable[FunctionProto] = (),
-        facts: Facts | None = None,
-    ) -> None:
+    def __init__(self, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
         super().__init__(functions)
         self.open, self.turning = set[str](), set[str]()
-        self._dims = dims
-        self._single = facts.single if facts is not None else frozenset[str]()
-        self._truths = facts.truths if facts is not None else dict[str, set[bool]]()
-        self._measured: dict[str, str] = {}  # {result of Shape: its operand}
+        self._fixed: Collection[str] = facts.fixed if facts is not None else ()
+        self._single: Collection[str] = facts.single if facts is not None else ()
+        self._truths: Mapping[str, Collection[bool]] = facts.truths if facts is not None else {}
 
     @property
     def values(self) -> set[str]:
         """The values with elements that depend on inputs or draws."""
-        return {name for name, fact in self.facts.items() if fact & ELEMENTS} - self._single
+        return {name for name, fact in self.facts.items() if fact & ELEMENTS}.difference(self._single)
 
     def possible(self, first: str) -> Collection[bool]:
         """Return the possible conditions of an If by its first result; none if the same in every run, and unknown."""
@@ -155,10 +139,8 @@ class Changing(Forward[int]):
         return a | b
 
     def transfer(self, node: NodeProto, reads: Sequence[int | None]) -> Sequence[int | None]:
-        for output in node.output:  # the name may denote a different value in a sibling body
-            self._measured.pop(output, None)
-        found = None if self._is_known_size(node) else self._after(node, reads) or None
-        return [found] * len(node.output)
+        found = self._after(node, reads) or None
+        return [None if name in self._fixed else found for name in node.output]
 
     def _after(self, node: NodeProto, reads: Sequence[int | None]) -> int:
         every = _all_of(reads)
@@ -174,21 +156,6 @@ class Changing(Forward[int]):
         if node.op_type == "SequenceAt" and (reads[1] or 0) & ELEMENTS:
             every |= SIZES | RANK
         return every
-
-    def _is_known_size(self, node: NodeProto) -> bool:
-        """Return whether a node gives known sizes, or selects known sizes from a Shape."""
-        if node.op_type == "Shape" and not node.attribute:
-            self._measured[node.output[0]] = node.input[0]
-        elif node.op_type == "Shape":
-            ends = {a.name: a.i for a in node.attribute}
-            some = self._dims.get(node.input[0], ())[ends.get("start", 0) : ends.get("end")]
-            return bool(some) and None not in some
-        elif node.op_type == "Gather" and node.input[0] in self._measured:
-            known = self._dims.get(self._measured[node.input[0]], ())
-            at = self.constants.get(node.input[1]) if known else None
-            places = few(at, _MAX_READ_ELEMENTS, _INDEX_CODES) if at is not None else []
-            return bool(places) and all(-len(known) <= p < len(known) and known[p] is not None for p in places)
-        return False
 
     # -- bodies and calls --------------------------------------------------------------------------------
 
@@ -227,11 +194,6 @@ class Changing(Forward[int]):
     def exhausted(self, body: GraphProto) -> None:
         """Assume that all elements change; real loops do not reach this point."""
         self.facts.update((o, self.facts.get(o, 0) | ELEMENTS) for n in inside(body.node) for o in n.output)
-
-    def _inside(self) -> Changing:
-        inner: Changing = super()._inside()
-        inner._dims, inner._measured = NOTHING, {}
-        return inner
 
 
 def _all_of(facts: Iterable[int | None]) -> int:

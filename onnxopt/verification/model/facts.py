@@ -6,18 +6,20 @@ overflow; here, bounds include both, and a fact of a comparison holds for NaN an
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, of_type
+from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape, integers_of
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 _MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
@@ -51,36 +53,48 @@ _TRUTH_KEEPING: Final = frozenset(("Identity", "Cast"))
 class Facts(Ranges):
     """Forward analysis of ranges that no computed number leaves.
 
-    truths: possible conditions of an If, by its first result; single: values that are one number in every run. Both
-    hold for all visits of a body, and all bodies that use the name.
+    truths: possible conditions of an If, by its first result; single: values that are one number in every run; fixed:
+    vectors that are the same in every run. All hold for all visits of a body, and all bodies that use the name.
     """
 
     def __init__(self, graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> None:
         super().__init__(functions)
         self.truths: dict[str, set[bool]] = {}
-        self._numbers: dict[str, set[float]] = {}  # NaN for several numbers
-        self._types: dict[str, int] = {}
+        self._seen: dict[str, set[float | Shape]] = {}  # numbers and vectors of a value; NaN for further values
+        self._types: dict[str, TypeProto.Tensor] = {}
+        self._vectors: dict[str, tuple[Range, Shape]] = {}  # fact, and elements computed from shapes
         self._makers: dict[str, NodeProto] = {}
         self.analyse(graph)
 
-    @property
+    @functools.cached_property
     def single(self) -> set[str]:
-        """The values that are one number in every run."""
-        return {name for name, found in self._numbers.items() if len(found) == 1 and not math.isnan(*found)}
+        """The values that are one number, or one vector of sizes, in every run."""
+        return {name for name, known in self._seen.items() if len(known) == 1 and math.nan not in known}
+
+    @functools.cached_property
+    def fixed(self) -> set[str]:
+        """The vectors and scalars computed from shapes that are the same in every run."""
+        return {name for name in self.single if all(isinstance(known, tuple) for known in self._seen[name])}
 
     def walk(self, graph: GraphProto) -> None:
         for name in (o for node in graph.node for o in node.output):  # the name may denote a value of a sibling body
-            self._types.pop(name, None)
-            self._makers.pop(name, None)
+            self._forget(name)
         for i in (*graph.value_info, *graph.input, *graph.output):
-            self._types[i.name] = i.type.tensor_type.elem_type
-            self._makers.pop(i.name, None)
+            self._forget(i.name)
+            self._types[i.name] = i.type.tensor_type
         super().walk(graph)
+
+    def _forget(self, name: str) -> None:
+        self._types.pop(name, None)
+        self._makers.pop(name, None)
 
     def _set(self, names: Iterable[str], facts: Iterable[Range | None]) -> None:
         pairs = [*zip(names, facts)]
         for name, fact in pairs:
-            self._numbers.setdefault(name, set()).add(fact.low if fact and _is_single(fact) else math.nan)
+            held, elements = self._vectors.get(name, (None, ()))
+            number = fact.low if fact and _is_single(fact) else math.nan
+            is_vector = held is not None and held is fact and UNKNOWN not in elements
+            self._seen.setdefault(name, set()).add(elements if is_vector else number)
         super()._set(*zip(*pairs)) if pairs else None
 
     def of(self, name: str) -> Range | None:
@@ -102,10 +116,36 @@ class Facts(Ranges):
         made = super().transfer(node, reads)
         if node.op_type == "Constant":
             return made
-        return [self._held(node, name, fact or ANY) for name, fact in zip(node.output, made)]
+        found = [self._held(node, name, fact or ANY) for name, fact in zip(node.output, made)]
+        if elements := self._elements(node):
+            numbers = [float(n) for n in elements if isinstance(n, int)]
+            fact = found[0] if UNKNOWN in elements else Range(min(numbers), max(numbers), True, False)
+            found[0] = fact
+            self._vectors.update({node.output[0]: (fact, elements)} if fact is not None else {})
+        return found
 
     def _range(self, name: str) -> Range:
         return self.of(name) or ANY
+
+    # -- vectors of sizes ---------------------------------------------------------------------------------
+
+    def _elements(self, node: NodeProto) -> Shape:
+        """Return the elements of a vector computed from dims, `UNKNOWN` among them; () for further values."""
+        if node.op_type not in ELEMENTS or node.domain not in STANDARD or not node.input:
+            return ()
+        return ELEMENTS[node.op_type](Call(node, [*map(self._known, node.input)], self._integers)) or ()
+
+    def _known(self, name: str) -> Known:
+        kind = self._types.get(name)
+        dims = kind.shape.dim if kind is not None and kind.HasField("shape") else None
+        shape = None if dims is None else tuple(d.dim_value if is_fixed(d) else UNKNOWN for d in dims)
+        held, elements = self._vectors.get(name, (None, ()))
+        is_held = held is not None and held is self.facts.get(name)
+        return Known(shape, elements if is_held else tuple(self._integers(name) or ()) or None)
+
+    def _integers(self, name: str) -> list[int] | None:
+        """Return the elements of a small constant tensor, else None."""
+        return integers_of(self.constants[name]) or None if name in self.constants else None
 
     # -- booleans -----------------------------------------------------------------------------------------
 
@@ -181,14 +221,15 @@ class Facts(Ranges):
 
     def _inside(self) -> Facts:
         inner: Facts = super()._inside()
-        inner._types, inner._makers = {}, {}
+        inner._types, inner._makers, inner._vectors = {}, {}, {}
         return inner
 
     # -- numbers ------------------------------------------------------------------------------------------
 
     def _held(self, node: NodeProto, name: str, fact: Range) -> Range | None:
         """Return the bounds of computed numbers, from a range without rounding and overflow."""
-        op, kind = node.op_type if node.domain in STANDARD else "", BY_CODE.get(self._types.get(name, 0))
+        op = node.op_type if node.domain in STANDARD else ""
+        kind = BY_CODE.get(self._types[name].elem_type) if name in self._types else None
         whole = of_type(kind.code) if kind is not None else None
         if op in MEASURING:
             return Range(0.0, _MOST_ELEMENTS, True, False)
@@ -285,29 +326,27 @@ def always_empty(path: Path) -> set[str]:
         for dim in given.type.tensor_type.shape.dim:
             if not dim.dim_value:
                 dim.ClearField("dim_value")
-    model, dims = _inferred(proto)
+    model = _inferred(proto)
     facts, nothing = Facts(model.graph, model.functions), set[str]()
     for node in (n for n in model.graph.node if n.domain in STANDARD):
         if node.op_type == "Loop" and any((facts.of(name) or ANY).high <= 0 for name in deciding_of(node)):
             nothing.update(filter(None, node.output[len(node.input) - 2 :]))  # stacked, and unknown to inference
         elif node.op_type in ("Identity", "Cast") and node.input[0] in nothing:
             nothing.update(node.output)
-    return {o.name for o in model.graph.output if 0 in dims.get(o.name, ()) or o.name in nothing}
+    dims = {o.name: o.type.tensor_type.shape.dim for o in model.graph.output}
+    return {name for name in dims if name in nothing or any(is_fixed(d) and not d.dim_value for d in dims[name])}
 
 
 def can_change(proto: ModelProto) -> Changing:
     """Return the `Changing` analysis of a model, with facts. Declared shapes and defaults are removed."""
-    model, dims = _inferred(proto)
-    return changing(model.graph, dims, model.functions, Facts(model.graph, model.functions))
+    model = _inferred(proto)
+    return changing(model.graph, model.functions, Facts(model.graph, model.functions))
 
 
-def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]]]:
-    """Return (inferred model, {value: dims, None if unknown}). Changes `proto`."""
+def _inferred(proto: ModelProto) -> ModelProto:
+    """Return the model with inferred shapes. Changes `proto`."""
     from onnxopt.proto.inference import infer_shapes, inferable
 
     forget_defaults(proto)
     forget_claims(proto.graph)
-    model = infer_shapes(inferable(proto), values=True)
-    graph = model.graph
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    return model, {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
+    return infer_shapes(inferable(proto), values=True)

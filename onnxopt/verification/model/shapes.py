@@ -87,7 +87,7 @@ class Shapes(Forward[Known]):
             return [None] * len(node.output)
         call = Call(node, [self.known(name) for name in node.input], self.integers)
         self.see(call)
-        made = Known(carried(call), _ELEMENTS[node.op_type](call) if node.op_type in _ELEMENTS else None)
+        made = Known(carried(call), ELEMENTS[node.op_type](call) if node.op_type in ELEMENTS else None)
         further = made if node.op_type == "Split" else _NOTHING
         return [None if k == _NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
 
@@ -373,10 +373,20 @@ def _measured(call: Call) -> Shape | None:
     return call.shapes[0] if call.shapes[0] is None else call.first[start:end]
 
 
+def _product(call: Call) -> Shape | None:
+    """Return the product of a vector's positive numbers, else unknown."""
+    elements = call.elements[0]
+    if elements is None or call.number("noop_with_empty_axes"):
+        return None
+    numbers = [n for n in elements if isinstance(n, int) and n > 0]
+    return (math.prod(numbers) if len(numbers) == len(elements) else UNKNOWN,)
+
+
 # Elements of a result, by operator.
-_ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
+ELEMENTS: Final[dict[str, Callable[[Call], Shape | None]]] = {
     "Shape": _measured,
     "Gather": _picked,
+    "ReduceProd": _product,
     "Concat": _joined,
     "Slice": _cut,
     "Where": _chosen,
