@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onnxopt.operators import MULTIDIRECTIONAL
+from onnxopt.operators import MULTIDIRECTIONAL, REDUCTIONS
 from onnxopt.pipeline.registry import register_later
 
 MODULES: Final = {
@@ -103,10 +103,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "simplify-einsum": (2, ("Einsum",)),
     "simplify-logic": (1, ("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Where", "Xor")),
     "simplify-loops": (1, ("Loop", "Scan")),
-    "simplify-reductions": (
-        2,
-        ("GlobalAveragePool", "ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
-    ),
+    "simplify-reductions": (2, ("GlobalAveragePool", *sorted(REDUCTIONS))),
     "slice-assignments": (1, ("ScatterElements", "ScatterND")),
     "slices-to-split": (1, ("Slice", "Gather", "ai.onnx.ml::ArrayFeatureExtractor", "Split")),
     "space-to-depth": (2, ("Concat", "Gather", "Transpose")),

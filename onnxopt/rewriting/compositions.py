@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnxopt.graph.node import Node
 from onnxopt.operators import SAME_ORDER
 from onnxopt.rewriting.index_maps import APART, IndexMap
 from onnxopt.rewriting.index_plans import Step, copied, plan
-from onnxopt.rewriting.index_steps import MOVERS, apply
+from onnxopt.rewriting.index_steps import MOVERS, VIEWS, apply
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined, only_read_by
 
@@ -56,6 +57,16 @@ def alone(m: Match) -> Value:
     """Return a cheaper replacement of the anchor alone."""
     m.require(not m.anchor.has_references, "an attribute of the function that it is in")
     return _built(m, _steps(m, [m.anchor], False), [m.anchor])
+
+
+def viewed(m: Match, reader: Node) -> tuple[Value, IndexMap]:
+    """Return (x, map of x to the first operand of `reader`) for the Reshapes and Transposes that nothing else reads."""
+    nodes, shared = _chain(reader)
+    chain = list(takewhile(lambda n: n.op in VIEWS, nodes[1 : len(nodes) - shared]))
+    x = m.known(chain[-1].inputs[0] if chain else None, "the view has other readers")
+    found = _map(m, x, chain)
+    m.require(found.axes is not None and not found.crossed and not found.is_open, APART)
+    return x, found
 
 
 def _chain(anchor: Node) -> tuple[list[Node], bool]:

@@ -13,7 +13,10 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS, of
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-from onnxopt.rewriting.rule import reduced_axes
+from onnxopt.rewriting.compositions import viewed
+from onnxopt.rewriting.index_maps import flat, real
+from onnxopt.rewriting.index_steps import VIEWS
+from onnxopt.rewriting.rule import Declined, reduced_axes
 
 _ANY: Final = one_of(*(op for op in REDUCTIONS if op in HOMOGENEOUS))
 
@@ -33,6 +36,29 @@ def reduce_of_reduce(m: Match, x: Value) -> Value:
     m.require(left, "nothing is left to reduce")
     axes = sorted({*first, *(left[a] for a in reduced_axes(m, outer, len(left)))})
     return m.op[outer.op](x, m.ints(axes), keepdims=int(kept))
+
+
+@rewrite(one_of(*REDUCTIONS)(one_of(*VIEWS)(var("x"), ..., name="view"), ..., name="reduce"))
+def reduce_of_view(m: Match, x: Value) -> Value:
+    """Reduce(Transpose(Reshape(x, s), p), axes) = Reduce(x, axes of x), where these are reduced or kept as a whole."""
+    rank = len(m.dims(m.view.output))
+    m.require(rank, "the rank is unknown")
+    m.require(m.dtype(x) in FLOATS, "not floating point")
+    source, found = viewed(m, m.reduce)
+    reduced = reduced_axes(m, m.reduce, rank)
+    gone = {p for i in reduced for p in real(found.known()[i])}
+    left = [p for i, axis in enumerate(found.known()) if i not in reduced for p in real(axis)]
+    parts = [real(flat(r.parts for r in runs)) for runs in found.source]
+    m.require(left == [p for own in parts for p in own if p not in gone], "the axes that stay change places")
+    m.require(all(gone.issuperset(own) or gone.isdisjoint(own) for own in parts), "a part of an axis is reduced")
+    dims = m.dims(source)
+    for ones in (False, True):
+        axes = [i for i, own in enumerate(parts) if (gone.issuperset(own) if own else ones)]
+        for keeps in (1, 0):
+            made = tuple(1 if i in axes else d for i, d in enumerate(dims) if keeps or i not in axes)
+            if axes and made == m.dims(m.reduce.output):
+                return m.op[m.reduce.op](source, m.ints(axes), keepdims=keeps)
+    raise Declined("other dims would be left")
 
 
 @rewrite(one_of("Div", "Mul")(op.ReduceSum(var("x"), ..., name="sum"), const("n"), name="scaled"))
@@ -94,19 +120,16 @@ def centered_product(m: Match, x: Value, f: Value) -> Value:
 @register
 class SimplifyReductions(RewritePass):
     """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), likewise means and bounds; ReduceSum(x) / n =
-    ReduceMean(x); x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f.
+    ReduceMean(x); x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f; a reduction of a view as one of
+    other axes.
 
     Applies when: axes and sizes are known, and inner values have no other readers.
     Not done: ReduceL2, ReduceL1, ReduceSumSquare, ReduceLogSumExp for their formulas: in onnxruntime they take several
     times as long.
     """
 
-    info = PassInfo(
-        "simplify-reductions",
-        opt_level=2,
-        ops=("GlobalAveragePool", "ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
-    )
-    rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first, centered_product)
+    info = PassInfo("simplify-reductions", opt_level=2, ops=("GlobalAveragePool", *sorted(REDUCTIONS)))
+    rules = (reduce_of_reduce, reduce_of_view, mean_of_sum, mean_of_squares, centered_first, centered_product)
 
 
 def equation(m: Match) -> Equation:
