@@ -13,11 +13,12 @@ from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.emission import describe_as
 from onnxopt.graph.node import Node, own_producer
-from onnxopt.operators import SAME_ORDER
+from onnxopt.operators import REDUCTIONS, SAME_ORDER
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.index_maps import constant_target, inverse
 from onnxopt.rewriting.parts import keeps_order
 from onnxopt.rewriting.relayout import End, Relayout
+from onnxopt.rewriting.rule import listed_axes
 
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _MOST_READERS: Final = 4  # readers of a Reshape searched for a quantizer
@@ -50,7 +51,8 @@ class Reshaped(Relayout):
                 return End(int(alone), lambda before: x, node=node if alone else None, source=x)
             return self.reshaped(v, x, target, 0 if alone else -1, node)
         target = self.sizes(types.shape(v), wanted)
-        return self.reshaped(v, v, target, -1, None) if target else None
+        merges = alone and node is not None and _keeps_only(node, wanted)
+        return self.reshaped(v, v, target, 0 if merges else -1, None) if target else None
 
     def reshaped(self, v: Value, x: Value, target: Sequence[int], saved: int, node: Node | None) -> End[Node]:
         """Return an end where the region reads a Reshape of `x`."""
@@ -176,3 +178,10 @@ def same(dims: Shape, wanted: Shape) -> bool:
     others = [d for d, w in zip(dims, wanted) if d == w is not None]
     known = all(isinstance(d, int) and d for d in others)
     return len(dims) == len(wanted) and len(others) + known >= len(dims)
+
+
+def _keeps_only(node: Node, wanted: Shape | None) -> bool:
+    """Return whether a node reduces, and its result without the reduced axes has these dims."""
+    axes = listed_axes(node) if node.op in REDUCTIONS and node.keeps_dims else None
+    dims = types.dims_of(node.outputs[0])
+    return axes is not None and wanted == tuple(d for i, d in enumerate(dims) if {i, i - len(dims)}.isdisjoint(axes))
