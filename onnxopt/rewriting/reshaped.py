@@ -12,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.emission import describe_as
-from onnxopt.graph.node import Node, own_producer
+from onnxopt.graph.node import Node, own_producer, sole_reader
 from onnxopt.operators import REDUCTIONS, SAME_ORDER
 from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.index_maps import constant_target, inverse
@@ -117,7 +117,8 @@ class Reshaped(Relayout):
         target = self.sizes_for(v, user, self.seen_dims(v)) if is_reader else None
         if target is None:
             return None
-        return End(int(not target), lambda new: self.read_by(user, new, target, new), node=user)
+        goes = not target and not _is_composed(user)
+        return End(int(goes), lambda new: self.read_by(user, new, target, new), node=user)
 
     def reads_alone(self, user: Node, v: Value) -> bool:
         """Return whether a node of the graph reads the value as first operand only."""
@@ -185,3 +186,9 @@ def _keeps_only(node: Node, wanted: Shape | None) -> bool:
     axes = listed_axes(node) if node.op in REDUCTIONS and node.keeps_dims else None
     dims = types.dims_of(node.outputs[0])
     return axes is not None and wanted == tuple(d for i, d in enumerate(dims) if {i, i - len(dims)}.isdisjoint(axes))
+
+
+def _is_composed(view: Node) -> bool:
+    """Return whether the only reader of a Reshape is another: both become one anyway."""
+    reader = sole_reader(view.output, *SAME_ORDER)
+    return reader is not None and reader.graph is view.graph and all(v.constant for v in reader.operands[1:])
