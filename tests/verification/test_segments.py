@@ -125,7 +125,7 @@ def test_a_crash_while_the_next_segment_loads_is_blamed_on_neither(tmp_path: Pat
 
     a, b = (open_runner(path, label, tell=tell) for path, label in zip(paths, "AB"))
     known = walk.Walk(a, b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
-    assert known.run().cuts == 3
+    assert known.run().pieces.cuts == 3
     assert [state for state in told if state.endswith(("piece of B as far as `v1`", "piece of B as far as `y`"))] == [
         "loading a piece of A and loading a piece of B as far as `v1`",
         "loading a piece of A and running a piece of B as far as `v1`",
@@ -167,7 +167,7 @@ def test_values_are_released_after_their_last_reader(tmp_path: Path) -> None:
         most.append(len(known.original.values[0]))
 
     known.original.keep = keeping  # type: ignore[method-assign]
-    assert known.run().cuts == 21
+    assert known.run().pieces.cuts == 21
     assert 0 < max(most) <= 2
 
 
