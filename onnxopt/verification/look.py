@@ -43,14 +43,7 @@ from onnxopt.verification.programs.transforms import (
     with_roundings,
 )
 from onnxopt.verification.records import Pieces, Place
-from onnxopt.verification.rounding import (
-    Difference,
-    Draws,
-    difference,
-    is_float,
-    last_bit,
-    worst,
-)
+from onnxopt.verification.rounding import Difference, Draws, difference, is_float, last_bit, worst
 from onnxopt.verification.run import Reference
 from onnxopt.verification.runtime import Runtime
 from onnxopt.worker.serving import Tell

@@ -202,10 +202,7 @@ class Reference:
         evaluator: Any = type("Evaluator", (ReferenceEvaluator,), {"__init__": init})
         self._evaluator = evaluator(model if isinstance(model, bytes) else str(Path(model)))
         self._names = Called(names or {})
-
-    @property
-    def outputs(self) -> list[str]:
-        return self._names.here(self._evaluator.output_names)
+        self.outputs: list[str] = self._names.here(self._evaluator.output_names)
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         """Return the outputs. Raises the evaluator's errors."""

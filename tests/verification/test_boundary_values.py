@@ -178,5 +178,5 @@ def test_few_numbers_have_both_signs() -> None:
 def test_compared_tokens_in_range_need_no_wide_case() -> None:
     table = "float[4, 1] w = {1, 2, 3, 4}, int64 pad = {1}, float z = {0}"
     body = "e = Gather (w, x) p = Equal (x, pad) y = Where (p, z, e)"
-    assert not make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table, body)).asks_wide(())
-    assert make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table.replace("{1}", "{-1}"), body)).asks_wide(())
+    assert not make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table, body)).inputs[0].asks
+    assert make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table.replace("{1}", "{-1}"), body)).inputs[0].asks

@@ -181,14 +181,17 @@ _LACKING: Final[tuple[tuple[Callable[[Recipe, Plan, Collection[str]], bool], str
         "the model has no two inputs that are one boolean each, or other cases tell all of them apart",
     ),
     (
-        lambda r, plan, given: r.on_one_side and not plan.asks_sides(given),
+        lambda r, plan, given: r.on_one_side and not any(i.is_levelled for i in plan.left(given)),
         "nothing asks for values that are all on one side",
     ),
     (
-        lambda r, plan, given: r.wide and not r.on_one_side and not plan.asks_wide(given),
+        lambda r, plan, given: r.wide and not r.on_one_side and not any(i.asks for i in plan.left(given)),
         "nothing asks for wide values",
     ),
-    (lambda r, plan, given: r.values == "edges" and not plan.asks_edges(given), "nothing asks for other wide values"),
+    (
+        lambda r, plan, given: r.values == "edges" and not any(i.asks_edges for i in plan.left(given)),
+        "nothing asks for other wide values",
+    ),
 )
 
 

@@ -59,6 +59,11 @@ class InputSpec:
         return any(e != 0 or self.use.exact for e in self.use.edges)  # any floats lie on both sides of zero
 
     @property
+    def asks_edges(self) -> bool:
+        """Whether exact breakpoints, or a second wide number, prove more."""
+        return self.asks and (set(self.shape) <= {1} or (self.kind in _FLOAT_NAMES and self.use.jumps))
+
+    @property
     def is_levelled(self) -> bool:
         """Whether all floats may lie on the same side of a levelling breakpoint."""
         return self.kind in _FLOAT_NAMES and self.use.levelled and not self.is_mask
@@ -221,20 +226,11 @@ class Plan:
 
     def gives_all(self, given: Collection[str]) -> bool:
         """Return whether values are given for all inputs."""
-        return bool(self.inputs) and all(i.name in given for i in self.inputs)
+        return bool(self.inputs) and not self.left(given)
 
-    def asks_wide(self, given: Collection[str]) -> bool:
-        """Return whether wide values of an input not given prove more than small values."""
-        return any(i.asks for i in self.inputs if i.name not in given)
-
-    def asks_sides(self, given: Collection[str]) -> bool:
-        """Return whether an input not given has levelling breakpoints."""
-        return any(i.is_levelled for i in self.inputs if i.name not in given)
-
-    def asks_edges(self, given: Collection[str]) -> bool:
-        """Return whether exact breakpoints, or a second wide number, of an input not given prove more."""
-        asking = (i for i in self.inputs if i.asks and i.name not in given)
-        return any(set(i.shape) <= {1} or (i.kind in _FLOAT_NAMES and i.use.jumps) for i in asking)
+    def left(self, given: Collection[str]) -> list[InputSpec]:
+        """Return the inputs without given values."""
+        return [i for i in self.inputs if i.name not in given]
 
     def is_small(self, size: int, most: int = 0) -> bool:
         """Return whether inputs have at most `most` (default 4096) elements, with `size` for all dynamic dims."""

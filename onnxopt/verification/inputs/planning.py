@@ -33,14 +33,7 @@ from onnxopt.verification.model.decisions import (
     is_random_model,
 )
 from onnxopt.verification.model.nodes import int_of, operator_names, read
-from onnxopt.verification.model.operators import (
-    COMPARING,
-    CUTTING,
-    MATRICES,
-    MUTING,
-    WINDOWS,
-    having,
-)
+from onnxopt.verification.model.operators import COMPARING, CUTTING, MATRICES, MUTING, WINDOWS, having
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker import spare
 

@@ -117,15 +117,13 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     declared = {i.name: i.type for i in (*graph.value_info, *graph.output)}
     kept, found = [], []
     for node in graph.node:
-        copy = type(node)()
-        copy.CopyFrom(node)
         if unknown.isdisjoint(map(operator_of, inside([node]))):
             if unseen.isdisjoint(reads_of(node)):
-                kept.append(copy)
+                kept.append(node)
             else:
                 unseen.update(node.output)
         elif not alive.isdisjoint(node.output):
-            found.append(copy)
+            found.append(node)
     kept = _renamed(found, kept, called, unseen)
     kept = _as_in(foreign.nodes, found, kept, declared) + kept
     _expose(graph, found, declared, unseen)

@@ -55,13 +55,6 @@ class Program:
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}  # index of the node, by value
         self.outputs = [o.name for o in self.graph.output]
         self.impossible: dict[tuple[int, str], bool] = {}  # by (node, branch): whether the branch cannot be taken
-        self.random = self._random()
-        self.fixed = self._fixed()
-        # Constants from which constant values are computed. If perturbed, decisions on them (quantized weights) would
-        # jump.
-        self.sources = {
-            r for n, reads in zip(self.nodes, self.reads) if not self.fixed.isdisjoint(n.output[:]) for r in reads
-        }
 
     def _capture(self, outer: Program) -> None:
         """Add the values captured by a body: results are fed, constants are known."""
@@ -147,15 +140,25 @@ class Program:
         some = range(len(self.nodes)) if functions else self.holding
         return [i for i in some if calls_or_holds(self.nodes[i], is_decision, functions)]
 
-    def _random(self) -> set[int]:
-        """Return the nodes that draw random numbers."""
+    @cached_property
+    def random(self) -> set[int]:
+        """The nodes that draw random numbers."""
         functions = self.skeleton.random
         if functions is None:
             return set()
         return {i for i, node in enumerate(self.nodes) if is_random(node, functions)}
 
-    def _fixed(self) -> set[str]:
-        """Return the values that depend on constants only.
+    @cached_property
+    def sources(self) -> set[str]:
+        """Constants from which constant values are computed.
+
+        If perturbed, decisions on the values (quantized weights) would jump.
+        """
+        return {r for n, reads in zip(self.nodes, self.reads) if not self.fixed.isdisjoint(n.output[:]) for r in reads}
+
+    @cached_property
+    def fixed(self) -> set[str]:
+        """The values that depend on constants only.
 
         Each piece computes them again, as a runtime needs constant shapes and axes when loading.
         """

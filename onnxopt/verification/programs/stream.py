@@ -129,13 +129,8 @@ class Stream:
         self.types.update(opened.types)
         if opened.nodes:
             rate = (self.size - before) / opened.nodes
-            self.most = int(
-                min(
-                    max(VALUES / max(rate, self._rate, 1), _MIN_SEGMENT_NODES),
-                    _GROWTH * max(opened.nodes, _MIN_SEGMENT_NODES),
-                    NODES,
-                )
-            )
+            fitting = max(VALUES / max(rate, self._rate, 1), _MIN_SEGMENT_NODES)
+            self.most = int(min(fitting, _GROWTH * max(opened.nodes, _MIN_SEGMENT_NODES), NODES))
             self._rate = rate
 
     def keep(self, names: Collection[str]) -> None:
@@ -153,14 +148,10 @@ class Streamed:
     def __init__(self, runner: Runner, memory: int, *, keep: bool) -> None:
         """Create without loading. `memory`: bytes for weights and values; `keep`: segments stay loaded between runs."""
         self._runner = runner
-        self.program = runner.program
+        self.program, self.outputs = runner.program, runner.program.outputs
         self._memory = memory
         self._keep = keep
         self._open: dict[int, Opened] = {}
-
-    @property
-    def outputs(self) -> list[str]:
-        return self._runner.program.outputs
 
     def rest(self) -> None:
         """Unload the segments until the next run."""
