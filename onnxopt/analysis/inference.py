@@ -25,7 +25,7 @@ from onnxopt.graph.dims import as_symbol, as_written, is_invented, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema, typed_like
+from onnxopt.graph.schema import find_schema, signature
 from onnxopt.graph.value import Shape, Value
 from onnxopt.graph.writer import node_protos, write_functions
 from onnxopt.operators import LIKE_FIRST
@@ -66,7 +66,10 @@ def _is_computed(value: Value) -> bool:
 
 
 def _is_like_first(op: str, graph: Graph) -> bool:
-    return typed_like(op, graph.opset())[:1] == ((0,),) and not graph.model.has_function(op)
+    defined = signature(op, graph.opset())
+    if defined is None or not defined.operands or not defined.results or graph.model.has_function(op):
+        return False
+    return defined.operands[0].symbol == defined.results[0].symbol != ""
 
 
 def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto | None:
@@ -252,12 +255,10 @@ def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], calle
     Returns the results by name.
     """
     proto, graph = model.proto.graph, model.graph
-    schemas = {op: find_schema(op, graph.opset_of(op)) for op in graph.by_op}
     for node in nodes:
-        schema = schemas[node.op]
-        if schema is not None and node.op.startswith("ai.onnx.ml::"):
+        if node.op.startswith("ai.onnx.ml::") and (schema := find_schema(node.op, graph.opset_of(node.op))) is not None:
             target.value_info.extend(_declared(node, schema))
-    unknown = {op for op, schema in schemas.items() if schema is None}
+    unknown = {op for op in graph.by_op if not graph.knows(op)}
     opaque = {v.name: v for n in nodes if n.op in unknown for v in n.results}
     if opaque:
         _declare_opaque(target, proto, opaque)

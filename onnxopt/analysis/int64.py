@@ -17,7 +17,8 @@ from onnxopt.analysis.intervals import Intervals, is_within
 from onnxopt.analysis.narrowing import RESULT_TYPE
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import Formal, formals
+from onnxopt.graph.schema import formals
+from onnxopt.operators.signatures import Formal
 from onnxopt.startup.record import record
 
 INT32, INT64 = int(TensorProto.INT32), int(TensorProto.INT64)

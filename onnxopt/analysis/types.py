@@ -69,10 +69,22 @@ def infer(model: Model) -> None:
     """
     graph, since = model.graph, model.inferred_clock
     model.inferred_clock = model.clock
+    if since < 0 and _is_computed(model):
+        return
     changed = set(model.marked_since(since))
     better = _infer(model, unsettled(graph, since))
     if better and since >= 0:
         _infer(model, downstream(graph, better, changed))
+
+
+def _is_computed(model: Model) -> bool:
+    """Infer without onnx, if the rules of `analysis.shapes` suffice. Returns whether they do."""
+    from onnxopt.analysis.shapes.sweep import is_computed
+
+    types = {i.name: tensor_type(i.type) for i in skeleton(model, ()).graph.input}
+    for value in model.graph.inputs:
+        value.dtype, value.shape = types.get(value.name, (value.dtype, value.shape))
+    return is_computed(model.graph)
 
 
 def _infer(model: Model, part: list[Node]) -> list[Value]:
@@ -82,9 +94,6 @@ def _infer(model: Model, part: list[Node]) -> list[Value]:
     like = typed_alike(model.graph, part)
     inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like)
     if inferred is None:
-        types = {i.name: tensor_type(i.type) for i in skeleton(model, ()).graph.input}
-        for value in model.graph.inputs:
-            value.dtype, value.shape = types.get(value.name, (value.dtype, value.shape))
         return []
     return _Facts(_own_symbols(model), f"@{next(_runs)}", like).add(model, part, inferred.graph)
 

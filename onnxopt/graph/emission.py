@@ -12,8 +12,6 @@ from onnx import AttributeProto, NodeProto
 
 from onnxopt.errors import EmissionError, MistypedError, few, nearest
 from onnxopt.graph.schema import (
-    Formal,
-    Signature,
     declared,
     first_opset,
     formals,
@@ -26,6 +24,7 @@ from onnxopt.graph.schema import (
     where,
 )
 from onnxopt.graph.value import Shape, Value
+from onnxopt.operators.signatures import Formal, Signature
 from onnxopt.plaintext import an
 from onnxopt.proto.messages import make_attribute, qualified, type_name
 
@@ -118,16 +117,28 @@ def _check_types(
     if known is None:
         return
     bound: dict[str, int] = {}
-    objection = _bind_types(known[0], inputs, bound) or _set_types(known[1], outputs, bound, proto)
+    kinds = [v.known_dtype if v is not None else 0 for v in inputs]
+    objection = _bind_types(known[0], kinds, bound) or _set_types(known[1], outputs, bound, proto)
     if objection:
         raise refusal(graph, place, objection, op, opset, kind=MistypedError)
 
 
-def _bind_types(given: Sequence[Formal], inputs: Sequence[Value | None], bound: dict[str, int]) -> str:
-    """Bind the type variables of a schema to the element types of `inputs`. Returns why the types violate the schema,
-    or an empty string."""
-    for i, v in enumerate(inputs):
-        kind = v.known_dtype if v is not None else 0
+def type_results(node: Node, defined: Signature, kinds: Sequence[int]) -> None:
+    """Set the element types of a node's results by the signature, from the element types of its operands, 0 if unknown.
+
+    An invalid call gives no types.
+    """
+    bound: dict[str, int] = {}
+    counts = node.inputs, len(node.outputs)
+    if not _objection(node.op, 0, defined, *counts, node.proto.attribute, known=False):
+        if not _bind_types(defined.operands, kinds, bound):
+            _set_types(defined.results, node.outputs, bound, node.proto)
+
+
+def _bind_types(given: Sequence[Formal], kinds: Sequence[int], bound: dict[str, int]) -> str:
+    """Bind the type variables of a signature to the element types of the operands, 0 if unknown. Returns why the types
+    violate the signature, or an empty string."""
+    for i, kind in enumerate(kinds):
         if not kind:
             continue
         formal = given[i] if i < len(given) else given[-1]

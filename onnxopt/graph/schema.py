@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from onnxopt.errors import DomainError, UsageError
 from onnxopt.operators import ONE_RESULT, RANDOM
+from onnxopt.operators.signatures import Formal, Signature, tabled
 from onnxopt.proto.messages import attribute_value, qualified
 from onnxopt.startup.record import record
 
@@ -43,73 +44,56 @@ def newer(opset: int) -> str:
     return f"the model is of opset {opset}, the installed onnx knows up to {known}" if opset > known else ""
 
 
-@cache
-def _defaults(op: str, opset: int) -> dict[str, Any]:
-    schema = find_schema(op, opset)
-    if schema is None:
-        return {}
-    return {
-        name: attribute_value(a.default_value)
-        for name, a in schema.attributes.items()
-        if a.default_value.type != onnx.AttributeProto.UNDEFINED
-    }
-
-
 def attribute_default(op: str, opset: int, name: str) -> Any:
     """Return the default of an attribute, or None."""
-    return _defaults(op, opset).get(name)
-
-
-@record(frozen=True)
-class Signature:
-    """The signature of an operator in plain Python, ten times as fast to query as onnx's schema.
-
-    `inputs`, `outputs`: (minimum, maximum) count. `needed`: indices of inputs that must be present. `attributes`: types
-    by name; the names in `required` must be set.
-    """
-
-    name: str
-    inputs: tuple[int, int]
-    outputs: tuple[int, int]
-    needed: tuple[int, ...]
-    attributes: Mapping[str, int]
-    required: frozenset[str]
-    deprecated: bool
-    operands: tuple[str, ...]
-
-    def takes(self, count: int) -> bool:
-        """Whether a call may have `count` inputs. Optional trailing inputs below the minimum may be missing (Loop)."""
-        least, most = self.inputs
-        missing = self.operands[count:least]
-        return count <= most and len(missing) == max(0, least - count) and all(o.endswith("?") for o in missing)
-
-    def __str__(self) -> str:
-        kind = onnx.AttributeProto.AttributeType.Name
-        named = [f"{name}: {kind(t)}" for name, t in self.attributes.items()]
-        return f"{self.name}({', '.join(self.operands)})" + (f" {{{', '.join(named)}}}" if named else "")
+    defined = signature(op, opset)
+    return None if defined is None else defined.defaults.get(name)
 
 
 @cache
 def signature(op: str, opset: int) -> Signature | None:
     """Return the signature of an operator; None if the standard has none."""
+    if opset <= onnx.defs.onnx_opset_version() and (known := tabled(op, opset)) is not None:
+        return known
     schema = find_schema(op, opset)
-    if schema is None:
-        return None
+    return None if schema is None else signature_of(schema)
+
+
+def signature_of(schema: onnx.defs.OpSchema) -> Signature:
+    undefined = onnx.AttributeProto.UNDEFINED
+    attributes = schema.attributes.items()
+    return Signature(
+        qualified(schema.name, schema.domain),
+        tuple(map(_formal, schema.inputs)),
+        tuple(_formal(p)._replace(name="") for p in schema.outputs),
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        {name: int(a.type) for name, a in attributes},
+        frozenset(name for name, a in attributes if a.required),
+        {name: attribute_value(a.default_value) for name, a in attributes if a.default_value.type != undefined},
+        schema.deprecated,
+    )
+
+
+def _formal(parameter: onnx.defs.OpSchema.FormalParameter) -> Formal:
+    kinds = (_element_type(text) for text in parameter.types)
+    # a concrete type, such as `tensor(float)`, is no type variable
+    alike = parameter.is_homogeneous and not parameter.type_str.endswith(")")
     marks = {
         onnx.defs.OpSchema.FormalParameterOption.Optional: "?",
         onnx.defs.OpSchema.FormalParameterOption.Variadic: "…",
     }
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
-    return Signature(
-        op,
-        (schema.min_input, schema.max_input),
-        (schema.min_output, schema.max_output),
-        tuple(i for i, p in enumerate(schema.inputs) if p.option == single),
-        {name: int(a.type) for name, a in schema.attributes.items()},
-        frozenset(name for name, a in schema.attributes.items() if a.required),
-        schema.deprecated,
-        tuple(p.name + marks.get(p.option, "") for p in schema.inputs),
-    )
+    symbol = parameter.type_str if alike else ""
+    return Formal(parameter.name, marks.get(parameter.option, ""), symbol, frozenset(k for k in kinds if k))
+
+
+@cache
+def _element_type(text: str) -> int:
+    """Return the element type named by `tensor(float)`; 0 for types other than tensors."""
+    try:
+        return int(onnx.TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
+    except ValueError:  # for example a sequence type
+        return 0
 
 
 @record(frozen=True)
@@ -137,63 +121,19 @@ def results_of(op: str, opset: int) -> Results | None:
     """Return the required outputs of an operator; None if the standard does not define it."""
     if op in ONE_RESULT:
         return _ONE  # the first schema lookup takes longer than optimizing a small model
-    schema = find_schema(op, opset)
-    if schema is None:
+    defined = signature(op, opset)
+    if defined is None:
         return None
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
-    return Results(schema.min_output, frozenset(i for i, p in enumerate(schema.outputs) if p.option == optional))
+    return Results(defined.outputs[0], frozenset(i for i, p in enumerate(defined.results) if p.mark == "?"))
 
 
-@record(frozen=True)
-class Formal:
-    """The types of an input or output: `allowed` element types of tensors; parameters with the same `symbol` share a
-    type."""
-
-    symbol: str
-    allowed: frozenset[int]
-
-    @property
-    def only(self) -> int:
-        """The single element type allowed; 0 if several are."""
-        return next(iter(self.allowed)) if len(self.allowed) == 1 else 0
-
-
-@cache
 def formals(op: str, opset: int) -> tuple[tuple[Formal, ...], tuple[Formal, ...]] | None:
     """Return (inputs, outputs) of an operator; the last of each stands for all further. None if the schema is not
     known."""
-    schema = find_schema(op, opset)
-    if schema is None or ("::" not in op and newer(opset)):
+    defined = signature(op, opset)
+    if defined is None or ("::" not in op and newer(opset)):
         return None
-    given, made = (tuple(map(_formal, parameters)) for parameters in (schema.inputs, schema.outputs))
-    return given, made
-
-
-def _formal(parameter: onnx.defs.OpSchema.FormalParameter) -> Formal:
-    kinds = (_element_type(text) for text in parameter.types)
-    # a concrete type, such as `tensor(float)`, is no type variable
-    alike = parameter.is_homogeneous and not parameter.type_str.endswith(")")
-    return Formal(parameter.type_str if alike else "", frozenset(k for k in kinds if k))
-
-
-@cache
-def _element_type(text: str) -> int:
-    """Return the element type named by `tensor(float)`; 0 for types other than tensors."""
-    try:
-        return int(onnx.TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
-    except ValueError:  # for example a sequence type
-        return 0
-
-
-@cache
-def typed_like(op: str, opset: int) -> tuple[tuple[int, ...], ...]:
-    """Return, for each output, the index of the first input of the same type variable, if there is one."""
-    schema = find_schema(op, opset)
-    if schema is None:
-        return ()
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    given = [p.type_str for p in schema.inputs if p.option != variadic or p.is_homogeneous]
-    return tuple((given.index(p.type_str),) if p.type_str in given else () for p in schema.outputs)
+    return defined.operands, defined.results
 
 
 def operators_of(domain: str) -> list[str]:
@@ -209,7 +149,7 @@ def first_opset(op: str, after: int) -> int:
 
 def is_known(op: str, opset: int) -> bool:
     """Whether the standard defines this operator. Unknown operators are opaque: kept, never merged or folded."""
-    return find_schema(op, opset) is not None
+    return signature(op, opset) is not None
 
 
 def is_alike(op: str, opset: int, other: int) -> bool:

@@ -25,11 +25,13 @@ from onnxopt.analysis.shapes.operators import least_read
 from onnxopt.analysis.shapes.sizes import SHAPE_RULES, Dims, Found, Unknown, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.analysis.types import learn
+from onnxopt.graph.emission import type_results
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import typed_like
+from onnxopt.graph.schema import signature
 from onnxopt.graph.value import Shape, Value
+from onnxopt.operators.signatures import tabled
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
 
@@ -263,6 +265,39 @@ def learn_shapes(graph: Graph) -> None:
         pass
 
 
+def is_computed(graph: Graph) -> bool:
+    """Store the types of a graph's values if rules give all of them, without inference. Returns whether they do.
+
+    The types are those of onnx's inference, which finds no sizes from computed integers and no expressions of symbols:
+    graphs with these, and operators without a line in the table of signatures, are left to onnx.
+    """
+    model = graph.model
+    for op in graph.by_op:
+        if not (op in SHAPE_RULES or op == "Constant") or tabled(op, graph.opset()) is None or model.has_function(op):
+            return False
+    data, found = ShapeData(assumed=True), {}
+    allowed, model.inference_allowed = model.inference_allowed, False
+    try:
+        for node in data.sweep(graph):
+            for v in node.results:
+                if not v.constant:
+                    dims = found[v] = _plain(data.dims.get(v))
+                    if dims is None or not v.dtype or v in data.contents:
+                        return False
+    finally:
+        model.inference_allowed = allowed
+    for v, dims in found.items():
+        v.shape = dims
+    return True
+
+
+def _plain(dims: Dims | None) -> Shape | None:
+    """Return dims that are numbers and symbols of the file; None if a dim is neither."""
+    named = [d if isinstance(d, int) else d.name for d in dims or ()]
+    is_odd = any(d < 0 if isinstance(d, int) else "@" in d or d.startswith("{") for d in named)
+    return None if dims is None or is_odd else tuple(named)
+
+
 def _facts(node: Node) -> Facts:
     values = [*node.inputs, *node.outputs]
     if None in values:
@@ -277,23 +312,29 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
 def type_outputs(node: Node) -> None:
     """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
     operators unknown to inference."""
-    graph, own = node.graph, None
+    graph = node.graph
     if graph is None:
         return
-    if not graph.knows(node.op):
-        from onnxopt.operators.operands import contrib_types
+    defined = signature(node.op, graph.opset(node.domain))
+    if defined is not None:
+        type_results(node, defined, [_element_type(v) for v in node.inputs])
+        return
+    from onnxopt.operators.operands import contrib_types
 
-        own = contrib_types().get(node.op)
-        if own is not None and _is_function(node):
-            return
-    alike = typed_like(node.op, graph.opset(node.domain)) if own is None else map(own.alike, range(len(own.outputs)))
-    for i, (v, like) in enumerate(zip(node.outputs, alike)):
+    own = contrib_types().get(node.op)
+    if own is None or _is_function(node):
+        return
+    for i, v in enumerate(node.outputs):
         if v is not None and not v.dtype:
-            x = next((x for k in like for x in node.inputs[k : k + 1] if x is not None), None)
+            x = next((x for k in own.alike(i) for x in node.inputs[k : k + 1] if x is not None), None)
             if x is not None:
-                v.dtype = types.dtype(x) if own is not None or x.constant else x.dtype
-            elif own is not None and own.outputs[i] == "f":
+                v.dtype = types.dtype(x)
+            elif i < len(own.outputs) and own.outputs[i] == "f":
                 v.dtype = TensorProto.FLOAT
+
+
+def _element_type(v: Value | None) -> int:
+    return 0 if v is None else types.dtype(v) if v.constant else v.dtype
 
 
 def _is_function(node: Node) -> bool:

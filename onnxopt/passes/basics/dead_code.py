@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-import onnx
-
 from onnxopt.analysis.constants import may_train
 from onnxopt.graph import Graph, Model
 from onnxopt.graph.bindings import drop_vanished
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema, is_standard
+from onnxopt.graph.schema import is_standard
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import qualified
-
-_OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
 @register
@@ -112,14 +108,17 @@ def _called(function: Graph) -> str:
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     """Remove unread optional trailing outputs (a Dropout's mask, an LSTM's last state)."""
-    schema = find_schema(node.op, graph.opset(node.domain))
-    if schema is None or _needs_outputs(node, ctx.opt_level):
+    demanded = graph.results_of(node.op)
+    if demanded is None or _needs_outputs(node, ctx.opt_level):
         return
     last = len(node.outputs) - 1
     while last >= 1:
         value = node.outputs[last]
-        optional = last < len(schema.outputs) and schema.outputs[last].option == _OPTIONAL
-        if not optional or (value is not None and value.is_used) or not ctx.spend("optional_output", at=node):
+        if (
+            last not in demanded.optional
+            or (value is not None and value.is_used)
+            or not ctx.spend("optional_output", at=node)
+        ):
             break
         node.remove_output(last)
         last -= 1
