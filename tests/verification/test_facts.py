@@ -15,7 +15,8 @@ from tests.verification.pairs import own_check, verdict
 
 CONSTANTS = """float zero = {0}, float mone = {-1}, float two = {2}, float six = {6}, float huge = {1e30},
     int64 none = {0}, int64 one = {1}, int64 less = {-1}, int64 many = {1000}, int64 far = {4000000000000000000},
-    bool on = {1}, int64 four = {4}, int64[1] v1 = {1}, int64[1] v2 = {2}, int64[1] v0 = {0}"""
+    bool on = {1}, int64 four = {4}, int64[1] v1 = {1}, int64[1] v2 = {2}, int64[1] v0 = {0},
+    int64[2] row = {1, 2}, int32 high = {2000000000}"""
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> g (float[n, 4] x, int64[m] k, uint8[m] u, float16[m] h, bool q)'
 SMALLEST = "ReduceMin <keepdims = 0>"
 LARGEST = "ReduceMax <keepdims = 0>"
@@ -63,6 +64,8 @@ OPEN = {
     "c = Equal (q, on)": "an input",
     "s = Shape (x) d = Slice (s, v0, v1) e = Squeeze (d) c = Equal (e, four)": "a free dim",
     "s = Shape (x) e = ReduceProd <keepdims = 0> (s) c = Greater (e, none)": "a free dim",
+    f"s = Shape (x) t = Reshape (s, row) d = Gather (t, none) l = {LARGEST} (d) c = Greater (l, many)": "a row",
+    f"b = Add (high, high) e = Cast <to = 7> (b) f = Min (e, k) l = {LARGEST} (f) c = Less (l, none)": "a sum",
     "d = Not (q) e = Or (d, q) c = And (e, q)": "an input",
 }
 

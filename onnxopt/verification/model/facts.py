@@ -23,6 +23,7 @@ from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Sh
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 _MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
+_INT32: Final = 2**31
 _WHOLE: Final = 2.0**53  # below, float64 represents all integers
 _BOOL: Final = 9  # of TensorProto.DataType
 _LEAST_DIGITS: Final = 8  # of a float type that is followed
@@ -118,7 +119,7 @@ class Facts(Ranges):
             return made
         found = [self._held(node, name, fact or ANY) for name, fact in zip(node.output, made)]
         if elements := self._elements(node):
-            numbers = [float(n) for n in elements if isinstance(n, int)]
+            numbers = [*map(float, elements)]
             fact = found[0] if UNKNOWN in elements else Range(min(numbers), max(numbers), True, False)
             found[0] = fact
             self._vectors.update({node.output[0]: (fact, elements)} if fact is not None else {})
@@ -130,18 +131,24 @@ class Facts(Ranges):
     # -- vectors of sizes ---------------------------------------------------------------------------------
 
     def _elements(self, node: NodeProto) -> Shape:
-        """Return the elements of a vector computed from dims, `UNKNOWN` among them; () for further values."""
+        """Return the elements of a vector computed from dims, `UNKNOWN` among them; () for further values.
+
+        Larger numbers than int32 holds may have overflowed.
+        """
         if node.op_type not in ELEMENTS or node.domain not in STANDARD or not node.input:
             return ()
-        return ELEMENTS[node.op_type](Call(node, [*map(self._known, node.input)], self._integers)) or ()
+        found = ELEMENTS[node.op_type](Call(node, [*map(self._known, node.input)], self._integers)) or ()
+        return found if all(isinstance(n, int) and abs(n) < _INT32 for n in found) else ()
 
     def _known(self, name: str) -> Known:
+        if name in self.constants:
+            return Known(tuple(self.constants[name].dims), tuple(self._integers(name) or ()) or None)
         kind = self._types.get(name)
-        dims = kind.shape.dim if kind is not None and kind.HasField("shape") else None
-        shape = None if dims is None else tuple(d.dim_value if is_fixed(d) else UNKNOWN for d in dims)
-        held, elements = self._vectors.get(name, (None, ()))
-        is_held = held is not None and held is self.facts.get(name)
-        return Known(shape, elements if is_held else tuple(self._integers(name) or ()) or None)
+        if kind is None or not kind.HasField("shape"):
+            return Known()
+        shape = tuple(d.dim_value if is_fixed(d) else UNKNOWN for d in kind.shape.dim)
+        held, elements = self._vectors.get(name, (None, None))
+        return Known(shape, elements if held is not None and held is self.facts.get(name) else None)
 
     def _integers(self, name: str) -> list[int] | None:
         """Return the elements of a small constant tensor, else None."""

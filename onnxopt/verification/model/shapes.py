@@ -137,8 +137,10 @@ class Call:
 
 
 def _elements(known: Known) -> Shape | None:
-    """Return the elements of a vector; those of a vector of known length may be unknown."""
+    """Return the elements of a vector; those of a vector of known length may be unknown, those of a matrix are."""
     match known.shape:
+        case (_, _, *_):
+            return None
         case (int(length),) if known.elements is None and 0 < length <= MAX_SIZES:
             return (UNKNOWN,) * length
     return known.elements
