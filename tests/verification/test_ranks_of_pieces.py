@@ -91,5 +91,6 @@ def test_noise_is_measured_if_the_first_sample_does_not_load(tmp_path: Path) -> 
         Runner(program), [{"x": np.linspace(0.1, 1, 9, dtype=np.float32).reshape(1, 1, 3, 3)}], {"x": "tensor(float)"}
     )
     original.run(original.open([program.maker["s"]], ["s"]))
-    found = noise_of(Refusing(program), original, ["s"], {"x"}, 0)
+    original.runner = Refusing(program)
+    found = noise_of(original, ["s"], {"x"}, 0)
     assert found["s"][0].largest > 0

@@ -305,7 +305,7 @@ def by_noise(cone: Cone, replay: Replay) -> bool:
         return agrees
     jump = replay.jumping(value, cone.fed, share)
     held = {original: jump} if jump is not None else {}
-    noise = noise_of(walk.runner, replay.original, [original], cone.fed_of_a, walk.seed, walk.dtype, held)
+    noise = noise_of(replay.original, [original], cone.fed_of_a, walk.seed, walk.dtype, held)
     return explains(walk, replay, value, differences, noise.get(original, []), (cone.fed, cone.fed_of_a))
 
 
@@ -322,4 +322,4 @@ def explains(
         return True
     share = walk.share(value)
     cases = [i for i, d in enumerate(differences) if not d.within(share)]
-    return is_rounding(replay, value, cases, *fed, share, seed=walk.seed, memory=walk.memory)
+    return is_rounding(replay, value, cases, *fed, share)

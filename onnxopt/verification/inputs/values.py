@@ -170,13 +170,13 @@ class Case:
     feeds: dict[str, Any] = field(default_factory=dict)
 
 
+@record
 class InputMaker:
     """Makes feeds for the inputs of `plan`; `given` values are used unchanged. Raises Unsupported."""
 
-    def __init__(self, plan: Plan, given: dict[str, Any], seed: int) -> None:
-        self.plan = plan
-        self.given = given
-        self.seed = seed
+    plan: Plan
+    given: dict[str, Any]
+    seed: int
 
     def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded", *, daring: bool = False) -> Case:
         """Return a case of a recipe.

@@ -15,7 +15,7 @@ import numpy as np
 from onnxopt.proto.element_types import element_kind
 from onnxopt.startup.record import record
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.programs.runner import Opened, Runner
+from onnxopt.verification.programs.runner import Opened
 from onnxopt.verification.programs.stream import Stream
 from onnxopt.verification.rounding import NOISE, Difference, Draws, allowed, difference, is_float, last_bit, noisier
 from onnxopt.verification.run import Failed
@@ -176,7 +176,6 @@ Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
 
 
 def noise_of(
-    runner: Runner,
     original: Stream,
     wanted: Sequence[str],
     cuts: Collection[str],
@@ -192,13 +191,13 @@ def noise_of(
     explain element by element; channels: differing channels to explain; is_enough: whether the noise of a value
     suffices, which ends sampling unless `held` or `channels` are given.
     """
-    program = runner.program
+    program = original.runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
     wanted = [v for v in wanted if program.random.isdisjoint(program.cone([v], here))]
     nodes = program.cone(wanted, here)
     if not nodes or any(r not in here for r in program.entries(nodes, here)):
         return {}
-    sampling = _Sampling(runner, original, wanted, here, held or {}, channels or {})
+    sampling = _Sampling(original, wanted, here, held or {}, channels or {})
     for k in range(_MAX_PERTURBATIONS if sampling.open else _SEEDS):
         if k == _SEEDS:
             sampling.search_jumps()
@@ -214,16 +213,15 @@ class _Sampling:
 
     def __init__(
         self,
-        runner: Runner,
         original: Stream,
         wanted: Sequence[str],
         here: Collection[str],
         held: Mapping[str, Held],
         channels: Mapping[str, Sequence[Channels]],
     ) -> None:
-        self._runner, self._original, self._here = runner, original, here
-        self._wanted, self._nodes = wanted, runner.program.cone(wanted, here)
-        reads = runner.program.reads
+        self._runner, self._original, self._here = original.runner, original, here
+        self._wanted, self._nodes = wanted, self._runner.program.cone(wanted, here)
+        reads = self._runner.program.reads
         self._fed = {r: original.types[r] for i in self._nodes for r in reads[i] if r in here}
         self._largest = {v: [Difference() for _ in original.values] for v in wanted}
         self.open = {v: _Open(*found) for v, found in held.items() if v in wanted}
@@ -306,10 +304,7 @@ class _Open:
     """Elements of B that differ from A's and from all samples so far, by case; None if none are left."""
 
     def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None, share: float) -> None:
-        self._theirs = theirs
-        self._mine = mine
-        self._view = view
-        self._share = share
+        self._mine, self._theirs, self._view, self._share = mine, theirs, view, share
         self.left: list[Any] = [True for _ in theirs]
         for i, value in enumerate(mine):
             self.see(value, i)

@@ -30,7 +30,7 @@ from onnxopt.verification.pieces.noise import Channels, are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program, types_of
-from onnxopt.verification.programs.runner import Opened, Prepare, Runner
+from onnxopt.verification.programs.runner import Opened, Prepare, Runner, Values
 from onnxopt.verification.programs.stream import size_of
 from onnxopt.verification.rounding import (
     EPSILON,
@@ -63,15 +63,7 @@ _Change = Callable[[Any], Any]
 
 
 def is_rounding(
-    replay: Replay,
-    value: str,
-    cases: Collection[int],
-    cuts: Collection[str],
-    cuts_of_a: Collection[str],
-    share: float,
-    *,
-    seed: int,
-    memory: int,
+    replay: Replay, value: str, cases: Collection[int], cuts: Collection[str], cuts_of_a: Collection[str], share: float
 ) -> bool:
     """Return whether B's value computed from `cuts` differs from A's only by rounding, in the given cases.
 
@@ -85,7 +77,7 @@ def is_rounding(
     original, of = replay.original, replay.pairs.of
     here = {r for r in cuts_of_a if all(r in known for known in original.values)}
     try:
-        a = _Part(original.runner, of[value], here, original.values, dtype, memory // 8)
+        a = _Part(original.runner, of[value], here, original.values, dtype, replay.memory // 8)
         known = {r for r in cuts if of.get(r, r) in here}
         reads = replay.program.entries(replay.program.cone([value], known), known)
         given = {r: (replay.mine(r), replay.views.get(r)) for r in reads}
@@ -93,8 +85,8 @@ def is_rounding(
             {r: mine[i] if view is None else view(mine[i], i) for r, (mine, view) in given.items()}
             for i in range(len(original.values))
         ]
-        b = _Part(replay.runner, value, given.keys(), feeds, dtype, memory // 8)
-        return _Question(replay, value, a, b, share, seed).answer(cases)
+        b = _Part(replay.runner, value, given.keys(), feeds, dtype, replay.memory // 8)
+        return _Question(replay, value, a, b, share).answer(cases)
     except (Failed, KeyError):
         return False
 
@@ -122,13 +114,7 @@ class _Part:
     """The piece of a model that makes a value, in its own precision and in float64."""
 
     def __init__(
-        self,
-        runner: Runner,
-        value: str,
-        fed: Collection[str],
-        cases: Sequence[Mapping[str, Any]],
-        dtype: str,
-        most: int,
+        self, runner: Runner, value: str, fed: Collection[str], cases: Sequence[Values], dtype: str, most: int
     ) -> None:
         """Find the nodes and cases. `most`: bytes. Raises Failed."""
         self.runner, self.value, self.dtype = runner, value, dtype
@@ -198,8 +184,8 @@ class _Part:
 class _Question:
     """Comparison of a value in A and B. Raises Failed."""
 
-    def __init__(self, replay: Replay, value: str, a: _Part, b: _Part, share: float, seed: int) -> None:
-        self.a, self.b, self.share, self.seed = a, b, share, seed
+    def __init__(self, replay: Replay, value: str, a: _Part, b: _Part, share: float) -> None:
+        self.a, self.b, self.share, self.seed = a, b, share, replay.seed
         self.epsilon, self._fine = EPSILON[a.dtype], replay.fine
         self._wide = a.wide(), b.wide()  # first, as kernels may be missing
         self.theirs = replay.run([value], b.cases[0].keys())[value]

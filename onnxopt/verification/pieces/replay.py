@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import numpy as np
 from onnx import NodeProto
 
+from onnxopt.startup.record import record
 from onnxopt.verification.compare import as_int32, as_wide, forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.model.nodes import bodies_of
 from onnxopt.verification.pieces.noise import Channels, Held, View, is_discrete, views
@@ -55,39 +56,32 @@ _OVER: Final = {INFINITE: OVERFLOWS, NO_NUMBER: "is no number in the narrower ty
 Found = dict[str, list[Any] | Failed]
 
 
+@record(eq=False)
 class Replay:
     """Pieces of B on A's values."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        original: Stream,
-        pairs: Pairs,
-        held: Mapping[str, str] | None = None,
-        dtype: str = "",
-        *,
-        fine: bool = False,
-        digits: bool = False,
-    ) -> None:
-        """Create without running.
+    runner: Runner
+    original: Stream  # A's values
+    pairs: Pairs
+    held: Mapping[str, str] = field(default_factory=dict)  # types of values B holds in the narrower `dtype`
+    dtype: str = ""
+    fine: bool = False  # compare each channel of float32 too
+    digits: bool = False  # report values with few digits in the narrower type, otherwise compared as rounded
+    memory: int = 2 << 30  # bytes for weights and values
+    seed: int = 0
+    views: dict[str, View] = field(default_factory=dict)  # layout in B of values with a different shape or axis order
+    # A's results from rounded inputs, if B was fed rounded numbers.
+    _against: dict[str, list[Any]] = field(default_factory=dict)
 
-        original: A's values; held: types of values B holds in the narrower `dtype`; fine: compare each channel of
-        float32 too; digits: report values with few digits in the narrower type, otherwise compared as rounded.
-        """
-        self.held, self.dtype, self.fine, self.digits = held or {}, dtype, fine, digits
-        self._against: dict[str, list[Any]] = {}  # A's results from rounded inputs, if B was fed rounded numbers
-        self.runner = runner
-        self.program = runner.program
-        self.original = original
-        self.pairs = pairs
-        self.views: dict[str, View] = {}  # layout in B of values with a different shape or axis order
-        self._given = set(original.types)
+    @property
+    def program(self) -> Program:
+        """The program of B."""
+        return self.runner.program
 
     def drawn(self, original: Stream, case: int) -> Replay:
         """Return a replay on drawn numbers in place of a case's."""
-        found = Replay(self.runner, original, self.pairs, self.held, self.dtype)
-        found.views = {name: view.of_case(case, len(original.values)) for name, view in self.views.items()}
-        return found
+        views = {name: view.of_case(case, len(original.values)) for name, view in self.views.items()}
+        return replace(self, original=original, views=views, fine=False, digits=False, _against={})
 
     def mine(self, value: str) -> list[Any]:
         """Return A's values by case, under B's name."""

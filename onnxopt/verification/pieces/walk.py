@@ -65,7 +65,8 @@ class Walk:
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
         b = b.telling(self.original.told)
-        self.replay = Replay(b, self.original, self.pairs, self.held, dtype, fine=fine, digits=digits)
+        of_both = b, self.original, self.pairs
+        self.replay = Replay(*of_both, self.held, dtype, fine=fine, digits=digits, memory=memory, seed=seed)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)  # cutpoints and reported faults
         self.fed: set[str] = set(given)  # cutpoints from which pieces start
@@ -368,7 +369,7 @@ class Walk:
             return name in differ and all(d.explained(n, times) for d, n in zip(differ[name], noise))
 
         ask = self.fed_of_a, self.seed, self.dtype, held, channels
-        found = noise_of(self.runner, self.original, [of[v] for v in wanted], *ask, is_enough=explains)
+        found = noise_of(self.original, [of[v] for v in wanted], *ask, is_enough=explains)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:
@@ -380,8 +381,7 @@ class Walk:
         cases = [
             i for i, (d, n) in enumerate(zip(self.latest[value], every)) if not (d.within(share) or d.explained(n))
         ]
-        ask = self.replay, value, cases, self.fed, self.fed_of_a, share
-        return is_rounding(*ask, seed=self.seed, memory=self.memory)
+        return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share)
 
     def _report_fault(self, blocked: Sequence[str]) -> bool:
         """Report blocking values as faults, and continue behind them with A's values. Returns False if none."""
