@@ -30,7 +30,7 @@ from onnxopt.verification.pieces.noise import Channels, are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program, types_of
-from onnxopt.verification.programs.runner import Opened, Prepare, Runner, Values
+from onnxopt.verification.programs.runner import Opened, Prepare, Runner
 from onnxopt.verification.programs.stream import size_of
 from onnxopt.verification.rounding import (
     EPSILON,
@@ -77,7 +77,7 @@ def is_rounding(
     original, of = replay.original, replay.pairs.of
     here = {r for r in cuts_of_a if all(r in known for known in original.values)}
     try:
-        a = _Part(original.runner, of[value], here, original.values, dtype, replay.memory // 8)
+        a = _Part(original.runner, [of[value]], here, original.values, dtype, replay.memory // 8)
         known = {r for r in cuts if of.get(r, r) in here}
         reads = replay.program.entries(replay.program.cone([value], known), known)
         given = {r: (replay.mine(r), replay.views.get(r)) for r in reads}
@@ -85,7 +85,7 @@ def is_rounding(
             {r: mine[i] if view is None else view(mine[i], i) for r, (mine, view) in given.items()}
             for i in range(len(original.values))
         ]
-        b = _Part(replay.runner, value, given.keys(), feeds, dtype, replay.memory // 8)
+        b = _Part(replay.runner, [value], given.keys(), feeds, dtype, replay.memory // 8)
         return _Question(replay, value, a, b, share).answer(cases)
     except (Failed, KeyError):
         return False
@@ -94,32 +94,32 @@ def is_rounding(
 def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], most: int) -> dict[str, Any]:
     """Return values computed in float64 from the feeds; {} if kernels are missing.
 
-    most: bytes of weights.
+    most: bytes of feeds and weights.
     """
-    nodes = runner.program.cone(wanted, ())
-    if 2 * runner.program.weight(nodes) > most or not runner.program.random.isdisjoint(nodes):
+    try:
+        part = _Part(runner, wanted, feeds.keys(), [feeds], "float32", most)
+        return part.wide(as_double).run(_widened(feeds, "float32"))
+    except Failed:
         return {}
-    wide = _widened(feeds, "float32")
-    types = types_of(wide)
-    for reference in (False, *([True] if _is_light(runner.program, nodes, feeds) else [])):
-        try:
-            engine = _neutral(runner, reference=reference)
-            return engine.open(nodes, types, wanted, prepare=widening("float32", as_double)).run(wide)
-        except Failed:
-            continue
-    return {}
 
 
 class _Part:
-    """The piece of a model that makes a value, in its own precision and in float64."""
+    """The piece of a model that makes the wanted values, in its own precision and in float64."""
 
     def __init__(
-        self, runner: Runner, value: str, fed: Collection[str], cases: Sequence[Values], dtype: str, most: int
+        self,
+        runner: Runner,
+        wanted: Sequence[str],
+        fed: Collection[str],
+        cases: Sequence[Mapping[str, Any]],
+        dtype: str,
+        most: int,
     ) -> None:
         """Find the nodes and cases. `most`: bytes. Raises Failed."""
-        self.runner, self.value, self.dtype = runner, value, dtype
+        self.runner, self.wanted, self.dtype = runner, wanted, dtype
+        self._neutral = replace(runner, label="either model in float64")  # a crash is no fault of either model
         program = runner.program
-        self.nodes = program.cone([value], fed)
+        self.nodes = program.cone(wanted, fed)
         reads = program.entries(self.nodes, fed)
         if not program.random.isdisjoint(self.nodes) or any(r not in fed for r in reads) or not self.nodes:
             raise Failed("it is not made of what is known")
@@ -129,11 +129,10 @@ class _Part:
         self._largest = max(self.cases, key=lambda case: sum(map(size_of, case.values())))
         if 2 * (sum(map(size_of, self._largest.values())) + program.weight(self.nodes)) > most:
             raise Failed("it is large")
-        self._reference = False
 
     def narrow(self) -> Opened:
         """Return the piece in its own precision."""
-        return self.runner.open(self.nodes, types_of(self.cases[0]), [self.value])
+        return self.runner.open(self.nodes, types_of(self.cases[0]), self.wanted)
 
     def summed(self) -> Opened:
         """Return the piece with sums in float64."""
@@ -145,22 +144,20 @@ class _Part:
 
     def _open(self, case: Mapping[str, Any], prepare: Prepare) -> Opened:
         """Return the piece, in the reference evaluator if a kernel is missing and work is little."""
-        types = types_of(case)
-        if not self._reference:
-            try:
-                return _neutral(self.runner).open(self.nodes, types, [self.value], prepare=prepare)
-            except Failed:
-                if not _is_light(self.runner.program, self.nodes, self._largest):
-                    raise
-            self._reference = True
-        return _neutral(self.runner, reference=True).open(self.nodes, types, [self.value], prepare=prepare)
+        try:
+            return self._neutral.open(self.nodes, types_of(case), self.wanted, prepare=prepare)
+        except Failed:
+            if self._neutral.reference or not _is_light(self.runner.program, self.nodes, self._largest):
+                raise
+        self._neutral = replace(self._neutral, reference=True)
+        return self._open(case, prepare)
 
     def run(self, opened: Opened, case: Mapping[str, Any]) -> Any:
-        """Return the value in a case."""
-        return opened.run(case)[self.value]
+        """Return the first wanted value in a case."""
+        return opened.run(case)[self.wanted[0]]
 
     def run_wide(self, opened: Opened, case: Mapping[str, Any]) -> Any:
-        """Return the value in a case, by a piece in float64."""
+        """Return the first wanted value in a case, by a piece in float64."""
         return self.run(opened, _widened(case, self.dtype))
 
     @property
@@ -323,11 +320,6 @@ def _are_alike(*values: Any) -> bool:
     return all(
         isinstance(v, np.ndarray) and v.shape == first.shape and element_kind(v) == element_kind(first) for v in values
     )
-
-
-def _neutral(runner: Runner, *, reference: bool = False) -> Runner:
-    """Return a runner with a neutral label: a crash is no fault of either model."""
-    return replace(runner, label="either model in float64", reference=runner.reference or reference)
 
 
 def _is_light(program: Program, nodes: Sequence[int], case: Mapping[str, Any]) -> bool:
