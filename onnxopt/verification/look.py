@@ -43,7 +43,7 @@ from onnxopt.verification.programs.transforms import (
     with_roundings,
 )
 from onnxopt.verification.records import Pieces, Place
-from onnxopt.verification.rounding import Difference, Draws, difference, is_float, last_bit, worst
+from onnxopt.verification.rounding import Draws, difference, is_float, last_bit
 from onnxopt.verification.run import Reference
 from onnxopt.verification.runtime import Runtime
 from onnxopt.worker.serving import Tell
@@ -300,14 +300,12 @@ class Noise:
 
         feeds: by case; made: outputs by case (None: computed here); known: earlier results by case.
         """
-        found = [{name: Difference(seen.get(name, 0.0), 1.0) for name in self._outputs} for seen in known]
+        found = [{name: seen.get(name, 0.0) for name in self._outputs} for seen in known]
         if not self._is_told(found):
             self._measure(feeds, made, found)
-        return [{name: d.relative for name, d in largest.items()} for largest in found]
+        return found
 
-    def _measure(
-        self, feeds: Sequence[Values], made: Sequence[Values] | None, found: list[dict[str, Difference]]
-    ) -> None:
+    def _measure(self, feeds: Sequence[Values], made: Sequence[Values] | None, found: list[dict[str, float]]) -> None:
         runner, dtype = self._runner, self._options.dtype
         types = types_of(feeds[0])
         if made is None:
@@ -323,7 +321,7 @@ class Noise:
                 for _ in range(_SEEDS):
                     changed = opened.run({name: last_bit(v, rng, dtype) for name, v in feeds[i].items()})
                     for name, value in changed.items():
-                        found[i][name] = worst([found[i][name], difference(as_it_is(i)[name], value)])
+                        found[i][name] = max(found[i][name], difference(as_it_is(i)[name], value).relative)
                     if self._is_enough(found[i], self._made):
                         break
                     if self._is_told(found):
@@ -332,14 +330,14 @@ class Noise:
             if not self._is_enough(largest, self._made):
                 self._see_exact(feeds[i], as_it_is(i), largest)
 
-    def _see_exact(self, feeds: Values, made: Values, found: dict[str, Difference]) -> None:
+    def _see_exact(self, feeds: Values, made: Values, found: dict[str, float]) -> None:
         """Add the differences from the outputs computed in float64."""
         exact = exactly(self._runner, self._made, feeds, self._options.memory // 8)
         for name in (n for n in self._made if n in exact and is_float(made[n])):
-            found[name] = worst([found[name], apart(made[name], exact[name])])
+            found[name] = max(found[name], apart(made[name], exact[name]).relative)
 
-    def _is_told(self, found: Sequence[Mapping[str, Difference]]) -> bool:
+    def _is_told(self, found: Sequence[Mapping[str, float]]) -> bool:
         return bool(self._told) and self._is_enough(found[0], [self._told])
 
-    def _is_enough(self, found: Mapping[str, Difference], outputs: Iterable[str]) -> bool:
-        return all(found[name].relative >= self._enough.get(name, float("inf")) for name in outputs)
+    def _is_enough(self, found: Mapping[str, float], outputs: Iterable[str]) -> bool:
+        return all(found[name] >= self._enough.get(name, float("inf")) for name in outputs)

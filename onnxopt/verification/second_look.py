@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from onnxopt.errors import OnnxOptError
@@ -142,10 +142,14 @@ class SecondLook:
 
     def _beside(self, verdict: Verification, seen: _Seen, found: Proof) -> _Seen:
         """Return `seen`, or a closer comparison if the whole differs far beyond noise while pieces agree."""
-        noise = largest(seen.noise)
-        has_lost = self._has_lost_digits(verdict, noise)
-        if has_lost or self._is_far(verdict, noise):
-            pieces, places = self._closer(verdict, found.taken, digits=has_lost)
+        noise = max(largest(seen.noise).values(), default=math.inf)
+        if not self._options.dtype:  # a flipped decision, or a wrong channel negligible beside a larger channel
+            is_far = verdict.worst_rel > _MAX_NOISE_FACTOR * noise
+        else:  # digits lost in float16, while all pieces agree in float16; unknown noise never shows a loss
+            is_far = verdict.worst_rel > _LOSS * (noise or math.inf) and not could_jump(self._plan)
+            is_far = is_far and self._options.dtype == "float16"
+        if is_far:
+            pieces, places = self._closer(verdict, found.taken, digits=bool(self._options.dtype))
             return _Seen(pieces, places, seen.noise) if places else seen
         return seen
 
@@ -163,26 +167,7 @@ class SecondLook:
         assert pieces is not None
         return pieces, places
 
-    def _has_lost_digits(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
-        """Return whether a float16 result differs by more than rounding noise, while all pieces agree in float16.
-
-        Unknown noise never shows a loss.
-        """
-        explained = _LOSS * (max(noise.values(), default=0.0) or float("inf"))
-        return self._options.dtype == "float16" and not could_jump(self._plan) and verdict.worst_rel > explained
-
-    def _is_far(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
-        """Return whether the whole differs far beyond noise while pieces agree.
-
-        Causes: a flipped decision, or a wrong channel negligible beside a larger channel.
-        """
-        return not self._options.dtype and verdict.worst_rel > _MAX_NOISE_FACTOR * max(
-            noise.values(), default=float("inf")
-        )
-
-    def _closer(
-        self, verdict: Verification, taken: Sequence[str], *, digits: bool = False
-    ) -> tuple[Pieces, list[Place]]:
+    def _closer(self, verdict: Verification, taken: Sequence[str], *, digits: bool) -> tuple[Pieces, list[Place]]:
         """Compare again, each channel relative to its own range, on the cases with most elements.
 
         digits: look for values with too few digits in the narrower type instead, in the case with the largest
@@ -192,9 +177,8 @@ class SecondLook:
         if digits:
             names = [max(cases, key=lambda c: max(o.max_rel for o in c.outputs)).name]
         else:
-            names = [c.name for c in sorted(cases, key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))][
-                :_CASES_TOGETHER
-            ]
+            cases.sort(key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))
+            names = [c.name for c in cases[:_CASES_TOGETHER]]
         self._runner.hold(names)
         return self._judge.pieces(names, taken, digits, not digits)
 

@@ -263,18 +263,11 @@ def _branches(original: Path, answers: Sequence[Answer]) -> tuple[dict[str, str]
 
 def _unless_empty(weak: Mapping[str, str], files: Sequence[Path], called: Mapping[str, str]) -> dict[str, str]:
     """Return `weak` without outputs always empty in both files: no inputs could show more."""
-    found = dict(weak)
-    for name in _always_empty(files[0]) if weak else ():
-        if name not in {called.get(other, other) for other in _always_empty(files[1])}:
-            continue
-        found.pop(name, None)
-    return found
-
-
-def _always_empty(file: Path) -> set[str]:
     with contextlib.suppress(Exception):  # inference is no source of verdicts
-        return always_empty(file)
-    return set()
+        empty = always_empty(files[0]) if weak else set()
+        empty &= {called.get(name, name) for name in always_empty(files[1])} if empty else empty
+        return {name: why for name, why in weak.items() if name not in empty}
+    return dict(weak)
 
 
 def together(
