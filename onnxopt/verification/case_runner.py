@@ -31,7 +31,7 @@ from onnxopt.verification.job import (
     Submission,
 )
 from onnxopt.verification.judge import Judge
-from onnxopt.verification.records import LEFT_OUT, JudgedCase
+from onnxopt.verification.records import LEFT_OUT, CaseRecord
 from onnxopt.worker.serving import Died, Refused, Tell
 
 _OTHER_STEPS: Final = 5  # steps besides those of the cases
@@ -153,7 +153,7 @@ class CaseRunner:
         self.has_loaded = not why
         return why
 
-    def _compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
+    def _compare(self, answer: Answer, data: Data | None = None) -> CaseRecord:
         """Run the result on a case and return the comparison.
 
         For a nondeterministic original, the original's case is returned unchanged.
@@ -194,13 +194,13 @@ class CaseRunner:
                 self._more.append((recipe, self._requests[0][1]))
         return found
 
-    def _step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
+    def _step_by_step(self) -> tuple[list[Answer], list[CaseRecord]]:
         """Run each case separately: a death is the verdict of its case.
 
         No case begins after the timeout is used up.
         """
         answers: list[Answer] = []
-        cases: list[JudgedCase] = []
+        cases: list[CaseRecord] = []
         end = time.monotonic() + self._submission.options.timeout - self._submission.spent
         self.left_out = 0
         for i, (recipe, read) in enumerate(self._requests):
@@ -214,10 +214,10 @@ class CaseRunner:
                 return answers, [*cases, *self._skipped(i + 1, _UNFINISHED)]
         return answers, cases
 
-    def _skipped(self, first: int, note: str) -> list[JudgedCase]:
-        return [JudgedCase(name, {}, status="skipped", note=note) for name in self._names[first:]]
+    def _skipped(self, first: int, note: str) -> list[CaseRecord]:
+        return [CaseRecord(name, {}, status="skipped", note=note) for name in self._names[first:]]
 
-    def _alone(self, recipe: Recipe, read: Read, has_others: bool) -> tuple[Answer | None, JudgedCase]:
+    def _alone(self, recipe: Recipe, read: Read, has_others: bool) -> tuple[Answer | None, CaseRecord]:
         if (known := self._known.get(recipe.name)) is not None:
             return known.answer, known.case
         recipe, dead = self._after_deaths(recipe, has_others)
@@ -231,7 +231,7 @@ class CaseRunner:
             self.is_steady = self.judge.deterministic()
         return answer, self._compare(answer, data)
 
-    def _after_deaths(self, recipe: Recipe, has_others: bool) -> tuple[Recipe, JudgedCase | None]:
+    def _after_deaths(self, recipe: Recipe, has_others: bool) -> tuple[Recipe, CaseRecord | None]:
         """Return the recipe to run after deaths of workers, tamed if bold, and the case if no run is left."""
         for death in self._submission.deaths:
             if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
@@ -241,7 +241,7 @@ class CaseRunner:
             if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
                 recipe = replace(recipe, tame=True)
             elif status != UNVERIFIED or has_others or not self._lengthen(death):
-                return recipe, JudgedCase(recipe.name, {}, status=status, note=str(died))
+                return recipe, CaseRecord(recipe.name, {}, status=status, note=str(died))
         return recipe, None
 
     # -- deaths ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Request
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View, views
-from onnxopt.verification.records import CaseRecord, Comparison, JudgedCase, Verification
+from onnxopt.verification.records import CaseRecord, Comparison, Verification
 from onnxopt.verification.runtime import DECLARED, Reference
 from onnxopt.verification.verifier import Verifier
 from onnxopt.worker.limits import Limits
@@ -151,7 +151,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         fix_dims(plan, options.dims)
         if options.int32:
             plan.hold_int32()
-        skipped: list[JudgedCase] = []
+        skipped: list[CaseRecord] = []
         requests = list(_requests(models, plan, options, skipped))
         if not requests and skipped:
             why = f"no case of {', '.join(options.cases or ())}: {skipped[0].note}"
@@ -165,7 +165,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
 
 
 def _requests(
-    models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[JudgedCase]
+    models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[CaseRecord]
 ) -> Iterator[tuple[Recipe, Read]]:
     """Yield (recipe, reader of its data) for each case.
 
@@ -183,7 +183,7 @@ def _requests(
         if not why:
             yield recipe, functools.partial(Data, given)
         else:
-            skipped.append(JudgedCase(recipe.name, {}, status="skipped", note=why))
+            skipped.append(CaseRecord(recipe.name, {}, status="skipped", note=why))
     if given and not sets and options.cases is None:
         yield Recipe("given"), functools.partial(Data, given)
     for name, found in sets:
@@ -279,6 +279,7 @@ def _verify(
         record = CaseRecord(case.name, case.dims)
         for name, expected in zip(judge.outputs, results, strict=True):
             record.outputs.append(compare(name, expected, values[name], options))
+        record.status = EQUAL if all(o.ok for o in record.outputs) else DIFFERENT
         records.append(record)
     verdict = Verification(EQUAL, "", engine=judge.engine.name, cases=list(records))
     conclude(verdict, records)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.records import JudgedCase, Verification
+from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.runtime import Reference
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Request:
 class Answer:
     """The result of running the original on a case."""
 
-    case: JudgedCase
+    case: CaseRecord
     proves: bool = True  # whether agreement on the case proves anything
     evidence: dict[str, Evidence | None] = field(default_factory=dict)
     branches: dict[str, bool] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Compared:
     """Event: a case was compared."""
 
     answer: Answer
-    case: JudgedCase
+    case: CaseRecord
 
 
 @record

@@ -25,7 +25,7 @@ from onnxopt.verification.job import (
     Concluded,
     Submission,
 )
-from onnxopt.verification.records import CaseRecord, JudgedCase, Verification
+from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.runtime import UNREGISTERED, UNREGISTERED_HINT
 from onnxopt.verification.second_look import SecondLook
@@ -129,7 +129,7 @@ class JobRunner(CaseRunner):
         verdict.engine = self.opened.engine
         return self._judge(verdict, answers, cases, found)
 
-    def _together(self) -> tuple[list[Answer], list[JudgedCase], Proof]:
+    def _together(self) -> tuple[list[Answer], list[CaseRecord], Proof]:
         """Return the answers, compared cases and proof of all recipes, with further recipes for a weak proof."""
         if self._answers is None:
             known = [k.answer for name, k in self._known.items() if name in self._names]
@@ -144,7 +144,7 @@ class JobRunner(CaseRunner):
         return answers, cases, found
 
     def _judge(
-        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], found: Proof
+        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[CaseRecord], found: Proof
     ) -> bool:
         """Compute the verdict from these cases, and from further cases for coverage gaps."""
         verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
@@ -165,13 +165,13 @@ class JobRunner(CaseRunner):
             return verdict.status != DIFFERENT
         return False
 
-    def _fail(self, verdict: Verification, failed: JudgedCase) -> None:
+    def _fail(self, verdict: Verification, failed: CaseRecord) -> None:
         """Set the verdict of a case that did not run."""
         name = f"case {failed.name}: " if self.opening.stepwise else ""
         where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
         _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
 
-    def _refuse(self, verdict: Verification, cases: Sequence[JudgedCase]) -> None:
+    def _refuse(self, verdict: Verification, cases: Sequence[CaseRecord]) -> None:
         """Set UNVERIFIED, as no case could be compared. Raises Refused for a nondeterministic model."""
         if not self.is_steady:
             why = "the model is not deterministic: two runs of the original differ"
@@ -234,7 +234,7 @@ class JobRunner(CaseRunner):
 
     # -- further cases --------------------------------------------------------------------------------------
 
-    def _others(self, found: Proof, cases: Sequence[JudgedCase]) -> Iterator[Recipe]:
+    def _others(self, found: Proof, cases: Sequence[CaseRecord]) -> Iterator[Recipe]:
         """Yield recipes of further cases, as needed.
 
         Longer inputs if outputs prove nothing; more rows if a channel of few elements differs by much of its range, as
@@ -305,7 +305,7 @@ class JobRunner(CaseRunner):
             return str(e) if which == 0 or not e.late else ""
 
 
-def _differ(cases: Sequence[JudgedCase]) -> bool:
+def _differ(cases: Sequence[CaseRecord]) -> bool:
     return any(c.status == DIFFERENT for c in cases)
 
 

@@ -18,7 +18,7 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.inputs.windows import have_few_rows
 from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
-from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
+from onnxopt.verification.records import CaseRecord, OutputRecord, Pieces, Place
 from onnxopt.verification.rounding import (
     EPSILON,
     MOST_OF_WHOLE,
@@ -80,7 +80,7 @@ def compared(
     outputs: Sequence[str],
     run: Run,
     measure: Measure,
-) -> JudgedCase:
+) -> CaseRecord:
     """Run the result on both halves joined, and return the case with every output compared per half.
 
     halves: (feeds, outputs) of the original for each half; run: runs the result. An error of the result gives
@@ -88,7 +88,7 @@ def compared(
     """
     (first, _), (second, _) = halves
     whole = {n: np.concatenate([v, second[n]], axes[n]) if n in axes else v for n, v in first.items()}
-    record = JudgedCase(BATCHES, {name: max(whole[n].shape[axis] for n, axis in axes.items())})
+    record = CaseRecord(BATCHES, {name: max(whole[n].shape[axis] for n, axis in axes.items())})
     try:
         results = run(whole)
     except Exception as e:
@@ -105,7 +105,7 @@ def compared(
     return record
 
 
-def _sizes(record: JudgedCase) -> str:
+def _sizes(record: CaseRecord) -> str:
     return ", ".join(f"{name}={size}" for name, size in record.dims.items())
 
 
@@ -133,10 +133,10 @@ class Judge(Loaded):
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output: effect of changed last bits of the inputs
         self._roundings: dict[str, float] | None = None  # see `_by_paths`
 
-    def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
+    def compare(self, name: str, expected: dict[str, Any]) -> CaseRecord:
         """Run the result on a known case and compare outputs, with `expected` outputs too (by name)."""
         case, values = self.kept[name]
-        record = JudgedCase(name, case.dims)
+        record = CaseRecord(name, case.dims)
         self.tell(f"running {self.labels[1]}")
         try:
             feeds = self._feeds_of_b(case.feeds)
@@ -166,7 +166,7 @@ class Judge(Loaded):
                 record.outputs.append(self._measure(output, given, b, explained, f"{self.labels[1]} and file"))
         return record
 
-    def batches(self) -> list[JudgedCase]:
+    def batches(self) -> list[CaseRecord]:
         """Run the result on twice the size of each freed dim (see `compared`).
 
         Raises Refused if the model cannot be run, or no inputs distinguish the halves.
@@ -184,7 +184,7 @@ class Judge(Loaded):
             found.append(self._batch(symbol, axes))
         return found
 
-    def _batch(self, symbol: str, axes: Mapping[str, int]) -> JudgedCase:
+    def _batch(self, symbol: str, axes: Mapping[str, int]) -> CaseRecord:
         (case, values), *others = self.kept.values()
         for feeds in other_feeds(case.feeds, axes, (c.feeds for c, _ in others), self.options.seed):
             try:
@@ -196,7 +196,7 @@ class Judge(Loaded):
             share = {name: 2 * difference(a, b).relative for name, a, b in own}  # differences allowed by the verdict
             halves = [(case.feeds, values), (feeds, again)]
             run = partial(compared, symbol, axes, halves, self.outputs, self._run_result)
-            found: JudgedCase = run(partial(self._measure, explained=share))
+            found: CaseRecord = run(partial(self._measure, explained=share))
             if paths := self._by_paths(values, found.outputs) if self._may_shake() else {}:
                 share = {name: max(s, paths.get(name, 0.0)) for name, s in share.items()}
                 found = run(partial(self._measure, explained=share))

@@ -23,7 +23,7 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.job import Answer, Opened, Request
 from onnxopt.verification.model.skeleton import Skeleton, glance
 from onnxopt.verification.model.views import views
-from onnxopt.verification.records import JudgedCase
+from onnxopt.verification.records import CaseRecord
 from onnxopt.verification.rounding import is_float, overflows
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
 from onnxopt.verification.runtime import PLAIN, Reference, find_runtime
@@ -177,7 +177,7 @@ class Original:
         try:
             case, values = self._fed(request)
         except Refused as e:
-            return Answer(JudgedCase(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
+            return Answer(CaseRecord(recipe.name, {}, status="skipped", note=str(e)), recipe.proves)
         self._first = self._first or case.feeds
         if recipe.drawn and not recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
@@ -218,7 +218,7 @@ class Original:
         """Return a summary of the outputs, a few bytes in size."""
         given_out = zip(self.given_out, values[len(self.outputs) :], strict=True)
         return Answer(
-            JudgedCase(recipe.name, case.dims),
+            CaseRecord(recipe.name, case.dims),
             recipe.proves,
             {name: evidence(v) for name, v in zip(self.outputs, values) if name not in case.feeds},
             {name: bool(v.any()) for name, v in given_out if name in self.planned.conditions},

@@ -41,22 +41,16 @@ class MeasuredRecord(OutputRecord):
 
 @record
 class CaseRecord:
-    """A set of inputs, and its compared outputs."""
+    """A set of inputs, its compared outputs, and its status: equal, different, skipped (by A) or not verified."""
 
     name: str
     dims: dict[str, int]  # sizes of the dynamic dims
     outputs: list[OutputRecord] = field(default_factory=list)
+    status: str = EQUAL
+    note: str = ""  # reason for the status
 
 
 LEFT_OUT: Final = "not run: those before it took all of --timeout"  # note of a case
-
-
-@record
-class JudgedCase(CaseRecord):
-    """A case with its own status: equal, different, skipped (inputs rejected by A) or not verified."""
-
-    status: str = EQUAL
-    note: str = ""  # reason for the status
 
 
 @record
@@ -221,13 +215,8 @@ class Verification:
 
 @record
 class Comparison(Verification):
-    """The verdict of `onnxopt verify`, with cases of type `JudgedCase`."""
+    """The verdict of `onnxopt verify`."""
 
     a: str = ""
     b: str = ""
     provider: str = "CPUExecutionProvider"
-
-    @property
-    def judged(self) -> list[JudgedCase]:
-        """The cases with their own status."""
-        return [c for c in self.cases if isinstance(c, JudgedCase)]

@@ -13,7 +13,7 @@ from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.case_runner import CaseRunner
 from onnxopt.verification.inputs.windows import may_hide
 from onnxopt.verification.job import LOOK, UNSHOWN, Answer
-from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
+from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
 from onnxopt.verification.verdict import Proof, could_jump, differences, largest, settle, together
 from onnxopt.worker.serving import Died, Refused
@@ -48,7 +48,7 @@ class SecondLook:
         self.is_alike = False  # equal operators on equal constants compute the outputs
         self.cut_short = ""  # why the comparison in pieces ended early, or ""
 
-    def look(self, verdict: Verification, answers: Sequence[Answer], failed: JudgedCase | None, found: Proof) -> bool:
+    def look(self, verdict: Verification, answers: Sequence[Answer], failed: CaseRecord | None, found: Proof) -> bool:
         """Compare in pieces if outputs are inconclusive, and update the verdict. Returns False if nothing was compared.
 
         Cases compared before are not compared again.
@@ -103,7 +103,7 @@ class SecondLook:
         self,
         verdict: Verification,
         answers: Sequence[Answer],
-        failed: JudgedCase | None,
+        failed: CaseRecord | None,
         found: Proof,
         *,
         is_asked: bool,

@@ -14,7 +14,7 @@ from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.job import Answer, Opened
 from onnxopt.verification.model.facts import always_empty, possible_truths
-from onnxopt.verification.records import LEFT_OUT, CaseRecord, JudgedCase, OutputRecord, Pieces, Place, Verification
+from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
 from onnxopt.verification.rounding import NOTHING
 
 _BEYOND: Final = 1e3  # times the noise of the whole; correct results stay far below
@@ -186,7 +186,7 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
 
 def _cases(verdict: Verification, *, sizes: bool) -> str:
     """Return the number of cases, and their sizes on request."""
-    count = sum(getattr(c, "note", "") != LEFT_OUT for c in verdict.cases)
+    count = sum(c.note != LEFT_OUT for c in verdict.cases)
     dims = "; ".join(map(_sizes, {tuple(c.dims.items()): None for c in verdict.cases if c.dims}))
     return f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else "")
 
@@ -286,11 +286,11 @@ def together(
     return found
 
 
-def telling(answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> tuple[list[Answer], list[JudgedCase]]:
+def telling(answers: Sequence[Answer], cases: Sequence[CaseRecord]) -> tuple[list[Answer], list[CaseRecord]]:
     """Return answers and cases without the batch of one, if nothing differs there."""
     told = [(a, c) for a, c in zip(answers, cases, strict=True) if a.case.name != SINGLE.name or _differs(c)]
     return [a for a, _ in told], [c for _, c in told]
 
 
-def _differs(case: JudgedCase) -> bool:
+def _differs(case: CaseRecord) -> bool:
     return case.status == DIFFERENT or any(not o.ok for o in case.outputs)

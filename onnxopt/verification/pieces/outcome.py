@@ -237,13 +237,7 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
         value = operand.result
         nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
     record = OutputRecord(
-        value,
-        walk.replay.kind(fault.value),
-        list(fault.shape),
-        found.largest,
-        found.relative,
-        False,
-        found.note or how,
+        value, walk.replay.kind(fault.value), list(fault.shape), found.largest, found.relative, False, found.note or how
     )
     place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
     place.a, place.b = (
