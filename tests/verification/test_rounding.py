@@ -56,6 +56,18 @@ WEIGHTS = np.linspace(-0.5, 0.7, 8).reshape(8, 1)
 KERNEL = np.linspace(-0.5, 0.7, 256 * 256 * 9).reshape(256, 256, 3, 3)
 BIASED = "t = MatMul (x, w) u = Add (t, c) y = Sub (u, d)", {"w": WEIGHTS, "c": [64.0], "d": [63.5]}
 AXIS = "i = Constant <value = int64[1] {1}> ()"
+TURNS = [f"t{k + 1} = MatMul (t{k}, q)" for k in range(10)]  # no turn changes the range
+TURN = np.linalg.qr(np.cos(np.arange(64.0).reshape(8, 8) ** 2))[0]
+
+
+def turned(*by: float) -> Side:
+    """Return a chain of rotations, with parts of a last sum."""
+    sums = [f"s{k + 1} = Add (s{k}, c{k})" for k in range(len(by))]
+    ends = {f"c{k}": np.float32([c, *[0.0] * 7]) for k, c in enumerate(by)}
+    return " ".join(["t0 = Identity (x)", *TURNS, "s0 = Identity (t10)", *sums, f"y = Identity (s{len(by)})"]), {
+        "q": TURN, **ends}  # fmt: skip
+
+
 TWO_MEANS = "v = Relu (x) u = ReduceMean <axes=[3]> (v) y = ReduceMean <axes=[2]> (u)"
 ONE_MEAN = "v = Relu (x) y = ReduceMean <axes=[2,3]> (v)"
 
@@ -129,6 +141,7 @@ WRONG = {
         ("s = Mul (x, k) t = Add (s, m) u = Sub (t, m) y = Div (u, k)", {"k": 42.0, "m": 12582912.0}),
         ("y = Identity (x)", {}),
     ),
+    "little of a deep chain": (X8, turned(0.0), turned(2e-6)),
     "through float16": (X8, ("h = Cast <to=10> (x) y = Cast <to=1> (h)", {}), ("y = Identity (x)", {})),
     "size": (
         "(float[1,1,32,48] x) => (float[A,B,C,D] y)",
