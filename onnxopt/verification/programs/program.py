@@ -192,10 +192,12 @@ class Program:
 
     def behind(self, new: Collection[str], fed: Collection[str], end: int) -> set[str]:
         """Return the values computed from `new` by nodes up to `end`, not through fed values."""
-        found: set[str] = set()
+        found, going_on = set[str](), {*new}
         for i in range(min((self.maker.get(name, -1) for name in new), default=end) + 1, end + 1):
-            if any(r in new or (r in found and r not in fed) for r in self.reads[i]):
-                found.update(self.nodes[i].output)
+            if not going_on.isdisjoint(self.reads[i]):
+                made = self.nodes[i].output[:]
+                found.update(made)
+                going_on.update(o for o in made if o not in fed)
         return found
 
     def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
