@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from onnxopt.batch.job import Done, Job, Outcome
 from onnxopt.batch.places import clear_staging
-from onnxopt.worker.process import ending, start
+from onnxopt.worker.process import end_ahead, ending, start
 
 _START = "from onnxopt.batch.worker import main; main()"
 _LOOK = 0.2 if sys.platform == "win32" else None  # seconds; on Windows, an endless wait ignores Ctrl-C
@@ -32,6 +32,7 @@ def run_locally(
     done: called with each outcome; phase: called with (source, activity) in a second thread. On an interruption all
     processes end, and unfinished files are removed.
     """
+    end_ahead()  # each process has a worker of its own
     workers = _Workers(phase)
     pool = ThreadPoolExecutor(max(1, processes))
     try:

@@ -108,6 +108,13 @@ def start_ahead(program: str) -> None:
             _ahead[command] = _start_worker(command)
 
 
+def end_ahead() -> None:
+    """End the processes started ahead that no `Worker` took."""
+    while _ahead:
+        with _ahead.popitem()[1] as process:
+            process.kill()
+
+
 def _start_worker(command: str) -> subprocess.Popen[bytes]:
     return start(command, stderr=subprocess.DEVNULL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from onnxopt.errors import StartError
 from onnxopt.worker import process, usual_memory
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.process import Worker, start, start_ahead
+from onnxopt.worker.process import Worker, end_ahead, start, start_ahead
 from onnxopt.worker.service import Declined, Sandbox
 from tests.samples import build
 
@@ -48,6 +49,9 @@ def test_only_what_needs_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(onnxopt.optimize(str(model), verify=False).model.graph.node) == 6
 
 
+SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
+
+
 def pid_of(worker: Worker) -> int:
     with worker:
         found = worker.receive(time.monotonic() + 60, 60)
@@ -63,6 +67,15 @@ def test_the_next_worker_of_the_same_kind_takes_the_process_started_ahead(monkey
     assert pid_of(Worker(program, usual_memory() - 1)) == started[1], "of another limit"
     assert pid_of(Worker(program, usual_memory())) == started[0]
     assert pid_of(Worker(program, usual_memory())) == started[2]
+
+
+def test_a_process_started_ahead_that_no_worker_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+    monkeypatch.setattr(process, "start", lambda *a, **k: ended.append(p := subprocess.Popen([*SLEEP], **k)) or p)
+    start_ahead("pass")
+    end_ahead()
+    assert ended[0].returncode
+    end_ahead()
 
 
 @pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
