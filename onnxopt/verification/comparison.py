@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
@@ -230,12 +231,7 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
 
 def main() -> None:
     """Serve as the worker process."""
-    serve(_Worker)
-
-
-class _Worker:
-    def __init__(self, tell: Tell) -> None:
-        self.verify = functools.partial(_verify, tell)
+    serve(lambda tell: SimpleNamespace(verify=functools.partial(_verify, tell)))
 
 
 def _verify(

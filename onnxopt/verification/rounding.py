@@ -203,7 +203,8 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
     if isinstance(a, list) or isinstance(b, list):
         return _of_sequences(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
-        return _of_maps(a, b)
+        same = list(a) == list(b)
+        return difference(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
     if a is None or b is None:
         return Difference(note="" if a is b else "absent in one of the two")
     a, b = np.asarray(a), np.asarray(b)
@@ -216,11 +217,6 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
         share = float(np.count_nonzero(a != b) / a.size) if a.size else 0.0
         return Difference(share, 1.0, discrete=True)
     return _of_floats(a, b)
-
-
-def _of_maps(a: dict[Any, Any], b: dict[Any, Any]) -> Difference:
-    same = list(a) == list(b)
-    return difference(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
 
 
 def is_float(value: Any) -> bool:
@@ -236,8 +232,7 @@ def overflows(value: Any) -> bool:
 def _of_sequences(a: Any, b: Any) -> Difference:
     if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
         return Difference(note="sequences differ in length")
-    found = [difference(x, y) for x, y in zip(a, b)]
-    return max(found, key=lambda d: (bool(d.note), d.uneven, d.relative), default=Difference())
+    return worst([difference(x, y) for x, y in zip(a, b)])
 
 
 def _of_floats(a: Any, b: Any) -> Difference:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -42,11 +42,6 @@ def as_products(model: ModelProto, weights: dict[str, Any]) -> dict[str, Any]:
         kernel = weights[name] if name in weights else tensor_to_array(known[name]) if name in known else None
         if kernel is None or not _Products(graph, node, kernel).write():
             graph.node.append(node)
-    return _without_unread(graph, known, weights)
-
-
-def _without_unread(graph: GraphProto, known: Collection[str], weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the `known` initializers that no node reads. Returns the weights still read."""
     read = {name for node in graph.node for name in reads_of(node)}
     kept = [t for t in graph.initializer if t.name not in known or t.name in read]
     del graph.initializer[:]
@@ -164,8 +159,8 @@ def widening(dtype: str, change: Change) -> Prepare:
                 _widen(t, as_double if t.name in exact else change)
         for node in graph.node:
             _node(node, code, as_double if exact.intersection(node.output) else change)
-        for function in model.functions:
-            _nodes(function.node, code)
+        for node in (n for function in model.functions for n in function.node):
+            _node(node, code, as_double)
         return as_products(model, weights)
 
     return prepare
@@ -221,11 +216,7 @@ def _graph(graph: GraphProto, code: int) -> None:
     for info in (*graph.input, *graph.output, *graph.value_info):
         if info.type.tensor_type.elem_type == code:
             info.type.tensor_type.elem_type = _DOUBLE
-    _nodes(graph.node, code)
-
-
-def _nodes(nodes: Iterable[NodeProto], code: int) -> None:
-    for node in nodes:
+    for node in graph.node:
         _node(node, code, as_double)
 
 

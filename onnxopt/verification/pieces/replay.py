@@ -223,7 +223,7 @@ class Replay:
             held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
                 return True, held, view
-            if best is None or _sum(held) < _sum(best[0]):
+            if best is None or sum(d.relative for d in held) < sum(d.relative for d in best[0]):
                 best = held, view
         if best is not None and any(d.note for d in differences):  # different shapes: the closest view
             return False, *best
@@ -276,10 +276,6 @@ class Replay:
         view, (mine, theirs) = self.hold(value, found, share)[2], self._as_narrow(value, found)
         views = [functools.partial(view, case=i) if view is not None else None for i in range(len(mine))]
         return [Channels(x, y, share, v, fine=self.fine) for x, y, v in zip(mine, theirs, views)]
-
-
-def _sum(found: list[Difference]) -> float:
-    return sum(float("inf") if d.note else d.relative for d in found)
 
 
 def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:

@@ -30,11 +30,6 @@ _COMMUTING: Final = having("commutes")  # bitwise
 _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
-def _is_inactive_dropout(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Return whether a Dropout's first output is its input. Before opset 7, Dropout trains by default."""
-    return node.op_type == "Dropout" and not draws(node) and versions.get("", 0) >= 7
-
-
 def number_of(table: dict[Hashable, int], key: Hashable) -> int:
     """Return the number of a key, a new number for a new key."""
     return table.setdefault(key, len(table))
@@ -151,7 +146,9 @@ class ValueNumbering:
         self, node: NodeProto, reads: Sequence[int], told: Sequence[tuple[str, Any]], scope: _Scope
     ) -> list[int] | None:
         """Return the numbers of a node that hands on its operand, or whose results are constants; else None."""
-        if node.op_type == "Identity" or _is_inactive_dropout(node, scope.versions):
+        # Before opset 7, Dropout trains by default.
+        is_inactive = node.op_type == "Dropout" and not draws(node) and scope.versions.get("", 0) >= 7
+        if node.op_type == "Identity" or is_inactive:
             return [*reads[:1], *[number_of(self._table, ("mask", reads[0]))] * (len(node.output) - 1)]
         if self._only_changes_width(node):
             return [*reads[:1]]

@@ -260,25 +260,21 @@ class Program:
         return model, weights
 
     def _initialize_all(self, graph: GraphProto, names: Sequence[str], made: Collection[str]) -> dict[str, Any]:
-        """Add the constants among `names` to a graph, except results `made` in it. Returns the large arrays."""
+        """Add the constants among `names` to a graph, except results `made` in it. Returns the external arrays."""
         weights = dict[str, Any]()
         for name in names:
             if name in self.sparse:
                 graph.sparse_initializer.add().CopyFrom(self.sparse[name])
-            elif name in self.constants and name not in made and (array := self._initialize(graph, name)) is not None:
+            elif name in self.constants and name not in made:
+                tensor = self.constants[name]
+                array = self.skeleton.array(tensor)
+                if array is None:
+                    graph.initializer.append(self.skeleton.whole(tensor))
+                    continue
+                how = {"data_type": tensor.data_type, "dims": tensor.dims, "data_location": TensorProto.EXTERNAL}
+                graph.initializer.add(name=name, **how).external_data.add(key="location", value="piece")
                 weights[name] = array
         return weights
-
-    def _initialize(self, graph: GraphProto, name: str) -> Any:
-        """Add a constant to a graph. Returns the array of a large constant, which is external in the graph."""
-        tensor = self.constants[name]
-        array = self.skeleton.array(tensor)
-        if array is None:
-            graph.initializer.append(self.skeleton.whole(tensor))
-            return None
-        how = {"data_type": tensor.data_type, "dims": tensor.dims, "data_location": TensorProto.EXTERNAL}
-        graph.initializer.add(name=name, **how).external_data.add(key="location", value="piece")
-        return array
 
 
 def seen(name: str) -> str:
