@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
@@ -136,18 +135,19 @@ class Look:
     ) -> tuple[Pieces, list[Place]]:
         """Compare two programs, of the files or with branches in place of Ifs. Returns (pieces, places of faults)."""
         how: dict[str, Any] = {"memory": self.options.memory, "seed": self.options.seed, "dtype": self.options.dtype}
-        walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how)
-        found = walk.run()
-        names = [case.name for case in cases]
-        pieces = replace(found.pieces, cases=names, note=found.note)
-        places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
-        if not found.unsettled or found.faults:
+        walk = Walk(a, b, feeds, types_of(feeds[0]), held=self.held, fine=fine, digits=digits, **how).run()
+        pieces, names = walk.pieces, [case.name for case in cases]
+        pieces.cases = names
+        places = [place for fault in walk.faults for place in self._places(walk, fault, names, "main")]
+        if not walk.unsettled or walk.faults:
             self._add_unseen(walk, taken, pieces, places)
+        else:
+            pieces.note = f"output `{walk.unsettled[0]}` is computed differently"
         if draws_of_outputs(walk.a) != draws_of_outputs(walk.b):
             pieces.unseen.append(
                 "one of the models draws random numbers more often, and in the comparison draws are equal"
             )
-        pieces.complete = not places and not found.unsettled
+        pieces.complete = not places and not walk.unsettled
         if pieces.complete:
             blanks = changed_blanks(walk)
             unproven = unproven_blanks(walk, blanks)
@@ -183,15 +183,13 @@ class Look:
         a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
         walk = self._walked(a, b, cases)
         # Narrow values of A are rounded as well. A larger loss in either is not compared, unless nothing is left.
-        faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.outcome.faults)
+        faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.faults)
         names = [name for name, note in faults if note or walk.replay.kind(name) == "tensor(float)"][:1]
         return [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
 
     def _walked(self, a: Runner, b: Runner, cases: Sequence[Case]) -> Walk:
         feeds = self._complete([case.feeds for case in cases])
-        walk = Walk(a, b, feeds, types_of(feeds[0]), memory=self.options.memory, seed=self.options.seed)
-        walk.run()
-        return walk
+        return Walk(a, b, feeds, types_of(feeds[0]), memory=self.options.memory, seed=self.options.seed).run()
 
     def is_alike(self) -> bool:
         """Return whether equal operators on equal inputs and constants compute all outputs, according to the files."""
@@ -227,11 +225,11 @@ class Look:
         """
         i, j = walk.a.maker[walk.pairs.of[fault.value]], walk.b.maker[fault.value]
         inner = [w for _, w in walk_bodies(walk, i, j)] if bodies(walk.a.nodes[i]) else []
-        wrong = [(w, e) for w in inner if w.outcome.faults and (e := w.enclosing) is not None and e.is_sure]
+        wrong = [(w, e) for w in inner if w.faults and (e := w.enclosing) is not None and e.is_sure]
         if len(wrong) != 1:
             return [place_of(walk, fault, case_names(walk, names), scope)]
         found, enclosing = wrong[0]
-        return [p for f in found.outcome.faults for p in self._places(found, f, names, enclosing.scope(scope))]
+        return [p for f in found.faults for p in self._places(found, f, names, enclosing.scope(scope))]
 
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the feeds of all cases, completed with overridable defaults. Raises ValueError if defaults differ."""

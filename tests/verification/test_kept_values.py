@@ -34,7 +34,7 @@ def walk(tmp_path: Path, a: str, b: str) -> Walk:
 def test_unpaired_values_are_not_kept(tmp_path: Path) -> None:
     found = walk(tmp_path, LONG, SHORT)
     assert found.pieces.cuts == found.pieces.shared == 2
-    assert not found.outcome.unsettled
+    assert not found.unsettled
     assert set(found.original.values[0]) == {"x", "a", "y"}
 
 
@@ -53,7 +53,7 @@ def test_values_of_unknown_type_are_run(tmp_path: Path) -> None:
         tmp_path, text, text.replace("n =", "i =").replace("(n)", "(i)").replace("m =", "o =").replace("(m)", "(o)")
     )
     assert {"x", "a", "n", "m", "y"} == set(found.original.values[0])
-    assert not found.outcome.unsettled
+    assert not found.unsettled
 
 
 def test_a_differing_value_is_not_run_again_in_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_differing_value_is_not_run_again_in_each_segment(tmp_path: Path, monk
     monkeypatch.setattr(stream, "NODES", 8)
     found = walk(tmp_path, parts, parts.replace("{2}", "{4}").replace("{0.5}", "{0.25}"))
     assert (found.pieces.shared, found.pieces.cuts) == (2 * layers, layers)
-    assert not found.outcome.faults
+    assert not found.faults
     assert len(run) >= layers // 4
     assert sum(run) <= 3 * layers
 

@@ -134,7 +134,7 @@ def _is_deep(program: Program, node: NodeProto) -> bool:
 
 def _is_settled(walk: Walk) -> bool:
     """Return whether everything walked agrees."""
-    return not (walk.outcome.faults or walk.outcome.unsettled)
+    return not (walk.faults or walk.unsettled)
 
 
 # (counterpart or None, node of B compared with or None, walks of its bodies).
@@ -240,15 +240,15 @@ class _Node:
 
     def _of_other_turns(self, walk: Walk | None) -> Iterator[Unseen]:
         """Yield gaps for faults in the first iteration: a later iteration may differ in results."""
-        for fault in walk.outcome.faults if walk is not None and self._node.op_type != "If" else ():
+        for fault in walk.faults if walk is not None and self._node.op_type != "If" else ():
             why = f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it"
             yield Unseen(why, stays=True)
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
-        if walk is not None and walk.enclosing is not None and walk.outcome.faults:
+        if walk is not None and walk.enclosing is not None and walk.faults:
             others = [w for other, inner in self._inner.items() for w in inner if other != name]
-            if not others or not all(w.outcome.faults for w in others):
-                yield Unseen("", walk.enclosing.scope(self._asked.scope), walk, walk.outcome.faults)
+            if not others or not all(w.faults for w in others):
+                yield Unseen("", walk.enclosing.scope(self._asked.scope), walk, walk.faults)
         elif not self._is_proven(name, walk):
             yield Unseen(self._why(name))
 
@@ -256,7 +256,7 @@ class _Node:
         """Return whether an unrun body agrees, or always fails."""
         if walk is None:
             return cannot_be_taken(self._walk.a, self._i, name)
-        return not (walk.outcome.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
+        return not (walk.unsettled or unproven_blanks(walk)) and self._turns_alike(name)
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
         if walk is not None and walk.enclosing is not None:

@@ -1,9 +1,8 @@
-"""Results of a walk: by candidate, by fault, and in total; position of a walked body; a fault in words."""
+"""Results of a walk: by candidate, and by fault; position of a walked body; a fault in words."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,7 +14,7 @@ from onnxopt.verification.pieces.noise import View
 from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.transforms import name_in_file
-from onnxopt.verification.records import OutputRecord, Pieces, Place, Side
+from onnxopt.verification.records import OutputRecord, Place, Side
 from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
 if TYPE_CHECKING:
@@ -45,21 +44,6 @@ class Fault:
     b: list[int]  # indices of B's nodes
     shape: tuple[int, ...] = ()  # of A's value in the case
     beyond: bool = False  # the narrower type cannot hold A's numbers
-
-
-@record
-class Outcome:
-    """Result of a walk."""
-
-    pieces: Pieces = field(default_factory=lambda: Pieces(largest=1))  # figures
-    faults: list[Fault] = field(default_factory=list)
-    unsettled: list[str] = field(default_factory=list)  # outputs that are no cutpoints
-
-    @property
-    def note(self) -> str:
-        """An output that differs without a fault, in words; "" if there is none."""
-        is_open = bool(self.unsettled) and not self.faults
-        return f"output `{self.unsettled[0]}` is computed differently" if is_open else ""
 
 
 # -- candidates that are no cutpoints ---------------------------------------------------------------------

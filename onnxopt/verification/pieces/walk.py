@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from onnxopt.verification.compare import is_blank
 from onnxopt.verification.pieces.noise import View, noise_of
-from onnxopt.verification.pieces.outcome import Enclosing, Faults, First, Outcome, doubts, unsettled
+from onnxopt.verification.pieces.outcome import Enclosing, Fault, Faults, First, doubts, unsettled
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
 from onnxopt.verification.pieces.paths import Needs, Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.stream import VALUES, Stream
+from onnxopt.verification.records import Pieces
 from onnxopt.verification.rounding import NOISE, Difference, worst
 from onnxopt.verification.run import Failed
 
@@ -64,8 +65,7 @@ class Walk:
         self.held, self.dtype, self.enclosing = held or {}, dtype, enclosing
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
-        b = b.telling(self.original.told)
-        of_both = b, self.original, self.pairs
+        of_both = b.telling(self.original.told), self.original, self.pairs
         self.replay = Replay(*of_both, self.held, dtype, fine=fine, digits=digits, memory=memory, seed=seed)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)  # cutpoints and reported faults
@@ -79,19 +79,20 @@ class Walk:
         self.blank: list[str] = []  # blank cutpoints, perhaps computed differently
         # {(value of A, value of B): whether made alike from constant values}.
         self.folded: dict[tuple[str, str], bool] = {}
-        self.outcome = Outcome()
-        self.pieces = self.outcome.pieces
-        self._faults = Faults(self.replay, self.outcome.faults)
+        self.pieces = Pieces(largest=1)  # figures
+        self.unsettled: list[str] = []  # outputs that are no cutpoints
+        self.faults: list[Fault] = []
+        self._faults = Faults(self.replay, self.faults)
 
-    def run(self) -> Outcome:
-        """Return the outcome. Raises Failed if A fails."""
+    def run(self) -> Walk:
+        """Compare, and return the walk. Raises Failed if A fails."""
         for nodes in self.original.run_all(self.memory // 4, lambda n: self.needs.observed(self.a.made(n), n[-1])):
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(self.a.made(nodes))), last)
             if not last:
                 self._forget(nodes[-1])
-        self.outcome.unsettled += unsettled(self.replay, self.cuts)
-        return self.outcome
+        self.unsettled += unsettled(self.replay, self.cuts)
+        return self
 
     def _forget(self, last: int) -> None:
         """Release values without further readers, if more than a segment's size."""
@@ -333,7 +334,7 @@ class Walk:
     @property
     def agreed(self) -> set[str]:
         """The cutpoints without reported faults."""
-        return self.cuts - {fault.value for fault in self.outcome.faults}
+        return self.cuts - {fault.value for fault in self.faults}
 
     @functools.cached_property
     def sameness(self) -> Sameness:
