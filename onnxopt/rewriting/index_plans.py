@@ -75,6 +75,7 @@ def _settle(found: IndexMap) -> None:
         for i, part in enumerate(axis):
             if part.run is None and part.size != 1:
                 _repeat(found.m, part, axis[i - 1 : i], axis[i + 1 : i + 2])
+    _reuse_ones(found)
     order = {p: i for i, p in enumerate(flat(found.known()))}
     for run in found.runs():
         if _drops_axis(run, order):
@@ -88,6 +89,25 @@ def _settle(found: IndexMap) -> None:
             if a.run is b.run and a.run is not None:
                 found.joined(a, b)
     _widen(found)
+
+
+def _reuse_ones(found: IndexMap) -> None:
+    """Let axes of size 1 of the source, dropped on the way, stand for those inserted before the same elements."""
+    parts, spare = flat(found.known()), dict[Part | None, Part]()
+    following: Part | None = None
+    for run in reversed(found.runs()):
+        if run.size != 1:
+            following = next(iter(run.parts), None)
+        elif run.pick is None and not set(run.parts) & set(parts):
+            spare.setdefault(following, run.parts[0])
+    following, taken = None, dict[Part, Part]()
+    for part in reversed(parts):
+        if part.size != 1:
+            following = part
+        elif part.run is None and following in spare:
+            taken[part] = spare.pop(following)
+    if taken:
+        found.axes = [[taken.get(p, p) for p in axis] for axis in found.known()]
 
 
 def _drops_axis(run: Run, order: dict[Part, int]) -> bool:
