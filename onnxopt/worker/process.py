@@ -46,7 +46,7 @@ def child(program: str) -> list[str]:
 
     -P: files in the current folder are data and are not imported; the package's own folder is last on the path.
     """
-    home = f"import sys; sys.path.append({str(_HOME)!r})"
+    home = f"import gc, sys; gc.disable(); sys.path.append({str(_HOME)!r})"  # `serve` collects again
     threads = "from onnxopt.runtime import let_threads_sleep; let_threads_sleep()"
     names = "import_onnx_in_parts, postpone_modules"
     lazily = f"from onnxopt.startup.lazy_imports import {names}; postpone_modules(); import_onnx_in_parts()"

@@ -7,6 +7,7 @@ announcements are events, plain data for the parent. A message is 8 bytes of len
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import re
@@ -81,6 +82,8 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
         def tell(said: Any) -> None:
             send(target, ("state" if isinstance(said, str) else "event", said))
 
+        gc.freeze()  # modules stay: collecting while they are imported, and scanning them later, only costs
+        gc.enable()
         tell(STARTING)  # the start is complete
         served = make(tell)
         while True:
