@@ -19,6 +19,7 @@ from onnxopt.startup.record import record
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.records import MeasuredRecord, OutputRecord
 from onnxopt.verification.rounding import EPSILON, INFINITE, NO_NUMBER, difference, is_float
+from onnxopt.verification.run import Failed
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -104,19 +105,19 @@ def as_wide(a: Any, b: Any) -> Any:
 
 
 def as_int32(name: str, value: Any) -> Any:
-    """The numbers of an int64 input of the original, in int32. Raises ValueError for numbers that need 64 bits."""
+    """The numbers of an int64 input of the original, in int32. Raises Failed for numbers that need 64 bits."""
     if not isinstance(value, np.ndarray) or value.dtype != np.int64:
         return value
     found = value.astype(np.int32)
     if (found != value).any():
-        raise ValueError(f"`{name}` is fed {value[found != value][0]}, which int32 does not hold")
+        raise Failed(f"`{name}` is fed {value[found != value][0]}, which int32 does not hold")
     return found
 
 
 def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """Return the original's feeds in the narrower types of the result's graph: `dtype`, and int32.
 
-    Raises ValueError for numbers that need 64 bits.
+    Raises Failed for numbers that need 64 bits.
     """
     codes = {i.name: i.type.tensor_type.elem_type for i in graph.input}
     narrow = {name for name in feeds if dtype and codes.get(name) == CODES[dtype]}

@@ -250,7 +250,9 @@ class Uses(Forward[_Trace]):
         factor = other[0] if node.op_type == "Mul" else 1 / other[0]
         for name, a, b, _ in trace.roots:
             computed = trace.floating or not trace.inputs
-            if node.op_type == "Mul" and computed and (a, b) in _MASKS and _leaves_out(factor, whole=b == 0.0):
+            # A positive factor of the input itself, not of 1 - input, may be a scale.
+            hides = abs(factor) >= (_VAST if b == 0.0 and factor > 0 else _HUGE)
+            if node.op_type == "Mul" and computed and (a, b) in _MASKS and hides:
                 self.found[name].mask = True
             yield name, a * factor, b * factor, False
 
@@ -373,11 +375,6 @@ class Uses(Forward[_Trace]):
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = numbers_of(tensor)
         return self._numbers[id(tensor)]
-
-
-def _leaves_out(factor: float, *, whole: bool) -> bool:
-    """Return whether a factor hides all remaining terms. `whole`: applies to the input itself, not to 1 - input."""
-    return abs(factor) >= (_VAST if whole and factor > 0 else _HUGE)
 
 
 def _dims(info: Any) -> Sequence[int | str]:

@@ -131,7 +131,7 @@ class Replay:
         given = {r: self.mine(r) for r in types}
         for i in range(len(self.original.values)):
             feeds = {r: self.views[r](v[i], i) if r in self.views else v[i] for r, v in given.items()}
-            feeds |= {r: narrowed(feeds[r], self.dtype) for r in narrow} | _all_int32(feeds, int32)
+            feeds |= {r: narrowed(feeds[r], self.dtype) for r in narrow} | {r: as_int32(r, feeds[r]) for r in int32}
             for name, value in opened.run(feeds).items():
                 found[name].append(value)
         if self.held:
@@ -281,11 +281,3 @@ class Replay:
 def _noted(differences: Iterable[Difference], notes: Iterable[str]) -> list[Difference]:
     """Return the differences, replaced by notes where there is a note."""
     return [d if d.note or not note else Difference(note=note) for d, note in zip(differences, notes, strict=True)]
-
-
-def _all_int32(feeds: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the fed values of `names` in int32. Raises Failed for integers out of range."""
-    try:
-        return {name: as_int32(name, feeds[name]) for name in names}
-    except ValueError as e:
-        raise Failed(str(e)) from None
