@@ -51,7 +51,7 @@ class Loaded(Original):
         options: those of the current result; tolerances may differ from the last.
         """
         self.options = options
-        self._forget_result()
+        self.release()
         self.planned, self._alone = self._alone or self.planned, None
         self._uneven.clear()
         if self.kept:  # outputs of the original are kept
@@ -146,7 +146,7 @@ class Loaded(Original):
         if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
             return "", True
         a, b = self.labels
-        self._forget_result()  # comparison is finished: free all memory
+        self.release()  # comparison is finished: free all memory
         self.engine.rest()
         error = self._refusal(self.paths[1], b, True)
         if error is None:
@@ -210,9 +210,6 @@ class Loaded(Original):
 
     def release(self) -> None:
         """Drop the result: on systems without renaming of mapped files, the writer waits for the release."""
-        self._forget_result()
-
-    def _forget_result(self) -> None:
         self.b = self._look = self._unrun = None
         self._read_files.pop(1, None)
         self._programs.pop(1, None)
