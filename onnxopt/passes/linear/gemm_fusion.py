@@ -11,12 +11,14 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import added_by_gemm
+from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Model, Node, Value
 from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
 from onnxopt.rewriting import Call, Match, const, one_of, op, quantized, rewrite, var
+from onnxopt.rewriting.index_maps import constant_target, elements
 
 _RUNTIMES_OWN: Final = ("gemm_input_shape", "gemm_output_shape")
 _CAST: Final = r"InsertedPrecisionFreeCast_gemm_(in|out)put_reshape_arg(_token_\d+)?"
@@ -126,6 +128,43 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     return total
 
 
+@rewrite(
+    op.Transpose(
+        op.Reshape(
+            op.Gemm(op.Reshape(op.Transpose(var("x"), name="turn"), ..., name="merge"), ..., name="gemm"),
+            var("target"),
+            name="split",
+        ),
+        perm=[1, 0, 2],
+    )
+)
+def rows_in_order(m: Match, x: Value, target: Value) -> Value:
+    """Transpose(Reshape(Gemm(Reshape(Transpose(x, p), [a b, c])), [a, b, d])) = Reshape(Gemm(Reshape(Transpose(x, q),
+    [b a, c])), [b, a, d]), q = p[1], p[0], p[2:]: the rows are multiplied one by one.
+
+    PyTorch's MultiheadAttention puts positions before batches.
+    """
+    dims, rows, made = (m.dims(n.output) for n in (m.turn, m.merge, m.split))
+    perm = m.known(known_order(m.turn, m.rank(x)), "no order of the axes that there are")
+    width = elements(dims[2:]) if len(dims) > 2 else None
+    m.require(isinstance(width, int) and rows[1:] == (width,) != (0,), "not all axes behind the rows are merged")
+    m.require(made[:2] == dims[:2] and len(made) == 3 and None not in made, "the rows are split otherwise")
+    bias = m.gemm.input(2)
+    m.require(bias is None or m.rank(bias) == 1 or m.dims(bias)[:1] == (1,), "the bias may differ from row to row")
+    m.require(not m.gemm.attr("transA"), "the first matrix is transposed")
+    turned = m.op.Transpose(x, perm=[perm[1], perm[0], *perm[2:]])
+    merged = m.op.Reshape(turned, m.ints([-1, width]))
+    product = m.op.Gemm(merged, *m.gemm.inputs[1:], like=m.gemm)
+    sizes = constant_target(rows, (made[1], made[0], made[2]))
+    if sizes is not None:
+        return m.op.Reshape(product, m.ints(sizes))
+    parts = m.known(producer(target, "Concat"), "the sizes are not listed one by one").inputs
+    m.require([types.length_of(v, 0) for v in parts] == [1, 1, 1], "the sizes are not listed one by one")
+    m.require(m.opset >= 14, "a size of 0 copies a dim before opset 14")
+    a, b, d = parts
+    return m.op.Reshape(product, m.op.Concat(b, a, d, axis=0), like=m.split, allowzero=1)
+
+
 def _columns_last(m: Match, w: Array) -> Value:
     """Return the weights of the product, transposed as the product does."""
     weight = m.value("w")
@@ -146,7 +185,8 @@ def _require_plain(m: Match, b: Value | None, columns: int) -> None:
 @register
 class GemmFusion(RewritePass):
     """x W + b = Gemm(x, W, b), Gemm(x, W, b) + Gemm(y, V, c) = Gemm(x, W, Gemm(y, V, b + c)); a Transpose of a matrix
-    before a Gemm becomes its attribute. A Gemm between a Reshape to rows and a Reshape back becomes MatMul and Add.
+    before a Gemm becomes its attribute. A Gemm between a Reshape to rows and a Reshape back becomes MatMul and Add, or
+    reads the rows in the order in which a Transpose behind wants them.
 
     Applies when: both operands are matrices, and b broadcasts to the product; two added products have the same shape.
     Not done: integers, quantized products, products with other readers. `flatten-rows` makes matrices of higher ranks.
@@ -162,6 +202,7 @@ class GemmFusion(RewritePass):
         matmul_of_transpose,
         transpose_of_first,
         transpose_of_second,
+        rows_in_order,
         product_of_rows,
     )
 
