@@ -138,6 +138,13 @@ class AnyOrder(Turned):
         return None not in made if len(made) < rank else View.keeps(self, made, rank)
 
 
+class LeadingOrder(AnyOrder):
+    """An order of all axes but the last."""
+
+    def __init__(self, rank: int) -> None:
+        Turned.__init__(self, [*range(1, rank - 1), *range(min(rank - 1, 1)), rank - 1])
+
+
 class _Ones(View):
     def __init__(self, rank: int, axes: Sequence[int]) -> None:
         super().__init__()

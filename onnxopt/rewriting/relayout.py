@@ -9,7 +9,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.operators.operands import AXES
-from onnxopt.rewriting.axes import AnyOrder, Passing, Turned, View, constant_operand, passes, rename
+from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Passing, Turned, View, constant_operand, passes, rename
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.startup.record import record
 
@@ -42,16 +42,22 @@ class Region(Generic[K]):
 
 
 def regions(
-    graph: Graph, ends: Iterable[str], kind: Callable[[Node], K | None], view: Callable[[K], View]
+    graph: Graph,
+    ends: Iterable[str],
+    kind: Callable[[Node], K | None],
+    view: Callable[[K], View],
+    is_end: Callable[[Node], bool] | None = None,
 ) -> list[Region[K]]:
-    """Return connected regions of nodes with a kind and a form in its view, next to or around an operator of `ends`.
+    """Return connected regions of nodes with a kind and a form in its view, next to or around an operator of `ends`,
+    if `is_end` holds.
 
     Nodes are connected if one reads the other's result, or both read the same value. Linear in the nodes reached from
     `ends`: no others are queried.
     """
     views, kinds, passing = dict[K, View](), dict[Node, K](), dict[Node, Passing]()
     asked: set[Node | None] = {None}
-    border = (v for op in ends for n in graph.by_op.get(op, ()) for v in (*n.inputs, *n.outputs))
+    at = (n for op in ends for n in graph.by_op.get(op, ()) if is_end is None or is_end(n))
+    border = (v for n in at for v in (*n.inputs, *n.outputs))
     values = [v for v in border if v is not None and not v.constant]
     reached: set[Value | None] = {None, *values}
     while values:
@@ -256,4 +262,7 @@ def _current(node: Node, known: Passing | None, view: View) -> Passing | None:
         else:
             if not known.made_anew or all(v in inputs for v in known.made_anew):
                 return known
-    return passes(node, AnyOrder(len(view.order)) if isinstance(view, Turned) else view)
+    if isinstance(view, Turned):
+        rank = len(view.order)
+        view = (LeadingOrder if view.order[-1] == rank - 1 else AnyOrder)(rank)
+    return passes(node, view)

@@ -7,16 +7,20 @@ elementwise, or along axes that can be renamed. In the convolutions' order the r
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from math import prod
+
+import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import known_order, order_of
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.node import Node
+from onnxopt.graph.emission import describe_as
+from onnxopt.graph.node import Node, sole_reader
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.proto.messages import make_node
-from onnxopt.rewriting.axes import AnyOrder, Turned, rank_of
-from onnxopt.rewriting.index_maps import after, inverse
+from onnxopt.rewriting.axes import AnyOrder, LeadingOrder, Turned, rank_of
+from onnxopt.rewriting.index_maps import after, constant_target, inverse
 from onnxopt.rewriting.parts import is_reshape
 from onnxopt.rewriting.relayout import End, Region, Relayout, regions
 
@@ -42,15 +46,17 @@ class TransposePropagation(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Transpose"):
             return
-        while self._turn_regions(graph, ctx):
+        while any([self._turn_regions(graph, ctx, view) for view in (AnyOrder, LeadingOrder)]):
             pass  # permuted nodes may form a larger region with others
 
-    def _turn_regions(self, graph: Graph, ctx: PassContext) -> bool:
+    def _turn_regions(self, graph: Graph, ctx: PassContext, view: type[AnyOrder]) -> bool:
         """Turn regions, those that save most Transposes first: neighbours count the same Transposes between them."""
         turned = False
-        plans = [(p, r) for r in regions(graph, ("Transpose",), _rank, AnyOrder) if (p := _best(graph, r)) is not None]
+        is_end = _turns_leading if view is LeadingOrder else None
+        found = regions(graph, ("Transpose",), _rank, view, is_end)
+        plans = [(p, r) for r in found if (p := _best(graph, r, view)) is not None]
         for plan, region in sorted(plans, key=lambda found: -found[0].gain):
-            now = _best(graph, region) if turned and plan.gain > 0 else plan
+            now = _best(graph, region, view) if turned and plan.gain > 0 else plan
             if now is not None and now.gain < 1:
                 ctx.decline("turned", "it would not leave fewer Transposes", repr(now.nodes[0]))
             elif now is not None and ctx.spend("turned", at=now.nodes[-1]):
@@ -59,9 +65,9 @@ class TransposePropagation(GraphPass):
         return turned
 
 
-def _best(graph: Graph, region: Region[int]) -> _Plan | None:
+def _best(graph: Graph, region: Region[int], view: type[AnyOrder]) -> _Plan | None:
     """Return the plan of the order that saves most Transposes; None if no order cancels any."""
-    plans = [_Plan(graph, region, q) for q in _orders(graph, region)]
+    plans = [_Plan(graph, region, q) for q in _orders(graph, region, view)]
     return max(plans, key=lambda p: p.gain, default=None)
 
 
@@ -70,13 +76,20 @@ def _rank(node: Node) -> int | None:
     return rank if rank is not None and rank > 1 else None
 
 
-def _orders(graph: Graph, found: Region[int]) -> list[Perm]:
+def _turns_leading(node: Node) -> bool:
+    """Whether the node, a Transpose, keeps the last axis in its place."""
+    perm = node.attr("perm")
+    return bool(perm) and perm[-1] == len(perm) - 1
+
+
+def _orders(graph: Graph, found: Region[int], view: type[AnyOrder]) -> list[Perm]:
     """Return the two most common orders that cancel Transposes at the border."""
-    region, rank, count = Relayout(graph, found.nodes, AnyOrder(found.kind), found.passing), found.kind, Counter[Perm]()
+    region, rank, count = Relayout(graph, found.nodes, view(found.kind), found.passing), found.kind, Counter[Perm]()
     count.update(inverse(order_of(t, rank)) for v in region.entering if (t := v.producer) and _turns(t, rank))
     readers = (u for v in region.made() for u in region.outside(v) if u.graph is graph)
     count.update(order_of(u, rank) for u in readers if _turns(u, rank))
-    return [q for q, _ in count.most_common(2) if q != tuple(range(rank))]
+    kept = rank - 1 if view is LeadingOrder else rank
+    return [q for q, _ in count.most_common(2) if q != tuple(range(rank)) and q[kept:] == tuple(range(kept, rank))]
 
 
 def _turns(node: Node, rank: int) -> bool:
@@ -122,25 +135,59 @@ class _Plan(Relayout):
         return End(goes - needed, write, _size(v) * (needed - goes))
 
     def leaves(self, v: Value, user: Node) -> End[Value] | None:
-        """Return the end at an outside Transpose: with a new permutation, or removed."""
-        if user.graph is not self.graph or not _turns(user, len(self.q)):
+        """Return the end at an outside Transpose, perhaps behind a Reshape that splits the axes in place: with a new
+        permutation, or removed."""
+        turn, q, target = self._turn_behind(v, user)
+        if turn is None:
             return None
-        first, reader = order_of(user, len(self.q)), user.output.only_user
-        perm = after(self.back, first)
-        goes = not is_reshape(types.shape(v), first, reader)
-        cancels = perm == self.identity and not user.output.is_output
-        needed = not cancels and not is_reshape(self.seen_dims(v), perm, reader)
+        first, reader, dims = order_of(turn, len(q)), turn.output.only_user, types.shape(turn.inputs[0])
+        perm = after(inverse(q), first)
+        goes = not is_reshape(dims, first, reader)
+        cancels = perm == tuple(range(len(q))) and not turn.output.is_output
+        needed = not cancels and not is_reshape(dims and [dims[i] for i in q], perm, reader)
 
         def write(new: Value) -> Value:
+            x = new if target is None else self._split(new, target, user)
             if cancels:
-                user.output.replace_all_uses_with(new)
-                self.graph.remove(user)
+                turn.output.replace_all_uses_with(x)
+                self.graph.remove(turn)
             else:
-                user.set_input(0, new)
-                user.set_attr("perm", list(perm))
+                turn.set_input(0, x)
+                turn.set_attr("perm", list(perm))
+            if user is not turn:
+                self.graph.remove(user)
             return new
 
         return End(goes - needed, write, _size(v) * (needed - goes))
+
+    def _turn_behind(self, v: Value, user: Node) -> tuple[Node | None, Perm, Sequence[int] | None]:
+        """Return the Transpose that reads `v`, the order of its axes, and the target of a Reshape between the two; no
+        Transpose if there is none."""
+        if user.graph is not self.graph or user.op != "Reshape":
+            return user if user.graph is self.graph and _turns(user, len(self.q)) else None, self.q, None
+        turn, dims, split = sole_reader(user.output, "Transpose"), types.shape(v), types.shape(user.output)
+        if (
+            turn is None
+            or dims is None
+            or split is None
+            or turn.graph is not self.graph
+            or not _turns(turn, len(split))
+        ):
+            return None, self.q, None
+        moved = max((i + 1 for i, axis in enumerate(self.q) if i != axis), default=0)
+        q = *self.q[:moved], *range(moved, len(split))
+        target = constant_target(self.view.dims(dims), [split[i] for i in q])
+        is_kept = split[:moved] == dims[:moved] and None not in dims[:moved] and v.users[user] == 1
+        return turn if is_kept and target is not None else None, q, target
+
+    def _split(self, x: Value, target: Sequence[int], like: Node) -> Value:
+        """Return a Reshape of `x` in place of `like`."""
+        sizes = self.graph.constant(np.array(target, np.int64), f"{x.name}_shape", like)
+        result = Value(self.graph.model.names.fresh(like.output.name, self.suffix), self.graph)
+        node = Node(make_node("Reshape", "", "", {}), [x, sizes], [result])
+        describe_as(node.proto, like.proto)
+        self.graph.insert(node, like)
+        return result
 
     def restores(self, v: Value, readers: list[Node]) -> End[Value] | None:
         """Return the end that restores the original order for any other reader."""
