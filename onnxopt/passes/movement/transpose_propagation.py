@@ -46,16 +46,21 @@ class TransposePropagation(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Transpose"):
             return
-        while any([self._turn_regions(graph, ctx, view) for view in (AnyOrder, LeadingOrder)]):
+        views = AnyOrder, LeadingOrder
+        while sum(self._turn_regions(graph, ctx, view) for view in views):
             pass  # permuted nodes may form a larger region with others
 
     def _turn_regions(self, graph: Graph, ctx: PassContext, view: type[AnyOrder]) -> bool:
-        """Turn regions, those that save most Transposes first: neighbours count the same Transposes between them."""
+        """Turn regions, those that save most Transposes first: neighbours count the same Transposes between them.
+
+        Small regions first where the last axis stays: products before heads, not all residuals between.
+        """
         turned = False
         is_end = _turns_leading if view is LeadingOrder else None
         found = regions(graph, ("Transpose",), _rank, view, is_end)
         plans = [(p, r) for r in found if (p := _best(graph, r, view)) is not None]
-        for plan, region in sorted(plans, key=lambda found: -found[0].gain):
+        plans.sort(key=lambda found: len(found[0].nodes) if view is LeadingOrder else -found[0].gain)
+        for plan, region in plans:
             now = _best(graph, region, view) if turned and plan.gain > 0 else plan
             if now is not None and now.gain < 1:
                 ctx.decline("turned", "it would not leave fewer Transposes", repr(now.nodes[0]))
