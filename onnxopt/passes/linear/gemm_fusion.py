@@ -11,8 +11,9 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import added_by_gemm
+from onnxopt.analysis.shapes.index_tensors import dim_of
 from onnxopt.analysis.shapes.sizes import known_order
-from onnxopt.graph import Graph, Model, Node, Value
+from onnxopt.graph import Graph, Model, Node, Shape, Value
 from onnxopt.graph.node import present, producer
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
@@ -144,25 +145,36 @@ def rows_in_order(m: Match, x: Value, target: Value) -> Value:
 
     PyTorch's MultiheadAttention puts positions before batches.
     """
-    dims, rows, made = (m.dims(n.output) for n in (m.turn, m.merge, m.split))
+    dims, rows = m.dims(m.turn.output), m.dims(m.merge.output)
     perm = m.known(known_order(m.turn, m.rank(x)), "no order of the axes that there are")
     width = elements(dims[2:]) if len(dims) > 2 else None
     m.require(isinstance(width, int) and rows[1:] == (width,) != (0,), "not all axes behind the rows are merged")
-    m.require(made[:2] == dims[:2] and len(made) == 3 and None not in made, "the rows are split otherwise")
+    parts, made = _listed_sizes(m, target)
+    m.require(made == (*dims[:2], *m.dims(m.gemm.output)[1:]) and None not in made, "the rows are split otherwise")
     bias = m.gemm.input(2)
     m.require(bias is None or m.rank(bias) == 1 or m.dims(bias)[:1] == (1,), "the bias may differ from row to row")
-    m.require(not m.gemm.attr("transA"), "the first matrix is transposed")
+    m.require(not m.gemm.attr("transA", 0), "the first matrix is transposed")
     turned = m.op.Transpose(x, perm=[perm[1], perm[0], *perm[2:]])
     merged = m.op.Reshape(turned, m.ints([-1, width]))
     product = m.op.Gemm(merged, *m.gemm.inputs[1:], like=m.gemm)
     sizes = constant_target(rows, (made[1], made[0], made[2]))
     if sizes is not None:
         return m.op.Reshape(product, m.ints(sizes))
-    parts = m.known(producer(target, "Concat"), "the sizes are not listed one by one").inputs
-    m.require([types.length_of(v, 0) for v in parts] == [1, 1, 1], "the sizes are not listed one by one")
     m.require(m.opset >= 14, "a size of 0 copies a dim before opset 14")
     a, b, d = parts
     return m.op.Reshape(product, m.op.Concat(b, a, d, axis=0), like=m.split, allowzero=1)
+
+
+def _listed_sizes(m: Match, target: Value) -> tuple[Sequence[Value], Shape]:
+    """Return the three sizes that a computed target lists one by one, and the dims of the result.
+
+    Returns no sizes for a constant target, and no dims for another computed one.
+    """
+    concat = producer(target, "Concat")
+    parts = present(concat.inputs) if concat is not None else []
+    parts = parts if [types.length_of(v, 0) for v in parts] == [1, 1, 1] else []
+    listed = tuple(map(dim_of, parts))
+    return parts, m.dims(m.split.output) if target.constant else listed
 
 
 def _columns_last(m: Match, w: Array) -> Value:

@@ -174,6 +174,8 @@ class _Rows(Reshaped):
         user = sole_reader(product.output, "Add")
         if user not in self.inside or types.dtype(product.output) not in FLOATS:
             return None
+        if any(producer(v, "DequantizeLinear") for v in product.inputs):
+            return None  # runtimes look for the MatMul of a quantized matrix
         term = next((v for v in present(user.inputs) if v is not product.output), None)
         fits = term is not None and (term.constant or types.same_shape(term, product.output))
         return user if fits else None

@@ -33,7 +33,8 @@ class TransposePropagation(GraphPass):
 
     Applies when: a region of operators that work elementwise, broadcast, or along constant axes (Concat, Split,
     Softmax, Reduce, Pad, Slice, quantizers) has more Transposes at its border than the permuted region needs, and no
-    more elements are moved. A Transpose of axes of size 1 next to a Reshape does not count.
+    more elements are moved. Where the last axis stays, products with a matrix and normalizations belong to the region.
+    A Transpose of axes of size 1 next to a Reshape does not count.
     Keeps: values with other readers, and outputs, in their order, by a counted Transpose.
     Not done: opsets before 7; Softmax before opset 13, which merges all later axes.
     """
