@@ -140,10 +140,9 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
     )
 )
 def rows_in_order(m: Match, x: Value, target: Value) -> Value:
-    """Transpose(Reshape(Gemm(Reshape(Transpose(x, p), [a b, c])), [a, b, d])) = Reshape(Gemm(Reshape(Transpose(x, q),
-    [b a, c])), [b, a, d]), q = p[1], p[0], p[2:]: the rows are multiplied one by one.
+    """Gemm(x[a b, c])ᵀ = Gemm(xᵀ[b a, c]), where ᵀ exchanges a and b: the rows are multiplied one by one.
 
-    PyTorch's MultiheadAttention puts positions before batches.
+    Reshapes merge a and b to rows, and split them. PyTorch's MultiheadAttention puts positions before batches.
     """
     dims, rows = m.dims(m.turn.output), m.dims(m.merge.output)
     perm = m.known(known_order(m.turn, m.rank(x)), "no order of the axes that there are")
