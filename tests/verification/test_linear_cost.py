@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -19,6 +20,7 @@ from onnxopt.verification.job import Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
+from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.program import Program
 from tests.steps import lines_executed
 
@@ -171,3 +173,30 @@ def test_a_piece_holds_the_functions_that_it_calls(tmp_path: Path) -> None:
         return [f.name for f in piece.functions]
 
     assert [held("Relu"), held("f0"), held("f1"), held("f0", "f1")] == [[], ["f0"], ["f1", "f2"], ["f0", "f1", "f2"]]
+
+
+def test_values_behind_a_failing_node_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing node costs runs in the logarithm of the number of values, not one run for each value behind it."""
+    opened: list[int] = []
+    run = Replay.run
+
+    def counted(replay: Replay, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
+        opened.append(len(wanted))
+        return run(replay, wanted, fed)
+
+    monkeypatch.setattr(Replay, "run", counted)
+    for name, suffix, turn in (("a", "", "0, 1"), ("b", "_rows", "1, 0")):
+        steps = [f"v{i + 1}{suffix} = Neg (v{i}{suffix})" for i in range(100)]
+        text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[3, 4] x) => (float[m, n] y)
+            <float[4] w = {{1, 2, 3, 4}}>
+            {{ t = Transpose <perm = [{turn}]> (x) v0{suffix} = Add (t, w)
+            {" ".join(steps)} y = Abs (v100{suffix}) }}"""
+        onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
+    a, b = (str(tmp_path / f"{name}.onnx") for name in "ab")
+    judge = Judge()
+    judge.open(a, VerifyOptions(), ("the original", "the result"))
+    judge.plan(make_plan(onnx.load(a)))
+    judge.original(Request(OWN[0], Data({})))
+    judge.result(b, VerifyOptions())
+    _, places = judge.pieces([OWN[0].name], [])
+    assert places and len(opened) < 40

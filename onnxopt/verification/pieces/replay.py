@@ -172,15 +172,28 @@ class Replay:
             return {v: self.mine(v) for v in wanted}
         return found
 
-    def run_each(self, wanted: Sequence[str], fed: Collection[str]) -> Found:
-        """Return B's values, or Failed for each value that cannot be computed."""
+    def run_each(self, wanted: Sequence[str], fed: Collection[str], failed: dict[str, Failed] | None = None) -> Found:
+        """Return B's values, or Failed for each value that cannot be computed.
+
+        wanted: in B's order; failed: values known to fail. Values behind a value that fails are not run.
+        """
+        failed = {} if failed is None else failed
+        open_ = [value for value in wanted if value not in failed]
         try:
-            return dict(self.run(wanted, fed))
+            return {value: failed[value] for value in wanted if value in failed} | (
+                self.run(open_, fed) if open_ else {}
+            )
         except Failed as e:
-            if len(wanted) == 1:
-                return {wanted[0]: Failed(*e.args)}  # a traceback would keep sessions and weights alive
+            if len(open_) == 1:
+                why, behind = (
+                    Failed(*e.args),
+                    set(open_) - set(fed),
+                )  # a traceback would keep sessions and weights alive
+                behind |= self.program.behind(behind, fed, len(self.program.nodes) - 1)
+                failed |= dict.fromkeys((*open_, *behind), why)
+                return {value: failed[value] for value in wanted}
         half = len(wanted) // 2
-        return self.run_each(wanted[:half], fed) | self.run_each(wanted[half:], fed)
+        return self.run_each(wanted[:half], fed, failed) | self.run_each(wanted[half:], fed, failed)
 
     def jumping(self, value: str, fed: Collection[str], share: float) -> Held | None:
         """Return a value's data for element-wise noise if discrete, integer-valued in both, or stepped; else None.
