@@ -98,9 +98,7 @@ _FOLDER_HINT: Final = (
 )
 _FIELDS: Final = sys.maxsize
 _ROOM: Final = 1_900_000_000  # bytes of a message, limited to 2 GiB
-_MAX_INLINE_BYTES: Final = (
-    1024  # bytes; smaller weights stay in the model: shapes and axes are needed by a runtime when loading
-)
+_MAX_INLINE_BYTES: Final = 1024  # smaller weights stay in the model: a runtime needs shapes and axes when loading
 
 # Types known to numpy. Data of further types (bfloat16, 4 and 8 bits) is passed to a runtime as bytes.
 _DTYPES: Final[dict[int, Any]] = {t.code: t.dtype for t in TYPES if t.kind in "fiub" and not t.is_foreign}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections import ChainMap
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -242,16 +242,10 @@ def elements(array: Any) -> Hashable:
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
     flat = np.ascontiguousarray(array).reshape(-1)
     data = flat.view(np.uint8)
-    if flat.size and all(bool((part == part[:1]).all()) for part in _rows(data, flat.size)):
+    rows = data.reshape(max(flat.size, 1), -1)  # by element; the first tell most arrays
+    if flat.size and all(bool((part == part[:1]).all()) for part in (rows[:_PREFIX], rows)):
         return _fill(flat[:1], array.shape)
     return "constant", array.dtype, array.shape, _Bytes(data)
-
-
-def _rows(data: Any, count: int) -> Iterator[Any]:
-    """Yield the bytes of the first elements, then of all, by element."""
-    rows = data.reshape(count, -1)
-    yield rows[:_PREFIX]
-    yield rows
 
 
 _PREFIX: Final = 64
