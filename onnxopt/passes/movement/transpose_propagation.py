@@ -182,9 +182,9 @@ class _Plan(Relayout):
             return None, self.q, None
         moved = max((i + 1 for i, axis in enumerate(self.q) if i != axis), default=0)
         q = *self.q[:moved], *range(moved, len(split))
-        target = constant_target(self.view.dims(dims), [split[i] for i in q])
         is_kept = split[:moved] == dims[:moved] and None not in dims[:moved] and v.users[user] == 1
-        return turn if is_kept and target is not None else None, q, target
+        target = constant_target(self.view.dims(dims), [split[i] for i in q]) if is_kept else None
+        return turn if target is not None else None, q, target
 
     def _split(self, x: Value, target: Sequence[int], like: Node) -> Value:
         """Return a Reshape of `x` in place of `like`."""
