@@ -63,6 +63,28 @@ g (float[b, t, 4] x) => (float[p, q, r] y)
   y = Reshape (tokens, target)
 }
 """
+# Two of them, each beside a computed size. The sizes of the target come from a Slice with a computed end.
+BAKED_TWICE = """
+g (float[b, s, 4] x, float[b, t, 4] u) => (float[p, q, r] y, float[m, n, o] z)
+<int64[1] five = {5}, int64[1] seven = {7}, int64[1] four = {4}, int64[1] two = {2}, int64[1] one = {1},
+  int64[1] zero = {0}>
+{
+  shape = Shape (x)
+  rank = Shape (shape)
+  end = Sub (rank, one)
+  leading = Slice (shape, zero, end, zero)
+  same = Concat <axis = 0> (leading, four)
+  tokens = Reshape (x, same)
+  batch = Slice (shape, zero, one, zero)
+  twice = Mul (batch, two)
+  k = Transpose <perm = [1, 0, 2]> (tokens)
+  fives = Concat <axis = 0> (five, twice, two)
+  y = Reshape (k, fives)
+  l = Transpose <perm = [1, 0, 2]> (u)
+  sevens = Concat <axis = 0> (seven, twice, two)
+  z = Reshape (l, sevens)
+}
+"""
 # The steps of a loop that the trace has unrolled.
 _STEPS = range(7)
 UNROLLED = f"""
@@ -109,11 +131,12 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
         ),
         (UNTOLD, [{"b": 2, "t": 2, "p": 2, "all": 4}, {"b": 4, "t": 3, "p": 3, "all": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
+        (BAKED_TWICE, [{"b": 3, "s": 5, "t": 7}, {"b": 4, "s": 5, "t": 7}]),
         (UNROLLED, [{"t": 7}]),
         (ONE, [{"d0": 1, "d1": 4}, {"d0": 1, "d1": 4}]),
         (LONG, [{"b": 2, "t": 960}, {"b": 1, "t": 1200}]),
     ],
-    ids=["past", "window", "untold", "baked", "unrolled", "one", "long"],
+    ids=["past", "window", "untold", "baked", "baked-twice", "unrolled", "one", "long"],
 )
 def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Path) -> None:
     model = build_text(text)

@@ -128,6 +128,7 @@ class Plan:
     addends: frozenset[str] = frozenset()  # symbols in sums of output dims
     batches: frozenset[str] = frozenset()  # symbols that occur only as first dims of inputs
     demanded: dict[str, int] = field(default_factory=dict)  # sizes required by weights
+    traced: dict[str, int] = field(default_factory=dict)  # sizes that tracing left in place of dims
     baked: list[int] = field(default_factory=list)  # sizes present in the graph
     stride: int = 1  # common multiple of slice steps
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
@@ -288,6 +289,8 @@ class Plan:
         symbols = self.symbols
         windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
         likely = [] if sizes else self.likely
+        left = {s: n for s, n in self.traced.items() if s in symbols and not sizes}
+        traced = [dict.fromkeys(symbols, 3) | left] if left else []
         counts = (3,) if sizes else (3, 1)  # maxima of a batch
         sizes = sizes or (*_CANDIDATE_SIZES, *(n for n in self.baked if n not in _CANDIDATE_SIZES), *_AUDIO_SIZES)
         if not symbols:
@@ -299,7 +302,10 @@ class Plan:
         for count in counts if self.batch else counts[:1]:
             for i, window in enumerate(windows):  # dims beside the windows may be equally long
                 yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(self.batch, min(2 + i, count))
-            yield from self._with_sums(symbols, sizes, count)
+            usual = self._with_sums(symbols, sizes, count)
+            yield next(usual)
+            yield from traced
+            yield from usual
         for size in sizes:
             yield dict.fromkeys(symbols, size)
         single = [s for s in symbols if s in self.batches and s not in self.batch]

@@ -163,7 +163,7 @@ def _add_inputs(plan: Plan, proto: ModelProto, uses: Uses, array: Callable[[Tens
 def _add_sizes(plan: Plan, graph: GraphProto, functions: Sequence[FunctionProto], *, windows: bool) -> None:
     plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
     plan.stride = strides(graph)
-    plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs}, functions)
+    plan.demanded, plan.traced = demanded(graph, {i.name: i.shape for i in plan.inputs}, functions)
     if windows:
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
         shapes = {i.name: i.shape for i in plan.inputs if not i.why}

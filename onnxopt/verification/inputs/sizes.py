@@ -107,8 +107,9 @@ def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counte
 
 def demanded(
     graph: GraphProto, given: Mapping[str, Sequence[int | str]], functions: Iterable[FunctionProto] = ()
-) -> dict[str, int]:
-    """Return sizes of symbols required by weights and constant Reshape targets: channels of a Conv, rows of a matrix.
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return sizes of symbols required by weights and constant Reshape targets: channels of a Conv, rows of a matrix;
+    and sizes that tracing left at the place of a symbol, beside computed ones, in a target of the same rank.
 
     given: shapes of inputs.
     """
@@ -116,7 +117,8 @@ def demanded(
     found.facts.update((name, Known(tuple(shape))) for name, shape in given.items())
     found.given = given.keys()
     found.walk(graph)
-    return {symbol: size for symbol, size in found.sizes.items() if isinstance(symbol, str)}
+    required = {symbol: size for symbol, size in found.sizes.items() if isinstance(symbol, str)}
+    return required, {symbol: size for symbol, size in found.traced.items() if symbol not in required}
 
 
 class _Demands(Shapes):
@@ -125,6 +127,7 @@ class _Demands(Shapes):
     def __init__(self, functions: Iterable[FunctionProto]) -> None:
         super().__init__(functions)
         self.sizes: dict[int | str, int] = {}
+        self.traced: dict[str, int] = {}
 
     def _bodies(
         self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[Known | None]
@@ -140,7 +143,12 @@ class _Demands(Shapes):
         if node.op_type in WEIGHTS:
             self._ask(node, call.shapes)
         elif node.op_type == "Reshape" and len(node.input) > 1:
-            _match(call.shapes[0] or (), self.integers(node.input[1]) or [], self.sizes)
+            dims = call.shapes[0] or ()
+            _match(dims, self.integers(node.input[1]) or [], self.sizes)
+            target = call.elements[1] or ()
+            for d, n in zip(dims, target) if len(dims) == len(target) else ():
+                if isinstance(d, str) and isinstance(n, int) and n > 0:
+                    self.traced.setdefault(d, n)
 
     def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
         """Record the size required by a weight."""

@@ -119,10 +119,15 @@ class Call:
         return name in self._says or bool(len(self.node.input) > at and self.node.input[at])
 
     def integers(self, at: int, name: str) -> Sequence[int] | None:
-        """Return the operand's constant integers, else None."""
+        """Return the operand's integers, constant or computed from known sizes, else None."""
         if name in self._says:
             return list(self._says[name].ints)
-        return self._integers(self.node.input[at]) if self.is_given(at, name) else None
+        if not self.is_given(at, name):
+            return None
+        constant = self._integers(self.node.input[at])
+        known = self.elements[at] if constant is None and at < len(self.elements) else None
+        computed = [n for n in known or () if isinstance(n, int) and n != UNKNOWN]
+        return computed if known and len(computed) == len(known) else constant
 
     def axes(self, at: int, rank: int) -> list[int] | None:
         """Return the constant axes normalized for a rank, else None."""
