@@ -89,6 +89,14 @@ class ForkedWorker:
             if self.returncode is None:
                 os.kill(self.pid, signal.SIGKILL)
 
+    def __enter__(self) -> ForkedWorker:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stdin.close()
+        self.stdout.close()
+        self.wait()
+
 
 def fork_workers() -> None:
     """From now on, in this process."""
