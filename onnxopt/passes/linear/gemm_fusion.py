@@ -14,7 +14,7 @@ from onnxopt.analysis.linear import added_by_gemm
 from onnxopt.analysis.shapes.index_tensors import dim_of
 from onnxopt.analysis.shapes.sizes import known_order
 from onnxopt.graph import Graph, Model, Node, Shape, Value
-from onnxopt.graph.node import present, producer
+from onnxopt.graph.node import present, producer, sole_reader
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.proto.element_types import FLOATS
 from onnxopt.proto.messages import Array
@@ -112,8 +112,8 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
         columns = columns[::-1]
     if producer(x, "Reshape") is not None and (target.constant or x.only_user is not None):
         m.skip()  # two Reshapes merge; `flatten-rows` makes them with constant targets, and relies on the merge
-    if is_wide and target.constant:
-        m.skip()  # a Reshape would remain, with no less to compute
+    if is_wide and (target.constant or _is_turned(m, x)):
+        m.skip()  # a Reshape would remain, with no less to compute, or both Transposes
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
     m.require((last, result[-1]) == columns and made[1] in (-1, last), "the rows are others")
     m.require(dims[:n] == result[:n] and not {None, 0} & {*dims[:n]}, "not provably the leading dims")
@@ -162,6 +162,12 @@ def rows_in_order(m: Match, x: Value, target: Value) -> Value:
     m.require(m.opset >= 14, "a size of 0 copies a dim before opset 14")
     a, b, d = parts
     return m.op.Reshape(product, m.op.Concat(b, a, d, axis=0), like=m.split, allowzero=1)
+
+
+def _is_turned(m: Match, x: Value) -> bool:
+    """Whether the product is between two Transposes, of which `rows_in_order` needs one."""
+    behind = sole_reader(m.outer.output, "Transpose")
+    return producer(x, "Transpose") is not None and behind is not None and behind.attr("perm") == [1, 0, 2]
 
 
 def _listed_sizes(m: Match, target: Value) -> tuple[Sequence[Value], Shape]:

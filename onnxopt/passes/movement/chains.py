@@ -58,6 +58,22 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
     return m.op.Reshape(x, m.op.Concat(*parts, axis=0) if len(parts) > 1 else last, like=m.reshape)
 
 
+@rewrite(
+    op.Reshape(
+        op.Reshape(var("x"), op.Concat(var("lead"), const("behind"), name="target", shared=True), name="inner"),
+        const("sizes"),
+        name="outer",
+    )
+)
+def reshape_of_listed(m: Match, x: Value, lead: Value, behind: Array, sizes: Array) -> Value:
+    """Reshape(Reshape(x, Concat(s, c)), [0, …, n]) = Reshape(x, Concat(s, n)), where all sizes in s are copied."""
+    count = m.known(types.length_of(lead, 0), "an unknown number of sizes")
+    m.require(not sizes[:count].any() and not m.outer.attr("allowzero", 0), "not all sizes are copied")
+    m.require(len(sizes) >= count and (sizes[count:] > 0).all() and (behind > 0).all(), "sizes behind are computed")
+    m.require(sizes[count:].prod() == behind.prod(), "not as many elements behind")
+    return m.op.Reshape(x, m.op.Concat(lead, m.ints(sizes[count:]), like=m.target), like=m.inner)
+
+
 def _without_ones(m: Match, gone: list[int]) -> list[Value]:
     """Return the parts of a target without the elements at `gone`; declines unless all are constant ones."""
     parts, place = list[Value](), 0
@@ -90,7 +106,7 @@ class ReshapeChains(RewritePass):
         after=("elim-identity",),
         ops=("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
     )
-    rules = (view_of_view, transpose_of_ones, squeeze_of_computed)
+    rules = (view_of_view, transpose_of_ones, squeeze_of_computed, reshape_of_listed)
 
 
 @rewrite(
