@@ -23,7 +23,8 @@ from onnxopt.proto.messages import make_node
 from onnxopt.rewriting.axes import Turned, View, WithOnes, WithoutOnes, passes
 from onnxopt.rewriting.index_maps import inverse
 from onnxopt.rewriting.parts import insert_new, of_lists
-from onnxopt.rewriting.relayout import End, Reshaped
+from onnxopt.rewriting.relayout import End
+from onnxopt.rewriting.reshaped import Reshaped
 from tests.runtime import outputs
 
 Array = np.ndarray[Any, Any]
