@@ -28,7 +28,6 @@ from onnxopt.analysis.inference import (
     graph_of,
     infer_nodes,
     infer_operator,
-    skeleton,
     typed_alike,
     unsettled,
 )
@@ -69,22 +68,15 @@ def infer(model: Model) -> None:
     """
     graph, since = model.graph, model.inferred_clock
     model.inferred_clock = model.clock
-    if since < 0 and _is_computed(model):
-        return
+    if since < 0:
+        from onnxopt.analysis.shapes.computed import are_types_computed
+
+        if are_types_computed(model):
+            return
     changed = set(model.marked_since(since))
     better = _infer(model, unsettled(graph, since))
     if better and since >= 0:
         _infer(model, downstream(graph, better, changed))
-
-
-def _is_computed(model: Model) -> bool:
-    """Infer without onnx, if the rules of `analysis.shapes` suffice. Returns whether they do."""
-    from onnxopt.analysis.shapes.sweep import is_computed
-
-    types = {i.name: tensor_type(i.type) for i in skeleton(model, ()).graph.input}
-    for value in model.graph.inputs:
-        value.dtype, value.shape = types.get(value.name, (value.dtype, value.shape))
-    return is_computed(model.graph)
 
 
 def _infer(model: Model, part: list[Node]) -> list[Value]:
@@ -392,10 +384,13 @@ def _known(value: Value, given: Mapping[Value, Known]) -> Known | None:
 def infer_node(node: Node) -> None:
     """Infer the types of the results by the operator alone."""
     graph = graph_of(node)
-    if graph is None or node.op == "Constant" or is_misread(node, graph.opset()):
+    if graph is None or node.op == "Constant":
         return
-    call = as_call(node)
-    found = infer_operator(*call) if call is not None else {}
+    from onnxopt.analysis.shapes.computed import is_type_computed
+
+    if is_type_computed(node, graph) or is_misread(node, graph.opset()):
+        return
+    found = infer_operator(*call) if (call := as_call(node)) is not None else {}
     for i, v in enumerate(node.outputs):
         made = found.get(f"o{i}")
         if v is not None and made is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, NodeProto, TensorProto
 
 from onnxopt.errors import EmissionError, MistypedError, few, nearest
 from onnxopt.graph.schema import (
@@ -168,11 +168,13 @@ def _set_types(
 
 
 def _said_type(proto: NodeProto) -> int:
-    """Return the element type in attribute `to` or `dtype` of a Cast, random or fill operator; 0 if absent."""
+    """Return the element type named by the attributes of a Cast, random or fill operator; 0 if there is none."""
     for a in proto.attribute[:]:
         if a.name in ("to", "dtype") and a.type == AttributeProto.INT and not a.ref_attr_name:
             return int(a.i)
-    return 0
+        if a.name == "value" and a.type == AttributeProto.TENSOR and not a.ref_attr_name:
+            return int(a.t.data_type)
+    return int(TensorProto.FLOAT) if proto.op_type == "ConstantOfShape" and not proto.attribute else 0
 
 
 def check_attribute(graph: Graph, node: Node, name: str, attribute: AttributeProto | None) -> None:

@@ -203,8 +203,9 @@ class Node:
             if found.ref_attr_name:
                 return self._referred(found)
             return self._said(found) if found.type == _TENSOR else attribute_value(found)
-        if self.graph is not None:
-            schema = attribute_default(self._op, self.graph.opset_of(self._op), name)
+        graph = self.graph or next((v.graph for v in self.results), None)  # of a node just made: its results' graph
+        if graph is not None:
+            schema = attribute_default(self._op, graph.opset_of(self._op), name)
             if schema is not None:
                 return schema
         return default

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import ModelProto, ValueInfoProto
 
-from onnxopt.analysis.types import _is_computed
+from onnxopt.analysis.shapes.computed import are_types_computed
 from onnxopt.graph import Model, read_model
 from onnxopt.graph.dims import as_symbol
 from onnxopt.graph.value import Shape
@@ -52,7 +52,7 @@ def computed(protos: Iterable[ModelProto]) -> list[Model]:
     found = []
     for proto in protos:
         model = read_model(proto)
-        if not _is_computed(model):
+        if not are_types_computed(model):
             continue
         found.append(model)
         told = asked_onnx(proto)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from onnxopt import PassContext, optimize_model
+from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Graph, Model, Node, read_model
 from onnxopt.passes.shapes.shape_arithmetic import ShapeArithmetic
@@ -59,6 +60,7 @@ def visited(data: ShapeData, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> l
 def test_only_what_changed_is_looked_at_and_what_comes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model = read_model(build_text(SIZES))
     graph = model.graph
+    types.update(model)
     data = ShapeData(kept=True)
     assert visited(data, graph, monkeypatch) == ["s", "n", "rows", "target", "y", "t", "w"]
     assert visited(data, graph, monkeypatch) == []

@@ -19,6 +19,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.inference import graph_of
 from onnxopt.analysis.shapes import indexing  # noqa: F401 - registers rules
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL
 from onnxopt.analysis.shapes.operators import least_read
@@ -31,7 +32,6 @@ from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature
 from onnxopt.graph.value import Shape, Value
-from onnxopt.operators.signatures import tabled
 from onnxopt.proto.messages import Array
 from onnxopt.startup.record import record
 
@@ -166,6 +166,11 @@ class ShapeData:
                 self._visit(node)
             yield node
 
+    def visit(self, node: Node) -> Iterator[Node]:
+        """Visit a node outside the graph; yields the node when its results are known."""
+        self._visit(node)
+        yield node
+
     def _look_back(self, graph: Graph) -> None:
         """Drop data of removed nodes."""
         self._other.clear()
@@ -265,39 +270,6 @@ def learn_shapes(graph: Graph) -> None:
         pass
 
 
-def is_computed(graph: Graph) -> bool:
-    """Store the types of a graph's values if rules give all of them, without inference. Returns whether they do.
-
-    The types are those of onnx's inference, which finds no sizes from computed integers and no expressions of symbols:
-    graphs with these, and operators without a line in the table of signatures, are left to onnx.
-    """
-    model = graph.model
-    for op in graph.by_op:
-        if not (op in SHAPE_RULES or op == "Constant") or tabled(op, graph.opset()) is None or model.has_function(op):
-            return False
-    data, found = ShapeData(assumed=True), {}
-    allowed, model.inference_allowed = model.inference_allowed, False
-    try:
-        for node in data.sweep(graph):
-            for v in node.results:
-                if not v.constant:
-                    dims = found[v] = _plain(data.dims.get(v))
-                    if dims is None or not v.dtype or v in data.contents:
-                        return False
-    finally:
-        model.inference_allowed = allowed
-    for v, dims in found.items():
-        v.shape = dims
-    return True
-
-
-def _plain(dims: Dims | None) -> Shape | None:
-    """Return dims that are numbers and symbols of the file; None if a dim is neither."""
-    named = [d if isinstance(d, int) else d.name for d in dims or ()]
-    is_odd = any(d < 0 if isinstance(d, int) else "@" in d or d.startswith("{") for d in named)
-    return None if dims is None or is_odd else tuple(named)
-
-
 def _facts(node: Node) -> Facts:
     values = [*node.inputs, *node.outputs]
     if None in values:
@@ -312,7 +284,7 @@ def _is_same(a: Array | None, b: Array | None) -> bool:
 def type_outputs(node: Node) -> None:
     """Set element types by the type variables of the standard and of onnxruntime's own operators, downstream of
     operators unknown to inference."""
-    graph = node.graph
+    graph = graph_of(node)
     if graph is None:
         return
     defined = signature(node.op, graph.opset(node.domain))
