@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from onnx import parser
 
-from onnxopt.verification.model.shapes import UNKNOWN, Call, Known, Shape, carried, shapes_of
+from onnxopt.verification.model.calls import UNKNOWN, Call, Known, Shape
+from onnxopt.verification.model.shapes import carried, shapes_of
 
 PICTURE: Shape = ("n", "c", "h", "w")
 NOTHING: Mapping[str, Sequence[int]] = {}

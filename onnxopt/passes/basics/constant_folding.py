@@ -21,7 +21,7 @@ _RULE = "fold"
 _BATCH_BYTES = 2 << 30  # bytes of results in memory before they are stored in the graph
 _NARROW = 1 << 16  # bytes by which a weight may exceed its stored size
 _MADE = 1 << 34  # bytes made by all folds of a run, beyond freed ones
-_KEPT = 1 << 30  # bytes by which all folds may enlarge the model
+_MAX_GROWTH = 1 << 30  # bytes by which all folds may enlarge the model
 
 
 @register
@@ -307,7 +307,7 @@ class _Cone:
         """Whether results of `made` bytes would exceed the growth limit of the file."""
         growth = made - self.freed[node]
         limit = self.options.max_bytes
-        if growth <= limit and self.spent.kept + growth <= max(_KEPT, limit):
+        if growth <= limit and self.spent.kept + growth <= max(_MAX_GROWTH, limit):
             return False
         self._decline(node, "the file would grow beyond the limit (--max-constant-bytes)", f" (+{growth:,} bytes)")
         return True

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.startup.record import record
+from onnxopt.verification.model.calls import UNKNOWN, Shape
 from onnxopt.verification.model.dataflow import Backward, Forward
 from onnxopt.verification.model.nodes import few, read
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
-from onnxopt.verification.model.shapes import UNKNOWN, Shape, shapes_of
+from onnxopt.verification.model.shapes import shapes_of
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.plan import Plan

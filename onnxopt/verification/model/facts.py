@@ -15,11 +15,12 @@ from typing import Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
+from onnxopt.verification.model.calls import UNKNOWN, Call, Known, Shape
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
-from onnxopt.verification.model.operators import EXACT, HANDED_ON, MEASURING, STANDARD, having
+from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, of_type
-from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape, integers_of
+from onnxopt.verification.model.shapes import ELEMENTS, integers_of
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 _MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
@@ -30,23 +31,13 @@ _LEAST_DIGITS: Final = 8  # of a float type that is followed
 _ROUNDINGS: Final = 64  # of an operator that approximates a function
 _FLOAT32: Final = BY_CODE[1]
 _LEAST_ERROR: Final = _ROUNDINGS * _FLOAT32.epsilon  # relative; runtimes may compute float64 in float32
-# Operators that copy or bend elements; that compute each element, with the error of `_ROUNDINGS`; sums.
-_KEPT: Final = (HANDED_ON | EXACT) - having("window", "pools") - {"Cast", "CastLike", "Dropout", "Abs", "Neg"}
+_CLOSE: Final = having("close")  # with the error of `_ROUNDINGS`
+_COPYING: Final = (HANDED_ON | EXACT) - having("window", "pools") - _CLOSE - {"Dropout"}  # or bending elements
 _REDUCED: Final = {"ReduceMax": -math.inf, "ReduceMin": math.inf}  # result of an empty operand
-_COMPUTED: Final = {
-    "Abs", "Add", "Cast", "CastLike", "Cos", "Div", "Erf", "Exp", "HardSigmoid", "Mul", "Neg", "Sigmoid", "Sin",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Tanh",
-}  # fmt: skip
 _SIGNED: Final = having("signed") | {"ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare", "Sum", "Dropout"}
 _EITHER: Final = Range(0.0, 1.0, True, False)
-_COMPARED: Final = {
-    "Equal": lambda low, high: (low == high == 0, low > 0 or high < 0),
-    "Greater": lambda low, high: (low > 0, high <= 0),
-    "GreaterOrEqual": lambda low, high: (low >= 0, high < 0),
-    "Less": lambda low, high: (high < 0, low >= 0),
-    "LessOrEqual": lambda low, high: (high <= 0, low > 0),
-}  # (whether always true, whether always false), by bounds of the difference of the operands
-_CONNECTIVES: Final = frozenset(("And", "Or", "Not", "Xor"))
+_CONNECTIVES: Final = having("connects")
+_BOOLEAN: Final = COMPARING | _CONNECTIVES
 _MAX_DEPTH: Final = 4  # connectives between two conditions
 _TRUTH_KEEPING: Final = frozenset(("Identity", "Cast"))
 
@@ -108,7 +99,7 @@ class Facts(Ranges):
     def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
         self._makers.update(dict.fromkeys(node.output, node))
         if node.domain in STANDARD:
-            if node.op_type in _COMPARED or node.op_type in _CONNECTIVES:
+            if node.op_type in _BOOLEAN:
                 return [self._truths(node)]
             if node.op_type == "Where" and _is_single(condition := self._range(node.input[0])):
                 return [self.of(node.input[1 if condition.low else 2])]
@@ -161,7 +152,7 @@ class Facts(Ranges):
             return _connected(node.op_type, [self.of(name) or _EITHER for name in node.input])
         x, y = map(self._range, node.input)
         low, high = (0.0, 0.0) if node.input[0] == node.input[1] else (x.low - y.high, x.high - y.low)
-        always, never = _COMPARED[node.op_type](low, high)
+        always, never = _compared(node.op_type, low, high)
         if never or (always and not (x.nan or y.nan)):  # a comparison with NaN is false
             return _truth(not never)
         return _EITHER
@@ -244,8 +235,8 @@ class Facts(Ranges):
             fact = Range(min(fact.low, _REDUCED[op]), max(fact.high, _REDUCED[op]), fact.integer, fact.nan)
         elif op in ("Min", "Max", "Clip"):
             fact = self._with_nan(node, fact)
-        elif op not in _KEPT:
-            return _whole(fact if op in _COMPUTED else ANY, whole) if whole else _rounded(op, kind, fact)
+        elif op not in _COPYING:
+            return _whole(fact if op in _CLOSE else ANY, whole) if whole else _rounded(op, kind, fact)
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
 
     def _with_nan(self, node: NodeProto, fact: Range) -> Range:
@@ -261,6 +252,15 @@ class Facts(Ranges):
         if node.op_type == "Min":
             return fact._replace(high=min((r.high for r in numbers), default=math.inf))
         return fact._replace(low=max((r.low for r in numbers), default=-math.inf))
+
+
+def _compared(op: str, low: float, high: float) -> tuple[bool, bool]:
+    """Return whether a comparison is always true, and always false, by bounds of the difference of its operands."""
+    if op == "Equal":
+        return low == high == 0, low > 0 or high < 0
+    if op.startswith("Less"):
+        low, high = -high, -low
+    return (low >= 0, high < 0) if op.endswith("OrEqual") else (low > 0, high <= 0)
 
 
 def _connected(op: str, operands: Sequence[Range]) -> Range:
@@ -293,7 +293,7 @@ def _rounded(op: str, kind: ElementType | None, fact: Range) -> Range | None:
     """Return the range of computed floats; None if unknown."""
     if kind is None or kind.kind != "f" or kind.digits < _LEAST_DIGITS:
         return None
-    if op not in _COMPUTED:
+    if op not in _CLOSE:
         return Range(0.0) if op in _SIGNED and fact.never_negative else None
     error = max(_ROUNDINGS * kind.epsilon, _LEAST_ERROR)
     low, high = (n * (1.0 + error * sign * math.copysign(1.0, n)) for n, sign in ((fact.low, -1), (fact.high, 1)))

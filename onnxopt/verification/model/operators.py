@@ -27,7 +27,8 @@ BOUND: Final = "bound"  # a breakpoint for the data
 #            operand), affine (adds, scales), product (sums of products with a weight), commutes (bit for bit), signed
 #            (nonnegative operands give nonnegative results), exact (never rounds; implied by moves, bends, forgets and
 #            measures), computes (takes any integers), steady (large floats test as much as small ones), forgets (the
-#            result is independent of magnitudes), retypes, fills (computed from sizes).
+#            result is independent of magnitudes), close (computed within few roundings), connects (booleans), retypes,
+#            fills (computed from sizes).
 # Shapes:    like (shape of the first operand), broadcast (of all operands), measures (numbers of a shape), open
 #            (elements of the data decide sizes), target (an operand is a shape), window (slides over axes), global
 #            (over all of them), resizes (axes), sized (float operands after the first decide sizes, or fill).
@@ -41,8 +42,8 @@ BOUND: Final = "bound"  # a breakpoint for the data
 #            elements of operands, not only on shapes).
 _ROLES: Final = """
 Identity | | moves whole like
-Cast | | moves whole like steps retypes
-CastLike | | moves whole retypes
+Cast | | moves whole like steps retypes close
+CastLike | | moves whole retypes close
 Flatten Transpose | | moves whole
 Dropout | data setting setting | moves whole like draws drawing
 Reshape | data size | moves whole target
@@ -58,18 +59,18 @@ Where | | moves joined broadcast drops
 Min Max | | bends joined broadcast mutual cuts flat levels
 Clip | data bound bound | bends like cuts flat levels
 Relu | | bends like mutes flat levels | 0..
-Abs | | bends like | 0..
+Abs | | bends like close | 0..
 Round Floor Ceil | | bends like rounds jumps steps | integer
 
-Add Mul | | affine broadcast commutes
-Sub Div | | affine broadcast
-Neg | | affine like exact turns
+Add Mul | | affine broadcast commutes close
+Sub Div | | affine broadcast close
+Neg | | affine like exact turns close
 Sum Mean | | computes steady broadcast
 Mod | | computes broadcast mutual jumps steps
 Pow BitwiseAnd BitwiseOr BitwiseXor | | computes broadcast
 BitShift | data setting | computes broadcast exact
 Sign | | computes like jumps steps levels exact | -1..1 integer
-Sqrt | | computes like | 0.. nan
+Sqrt | | computes like close | 0.. nan
 BitwiseNot | | computes like
 MatMul Gemm | | computes steady matrix product signed
 Einsum | | computes
@@ -99,8 +100,8 @@ Less LessOrEqual Greater GreaterOrEqual | | forgets broadcast mutual compares ju
 ArgMax ArgMin | | forgets jumps others ranks | 0.. integer
 NonZero | | forgets jumps others open | 0.. integer
 IsNaN IsInf | | forgets others like | 0..1 integer
-Not | | forgets like turns | 0..1 integer
-And Or Xor | | forgets broadcast commutes | 0..1 integer
+Not | | forgets like turns connects | 0..1 integer
+And Or Xor | | forgets broadcast commutes connects | 0..1 integer
 NonMaxSuppression | data data setting setting bound | computes jumps others open exact | 0.. integer
 
 ConstantOfShape | size | computes exact fills
@@ -142,7 +143,7 @@ Det | |
 QuantizeLinear | | like jumps steps cuts exact | integer
 DynamicQuantizeLinear | | like jumps steps | 0..255 integer
 DequantizeLinear | | like
-Softmax | | like | 0..1
+Softmax | | like close | 0..1
 Hardmax | | like jumps steps exact | 0..1 integer
 LogSoftmax | | like | ..0
 NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss | data index |
@@ -151,12 +152,12 @@ LeakyRelu Elu Celu Selu Gelu Mish Swish | | like
 SwiGLU | |
 PRelu | | like
 HardSwish | | like cuts flat levels
-HardSigmoid | | like cuts flat levels | 0..1
+HardSigmoid | | like cuts flat levels close | 0..1
 ThresholdedRelu | | like cuts mutes flat levels
 Shrink | | like cuts levels
-Sigmoid | | like | 0..1
-Tanh Erf Softsign Sin Cos | | like | -1..1
-Softplus Exp | | like | 0..
+Sigmoid | | like close | 0..1
+Tanh Erf Softsign Sin Cos | | like close | -1..1
+Softplus Exp | | like close | 0..
 Cosh | | like | 1..
 Log Reciprocal Tan Asin Acos Acosh Atanh | | like | nan
 Atan Asinh Sinh | | like

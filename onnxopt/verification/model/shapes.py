@@ -1,39 +1,26 @@
-"""Shapes of values, and elements of integer vectors computed from shapes.
-
-A shape is a tuple of numbers and symbols of the model's inputs; `UNKNOWN` stands for any further size. None: unknown
-rank. Elements are told in the same way.
-"""
+"""Shapes of values, and elements of integer vectors computed from shapes."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
+from onnxopt.verification.model.calls import MAX_SIZES, UNKNOWN, Call, Known, Shape, UnknownShape
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import few
 from onnxopt.verification.model.operators import OPERATORS, STANDARD, WEIGHTS, WINDOWED, having
 
-Shape: TypeAlias = "tuple[int | str, ...]"
-UNKNOWN: Final = -1
-MAX_SIZES: Final = 12  # elements of a vector
 _INT64: Final = 7  # of TensorProto.DataType
 _BATCH_AND_CHANNELS: Final = 2  # leading axes, before those of an image or of time
 _LIKE: Final = having("like")
 _BROADCAST: Final = having("broadcast")
 _REDUCING: Final = frozenset(name for name in OPERATORS if name.startswith("Reduce"))
-
-
-class Known(NamedTuple):
-    """Facts about a value."""
-
-    shape: Shape | None = None
-    elements: Shape | None = None  # of an integer vector or scalar computed from shapes
 
 
 _NOTHING: Final = Known()
@@ -92,65 +79,6 @@ class Shapes(Forward[Known]):
         return [None if k == _NOTHING else k for k in (made, *[further] * (len(node.output) - 1))]
 
 
-class _Unknown(Exception):
-    """A rule needs an unknown shape."""
-
-
-class Call:
-    """A node with the facts about operands, and constant integers."""
-
-    def __init__(
-        self, node: NodeProto, known: Sequence[Known], integers: Callable[[str], Sequence[int] | None]
-    ) -> None:
-        self.node, self._integers = node, integers
-        self.shapes = [k.shape for k in known]
-        self.elements = [_elements(k) for k in known]
-        self._says: Mapping[str, AttributeProto] = {a.name: a for a in node.attribute}
-
-    @property
-    def first(self) -> Shape:
-        """The shape of the first operand. Raises _Unknown."""
-        if self.shapes[0] is None:
-            raise _Unknown
-        return self.shapes[0]
-
-    def is_given(self, at: int, name: str) -> bool:
-        """Return whether an operand is present, or, in older opsets, the attribute."""
-        return name in self._says or bool(len(self.node.input) > at and self.node.input[at])
-
-    def integers(self, at: int, name: str) -> Sequence[int] | None:
-        """Return the operand's integers, constant or computed from known sizes, else None."""
-        if name in self._says:
-            return list(self._says[name].ints)
-        if not self.is_given(at, name):
-            return None
-        constant = self._integers(self.node.input[at])
-        known = self.elements[at] if constant is None and at < len(self.elements) else None
-        computed = [n for n in known or () if isinstance(n, int) and n != UNKNOWN]
-        return computed if known and len(computed) == len(known) else constant
-
-    def axes(self, at: int, rank: int) -> list[int] | None:
-        """Return the constant axes normalized for a rank, else None."""
-        found = self.integers(at, "axes")
-        if found is None or not all(-rank <= a < rank for a in found):
-            return None
-        return [a % rank for a in found]
-
-    def number(self, name: str) -> int | None:
-        """Return an integer attribute, else None."""
-        return self._says[name].i if name in self._says else None
-
-
-def _elements(known: Known) -> Shape | None:
-    """Return the elements of a vector; those of a vector of known length may be unknown, those of a matrix are."""
-    match known.shape:
-        case (_, _, *_):
-            return None
-        case (int(length),) if known.elements is None and 0 < length <= MAX_SIZES:
-            return (UNKNOWN,) * length
-    return known.elements
-
-
 def carried(call: Call) -> Shape | None:
     """Return the shape of the first result in terms of operand sizes, else None."""
     op = call.node.op_type
@@ -158,7 +86,7 @@ def carried(call: Call) -> Shape | None:
         return call.shapes[0]
     try:
         return _RULES[op](call) if op in _RULES else None
-    except _Unknown:
+    except UnknownShape:
         return None
 
 
