@@ -81,7 +81,7 @@ def test_weights_that_something_else_reads_make_no_room() -> None:
 
 
 def test_folds_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constant_folding, "_KEPT", 1 << 20)
+    monkeypatch.setattr(constant_folding, "_MAX_GROWTH", 1 << 20)
     model = copies("p = Mul (w, k) y = Add (x, p)", MANY, 256)
     result = optimize(model, level=1, config={"constant-folding.max_bytes": 1 << 19}, verify=False)
     assert sum(n.op_type == "Mul" for n in result.model.graph.node) == MANY - 4
