@@ -391,10 +391,9 @@ class Graph(Scope):
 
     def remove_initializer(self, *values: Value) -> None:
         """Remove unread initializers."""
-        initializers = self.initializers
         for value in values:
             assert not value.users and not value.output_count
-            del initializers[value.name]
+            del self.initializers[value.name]
             if self.model.debug:
                 self.model.gone[value] = "it was removed from the initializers"
         self.initializers_changed = True

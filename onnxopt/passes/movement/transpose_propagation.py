@@ -182,7 +182,7 @@ class _Plan(Relayout):
             return None, self.q, None
         moved = max((i + 1 for i, axis in enumerate(self.q) if i != axis), default=0)
         q = *self.q[:moved], *range(moved, len(split))
-        is_kept = split[:moved] == dims[:moved] and None not in dims[:moved] and v.users[user] == 1
+        is_kept = split[:moved] == dims[:moved] and None not in dims[:moved] and user.inputs[0] is v
         target = constant_target(self.view.dims(dims), [split[i] for i in q]) if is_kept else None
         return turn if target is not None else None, q, target
 
