@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -36,118 +36,84 @@ def read_history(path: str | Path) -> History:
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON", _HINT) from None
     try:
-        return _history(data)
+        journal = [Entry(**_read(_ENTRY, e), outputs=()) for e in data.get("journal", [])]
+        return History(_read(_REPORT, data), _read([_RUN], data.get("timeline", [])), journal)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UsageError(f"{path} is not the report of an optimization", _HINT) from None
 
 
-def _rolled_back(data: Mapping[str, Any]) -> dict[str, str]:
-    texts = {key: str(data.get(key, "")) for key in ("pass_text", "rule", "message", "value", "scope")}
-    return texts | {"fault": str(data.get("fault", WRONG))}
+# -- fields shown, by type: further fields are ignored ------------------------------------------------------------
+# A list has one kind of items; a dict has fields, or, with the key `str`, any names; all further kinds convert a value.
 
 
-def _history(data: Mapping[str, Any]) -> History:
-    """Return the history with all fields shown, type-checked; further fields are ignored."""
-    pipeline = data["pipeline"]
-    report: dict[str, Any] = {
-        "source": str(data["source"]),
-        "destination": str(data["destination"]),
-        "bytes_before": int(data["bytes_before"]),
-        "bytes_after": int(data["bytes_after"]),
-        "seconds": float(data["seconds"]),
-        "phases": {str(k): float(v) for k, v in data["phases"].items()},
-        "fixed_dims": {str(k): int(v) for k, v in data.get("fixed_dims", {}).items()},
-        "target": str(data.get("target", "any")),
-        "choices": [{key: str(c[key]) for key in ("what", "why")} for c in data.get("choices", [])],
-        "rolled_back": [_rolled_back(r) for r in data.get("rolled_back", [])],
-        "verification": _verification(data["verification"]),
-        "pipeline": {
-            "rounds": int(pipeline["rounds"]),
-            "nodes_before": int(pipeline["nodes_before"]),
-            "nodes_after": int(pipeline["nodes_after"]),
-            "seconds": float(pipeline["seconds"]),
-            "passes": [_pass(p) for p in pipeline["passes"]],
-            "skipped": {str(k): str(v) for k, v in pipeline["skipped"].items()},
-            "warnings": [str(w) for w in pipeline["warnings"]],
-            "tolerances": {str(k): float(v) for k, v in pipeline.get("tolerances", {}).items()},
-        },
-    }
-    timeline = [
-        {"name": str(r["name"]), "start": float(r["start"]), "seconds": float(r["seconds"]), "nodes": int(r["nodes"])}
-        for r in data.get("timeline", [])
-    ]
-    journal = [
-        Entry(
-            number=int(e["number"]),
-            pass_name=str(e["pass_name"]),
-            rule=str(e["rule"]),
-            scope=str(e["scope"]),
-            removed=tuple(map(str, e["removed"])),
-            made=tuple(map(str, e["made"])),
-            outputs=(),
-        )
-        for e in data.get("journal", [])
-    ]
-    return History(report, timeline, journal)
+def _read(kind: Any, found: Any) -> Any:
+    """Return a value with all fields converted. Raises any error of a conversion, and KeyError for a missing field."""
+    if isinstance(kind, list):
+        return [_read(kind[0], item) for item in found]
+    if not isinstance(kind, dict):
+        return kind(found)
+    if str in kind:
+        return {str(name): _read(kind[str], item) for name, item in found.items()}
+    empty = {name: type(k)() for name, k in kind.items() if isinstance(k, list | dict)}
+    given = empty | _ABSENT | found
+    return {name: _read(k, given[name]) for name, k in kind.items()}
 
 
-def _pass(p: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": str(p["name"]),
-        "changed": bool(p.get("changed", True)),
-        "seconds": float(p["seconds"]),
-        **{key: int(p[key]) for key in ("runs", "nodes", "bytes")},
-        "rules": {
-            str(name): {
-                "hits": int(rule["hits"]),
-                "nodes": int(rule["nodes"]),
-                "declined": {
-                    str(why): {"example": str(d["example"]), "count": int(d["count"])}
-                    for why, d in rule["declined"].items()
-                },
-            }
-            for name, rule in p["rules"].items()
-        },
-    }
+def _or_none(kind: Any) -> Callable[[Any], Any]:
+    return lambda found: None if found is None else _read(kind, found)
 
 
-def _verification(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    pieces = found.get("pieces")
-    return {
-        **{key: str(found[key]) for key in ("status", "message", "hint")},
-        "cases": [{"name": str(c["name"]), "dims": dict(c["dims"])} for c in found["cases"]],
-        "pieces": _pieces(pieces) if pieces is not None else None,
-        "places": [_place(place) for place in found.get("places", [])],
-        "noise": {str(name): _number(noise) for name, noise in found.get("noise", {}).items()},
-    }
+def _all(names: str, kind: Any) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), kind)
 
 
-def _pieces(pieces: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **{key: int(pieces[key]) for key in ("cuts", "shared", "same", "noisy", "blank", "largest")},
-        **{key: str(pieces[key]) for key in ("worst", "note")},
-        "worst_rel": _number(pieces["worst_rel"]),
-        "branches": [str(name) for name in pieces["branches"]],
-    }
-
-
-def _place(place: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **{key: str(place[key]) for key in ("case", "value", "scope")},
-        **{key: [str(text) for text in place[key]] for key in ("entries", "rewrites")},
-        **{key: [_side(side) for side in place[key]] for key in "ab"},
-        "record": {"note": str(place["record"]["note"])},
-        "noise": _number(place["noise"]) if place["noise"] is not None else None,
-    }
-
-
-def _side(side: Mapping[str, Any]) -> dict[str, Any]:
-    values = {key: [str(name) for name in side[key]] for key in ("inputs", "outputs")}
-    return {"node": str(side["node"]), "op": str(side["op"]), **values}
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(map(str, found))
 
 
 def _number(n: Any) -> float:
     """Return a float; null stands for infinity, unknown to JSON."""
     return float("inf") if n is None else float(n)
+
+
+# Values of absent fields, besides empty lists and dicts.
+_ABSENT: Final = {"changed": True, "target": "any", "pieces": None, "fault": WRONG} | _all(
+    "pass_text rule message value scope", ""
+)
+_RULE: Final = {"hits": int, "nodes": int, "declined": {str: {"example": str, "count": int}}}
+_PASS: Final = {"name": str, "changed": bool, "seconds": float, "rules": {str: _RULE}} | _all("runs nodes bytes", int)
+_PIECES: Final = (
+    _all("cuts shared same noisy blank largest", int)
+    | _all("worst note", str)
+    | {"worst_rel": _number, "branches": [str]}
+)
+_SIDE: Final = _all("node op", str) | _all("inputs outputs", [str])
+_PLACE: Final = (
+    _all("case value scope", str)
+    | _all("entries rewrites", [str])
+    | _all("a b", [_SIDE])
+    | {"record": {"note": str}, "noise": _or_none(float)}
+)
+_CASE: Final = {"name": str, "dims": dict}
+_VERIFICATION: Final = _all("status message hint", str) | {
+    "cases": [_CASE],
+    "pieces": _or_none(_PIECES),
+    "places": [_PLACE],
+    "noise": {str: _number},
+}
+_PIPELINE: Final = _all("rounds nodes_before nodes_after", int) | {
+    "seconds": float,
+    "passes": [_PASS],
+    "skipped": {str: str},
+    "warnings": [str],
+    "tolerances": {str: float},
+}
+_REPORT: Final = (
+    _all("source destination target", str)
+    | _all("bytes_before bytes_after", int)
+    | {"seconds": float, "phases": {str: float}, "fixed_dims": {str: int}, "choices": [_all("what why", str)]}
+    | {"rolled_back": [_all("pass_text rule message value scope fault", str)]}
+    | {"verification": _or_none(_VERIFICATION), "pipeline": _PIPELINE}
+)
+_RUN: Final = {"name": str, "start": float, "seconds": float, "nodes": int}
+_ENTRY: Final = {"number": int} | _all("pass_name rule scope", str) | _all("removed made", _texts)
