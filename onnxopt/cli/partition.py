@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.outlining import Outline, Part
     from onnxopt.pipeline.partition import Partition
     from onnxopt.verification import VerifyOptions
-    from onnxopt.verification.comparison import Step
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.job import Step
 
 
 _INDEX: Final = "partition.json"
@@ -224,7 +224,7 @@ def _entry(part: Part, file: Path) -> dict[str, Any]:
 
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, options: VerifyOptions) -> None:
     """Write and check the parts beside `folder`, and move them into the folder after success."""
-    from onnxopt.verification.comparison import Step
+    from onnxopt.verification.job import Step
 
     _refuse_places(source, parts, folder)
     with _explained(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
@@ -271,7 +271,7 @@ def _write_fused(
 ) -> None:
     from onnxopt.io import Staged
     from onnxopt.pipeline.outlining import fuse_partition
-    from onnxopt.verification.comparison import Step
+    from onnxopt.verification.job import Step
 
     count = 0
     for p in proposed:

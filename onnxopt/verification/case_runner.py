@@ -65,7 +65,8 @@ class CaseRunner:
         if opening.ended:
             return
         try:
-            self.judge.open(opening.original, opening.options, opening.labels, opening.stepwise)
+            figures, steps = opening.stepwise, opening.steps
+            self.judge.open(opening.original, opening.options, opening.labels, figures=figures, steps=steps)
         except Exception as e:
             self._failure = e
 

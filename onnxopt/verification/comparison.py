@@ -1,4 +1,4 @@
-"""Comparison of two model files on named cases and on data, and of a model with files run in its place."""
+"""Comparison of two model files on named cases and on data, and of a model with files run in place of the model."""
 
 from __future__ import annotations
 
@@ -7,34 +7,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxopt.arguments import by_name
 from onnxopt.errors import ModelError, UsageError, few, nearest, refuse_pipe, unreadable
-from onnxopt.startup.record import record
-from onnxopt.verification import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
+from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, Recipe, choose, missing
 from onnxopt.verification.inputs.feeding import Data, Read, find_data_sets, read_array
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import fix_dims, make_plan
 from onnxopt.verification.inputs.sizes import Side, of_both
-from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.job import Request
+from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import View, views
 from onnxopt.verification.records import CaseRecord, Comparison, Verification
-from onnxopt.verification.runtime import DECLARED, Reference
 from onnxopt.verification.verifier import Verifier
-from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Service
-from onnxopt.worker.serving import Died, Refused, Tell, serve
-
-if TYPE_CHECKING:
-    from onnxopt.verification.judge import Judge
-
 
 # -- reading ----------------------------------------------------------------------------------------------
 
@@ -198,102 +187,11 @@ def _read(found: Read, given: dict[str, object]) -> Data:
 
 # -- parts in place of the model --------------------------------------------------------------------------
 
-_START: Final = "from onnxopt.verification.comparison import main; main()"
-_ACTIVITY: Final = "running the parts"
-
-
-@record(frozen=True)
-class Step:
-    """A file to run."""
-
-    file: Path
-    inputs: tuple[str, ...]  # names required
-    outputs: tuple[str, ...]  # names computed
-    optional: tuple[str, ...] = ()  # names fed if known
-
 
 def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
-    """Run the original, and the steps in order, in a worker on inputs made by `plan`, with optimizations off.
-
-    Returns UNVERIFIED if the original does not run, or exceeds a limit.
-    """
-    limit = Limits(options.limit).bytes
-    with Service(_START, options.timeout, limit) as service:
-        service.deadline = time.monotonic() + options.timeout
-        try:
-            ask = (original.absolute(), plan, steps, options.share(limit), tuple(DECLARED.values()))
-            found: Verification = service.call("verify", *ask)
-        except Died as e:
-            is_wrong = e.state == _ACTIVITY and not e.late
-            return Verification(DIFFERENT if is_wrong else UNVERIFIED, str(e))
-    return found
-
-
-def main() -> None:
-    """Serve as the worker process."""
-    serve(lambda tell: SimpleNamespace(verify=functools.partial(_verify, tell)))
-
-
-def _verify(
-    tell: Tell,
-    original: Path,
-    plan: Plan,
-    steps: Sequence[Step],
-    options: VerifyOptions,
-    references: Sequence[Reference],
-) -> Verification:
-    from onnxopt.verification.compare import compare
-    from onnxopt.verification.judge import Judge
-    from onnxopt.verification.run import Reference as Evaluator
-    from onnxopt.verification.run import is_starved, reason
-    from onnxopt.verification.verdict import conclude, word
-
-    judge = Judge(tell, whole=True)
-    try:
-        judge.open(str(original), options, ("the original", "the result"))
-        if plan.stateful:  # onnxruntime would write into weights copied to several parts
-            judge.engine = Evaluator(str(original))
-        judge.refer(references)
-        judge.plan(plan)
-        answers = [judge.original(Request(r, Data({}))).case for r in OWN if not r.single and not missing(r, plan)]
-    except Refused as e:
-        return Verification(UNVERIFIED, str(e))
-    kept = list(judge.kept.values())
-    if not kept:
-        return Verification(UNVERIFIED, f"the original fails on every input tried: {answers[0].note}")
-    tell(_ACTIVITY)
-    try:
-        found = _run(judge, steps, [case for case, _ in kept])
-    except UsageError:
-        raise
-    except Exception as e:
-        if is_starved(e):
-            return Verification(UNVERIFIED, f"the parts take more memory than they may (--memory): {reason(e)}")
-        return Verification(DIFFERENT, f"the parts fail where the original runs: {reason(e)}")
-    records = []
-    for (case, results), values in zip(kept, found, strict=True):
-        record = CaseRecord(case.name, case.dims)
-        for name, expected in zip(judge.outputs, results, strict=True):
-            record.outputs.append(compare(name, expected, values[name], options))
-        record.status = EQUAL if all(o.ok for o in record.outputs) else DIFFERENT
-        records.append(record)
-    verdict = Verification(EQUAL, "", engine=judge.engine.name, cases=list(records))
-    conclude(verdict, records)
-    word(verdict, sizes=False)
-    verdict.message += judge.with_references((str(original), *(str(step.file) for step in steps)))
-    return verdict
-
-
-def _run(judge: Judge, steps: Sequence[Step], cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Return all values by name, for each case.
-
-    One step is loaded at a time, as all together are as large as the model.
-    """
-    values = [dict(case.feeds) for case in cases]
-    for step in steps:
-        engine = judge.opened(str(step.file))
-        for known in values:
-            feeds = {name: known[name] for name in step.inputs}
-            feeds |= {name: known[name] for name in step.optional if name in known}
-            known.update(zip(engine.outputs, engine.run(feeds), strict=True))
-    return values
+    """Compare the original with the steps, run in order, on inputs made by `plan`, with optimizations off."""
+    with Verifier(original, options, labels=("the original", "the composition"), steps=steps) as verifier:
+        recipes = (r for r in OWN if not r.single and not missing(r, plan))
+        verifier.prepare(plan, [(recipe, functools.partial(Data, {})) for recipe in recipes])
+        verifier.submit(steps[-1].file)
+        return verifier.finish()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onnxopt.startup.record import record
@@ -67,6 +69,16 @@ class Death:
     late: bool  # whether the time limit was exceeded
 
 
+@record(frozen=True)
+class Step:
+    """A file run in place of a part of a model."""
+
+    file: Path
+    inputs: tuple[str, ...]  # names required
+    outputs: tuple[str, ...]  # names computed
+    optional: tuple[str, ...] = ()  # names fed if known
+
+
 @record
 class Opening:
     """The original to load."""
@@ -77,6 +89,7 @@ class Opening:
     stepwise: bool = False  # the timeout holds per step; a case that killed a worker is not run again
     foreign: bool = False  # results were made elsewhere, perhaps with parts absent from the original
     ended: bool = False  # time is over: run nothing
+    steps: Sequence[Step] = ()  # files run in order, in place of a result
 
 
 @record

@@ -209,7 +209,8 @@ class JobRunner(CaseRunner):
         if self.opened.around and not self.opening.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, opened=self.opened, declared=self._submission.declared)
-        verdict.message += self.judge.with_references((self.opening.original, self._submission.path))
+        files = [str(step.file) for step in self.opening.steps] or [self._submission.path]
+        verdict.message += self.judge.with_references((self.opening.original, *files))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
@@ -257,7 +258,7 @@ class JobRunner(CaseRunner):
         return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
 
     def _explain_death(self, verdict: Verification, died: Died) -> None:
-        if died.late and self._submission.is_rushed:
+        if died.late and (self._submission.is_rushed or self.opening.steps):
             _stop(verdict, UNVERIFIED, str(died), f"{self.opening.labels[0]} took most of that: raise --timeout")
         elif died.is_about(self.opening.labels[1]):
             _stop(verdict, DIFFERENT, str(died), "it ran with the original; report it")

@@ -128,8 +128,8 @@ SHAKEN: Final = 2.0  # times the effect of changed last bits of the inputs
 class Judge(Loaded):
     """Compares results with the original in the same runtime."""
 
-    def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
-        super().__init__(tell, whole=whole)
+    def __init__(self, tell: Tell = lambda state: None) -> None:
+        super().__init__(tell)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output: effect of changed last bits of the inputs
         self._roundings: dict[str, float] | None = None  # see `_by_paths`
 

@@ -19,7 +19,7 @@ from onnxopt.verification.inputs.windows import may_hide
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.original import Original
-from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.run import Composition, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # errors raised by 
 class Loaded(Original):
     """The original, and one result after the other."""
 
-    def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
-        super().__init__(tell, whole=whole)
+    def __init__(self, tell: Tell = lambda state: None) -> None:
+        super().__init__(tell)
         self.b: Any = None  # engine of the result
         self._uneven: set[str] = set()  # cases with an output channel that differs by much of its own range
         self._look: Look | None = None
@@ -59,7 +59,8 @@ class Loaded(Original):
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
-            self.b = self._with_room(partial(self.opened, path))
+            composed = Composition(self.steps, self.outputs, self.opened) if self.steps else None
+            self.b = composed or self._with_room(partial(self.opened, path))
         except UsageError:  # of what the user brings: a library, a reference
             raise
         except Exception as e:
@@ -143,7 +144,7 @@ class Loaded(Original):
 
     def optimized(self) -> tuple[str, bool]:
         """Return (why the result does not load with onnxruntime's optimizations, or ""; whether the original loads)."""
-        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
+        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable or self.steps:
             return "", True
         a, b = self.labels
         self.release()  # comparison is finished: free all memory
@@ -240,6 +241,8 @@ class Loaded(Original):
         """Return a file for `of_both`, read once unless `Look` changes the files. Raises `UNSEEN`."""
         from onnxopt.verification.programs.foreign import read_skeleton
 
+        if which == 1 and self.steps:
+            raise Refused("there are several files in place of a result")
         if self._is_changed:
             look = self._looked()
             return Side((look.a, look.b)[which].program.skeleton)

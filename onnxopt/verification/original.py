@@ -20,12 +20,13 @@ from onnxopt.verification.inputs.feeding import Search, feed, fitted
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import least, products
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.job import Answer, Opened, Request
+from onnxopt.verification.job import Answer, Opened, Request, Step
 from onnxopt.verification.model.skeleton import Skeleton, glance
 from onnxopt.verification.model.views import views
 from onnxopt.verification.records import CaseRecord
 from onnxopt.verification.rounding import is_float, overflows
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
+from onnxopt.verification.run import Reference as Evaluator
 from onnxopt.verification.runtime import PLAIN, Reference, find_runtime
 from onnxopt.worker import spare, unused
 from onnxopt.worker.serving import Refused, Tell
@@ -49,10 +50,9 @@ _NODES: Final = 7000  # nodes; larger models run in segments, as loading takes q
 class Original:
     """A model in a runtime, with graph optimizations off."""
 
-    def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
-        """Create without loading. `whole`: never run only parts of the model."""
+    def __init__(self, tell: Tell = lambda state: None) -> None:
+        """Create without loading."""
         self.tell = tell
-        self.whole = whole
         self.runtime = PLAIN
         self._read_early: Runner | None = None
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
@@ -61,12 +61,21 @@ class Original:
         self._work: int | None = None  # see `work`
         self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
-    def open(self, path: str, options: VerifyOptions, labels: tuple[str, str], figures: bool = False) -> None:
+    def open(
+        self,
+        path: str,
+        options: VerifyOptions,
+        labels: tuple[str, str],
+        *,
+        figures: bool = False,
+        steps: Sequence[Step] = (),
+    ) -> None:
         """Load the original, unless large. Raises UsageError and Refused.
 
-        labels: names of both models in messages; figures: measure outputs in addition to comparing.
+        labels: names of both models in messages; figures: measure outputs in addition to comparing; steps: files in
+        place of a result, for which all of the original has to run.
         """
-        self.figures = figures
+        self.figures, self.steps = figures, steps
         self.search = Search(most=options.memory // 2)
         # Whether a run may exceed `options.memory`: yes if memory is unlimited, or device memory is mapped.
         self.is_large = bool(options.provider) or not unused()
@@ -118,7 +127,7 @@ class Original:
         self.streamed = is_large or self.runtime.computes(self.paths[0])
         if self.streamed:
             self.engine = self._stream(0)
-            if not self.whole:
+            if not self.steps:
                 from onnxopt.verification.programs.foreign import unknown_calls
 
                 self._leave_out(unknown_calls(self.engine.program.skeleton.proto, self.runtime))
@@ -129,8 +138,10 @@ class Original:
                 self._open_original(plan.conditions, plan.stateful)
             except Refused as e:
                 self._open_parts(e)
-        if plan.narrow and not self.whole and isinstance(self.engine, OnnxRuntime):  # the runtime takes no such values
+        if plan.narrow and not self.steps and isinstance(self.engine, OnnxRuntime):  # the runtime takes no such values
             self.streamed, self.engine = True, self._stream(0)
+        if self.steps and plan.stateful:  # onnxruntime would write into weights copied to several files
+            self.engine = Evaluator(self.paths[0])
         if not isinstance(self.engine, OnnxRuntime):
             self.given_out = ()
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.given_out)]
@@ -148,7 +159,7 @@ class Original:
         found = unknown_operators(
             Skeleton(self.paths[0], None, self.runtime.references).proto, self.runtime
         ) | refused_operators(str(refused))
-        if self.whole or not self._leave_out(found):
+        if self.steps or not self._leave_out(found):
             raise refused
         self.streamed = True
 

@@ -53,6 +53,8 @@ class SecondLook:
 
         Cases compared before are not compared again.
         """
+        if self._runner.opening.steps:
+            return False
         try:
             self._runner.begin(LOOK)
             is_rough = verdict.status == DIFFERENT or failed is not None

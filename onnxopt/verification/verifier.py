@@ -26,6 +26,7 @@ from onnxopt.verification.job import (
     Opened,
     Opening,
     Preparation,
+    Step,
     Submission,
 )
 from onnxopt.verification.records import Verification
@@ -68,13 +69,15 @@ class Verifier:
         labels: tuple[str, str] = ("the original", "the result"),
         stepwise: bool = False,
         foreign: bool = False,
+        steps: Sequence[Step] = (),
         start: str = VERIFYING,
         spare: Spare | None = None,
     ) -> None:
         """Create without starting a worker.
 
         labels: names of both models in messages. stepwise: the timeout holds per step, and cases continue after a fatal
-        case. foreign: results were made elsewhere, perhaps with parts absent from the original. spare: pool of workers.
+        case. foreign: results were made elsewhere, perhaps with parts absent from the original. steps: files run in
+        order, in place of a result. spare: pool of workers.
         """
         self.original = file_path(original)
         asked = options or VerifyOptions()
@@ -82,7 +85,8 @@ class Verifier:
         self._memory = 0 if asked.provider else Limits(asked.limit).bytes
         self.options = self._given = asked.share(self._memory)
         self.declared: dict[str, float] = {}  # tolerances declared by passes, if decisive
-        self._opening = Opening(str(self.original.absolute()), self.options, labels, stepwise, foreign)
+        path = str(self.original.absolute())
+        self._opening = Opening(path, self.options, labels, stepwise, foreign, steps=steps)
         self._preparation: Preparation | None = None
         self._submission: Submission | None = None
         self.progress: Callable[[float], None] = lambda done: None  # called with the share of work done

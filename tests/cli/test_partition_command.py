@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from onnx import parser
 from onnxopt.cli.partition import partition
 from onnxopt.errors import UsageError, VerificationError, WriteError
 from onnxopt.graph import check_model, read_model
-from onnxopt.verification import comparison
+from onnxopt.verification import Verifier, comparison
 from tests.runtime import outputs
 
 MODEL = """
@@ -114,20 +115,16 @@ def test_a_part_that_cannot_be_a_function_stays_in_the_graph(tmp_path: Path) -> 
     assert "0 function calls, 1 node" in r.output
 
 
-WRONG = """from onnxopt.verification import comparison
-honest = comparison._run
-def wrong(*args):
-    found = honest(*args)
-    found[1]["y"] = found[1]["y"] + 1
-    return found
-comparison._run = wrong
-comparison.main()"""
+WRONG = """from onnxopt.verification import judge, run
+honest = run.Composition.run
+run.Composition.run = lambda self, feeds: [v + 1 for v in honest(self, feeds)]
+judge.main()"""
 
 
 def test_a_mismatch_is_an_error_and_nothing_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "_START", WRONG)
+    monkeypatch.setattr(comparison, "Verifier", partial(Verifier, start=WRONG))
     for option, target in (("--out-dir", "parts"), ("--fuse", "fused.onnx")):
         r = run(source, "--ops", "Mul", option, tmp_path / target)
         assert isinstance(r.exception, VerificationError)
