@@ -15,7 +15,6 @@ from onnxopt.verification import DIFFERENT
 from onnxopt.verification.compare import as_wide, compare, measure, narrow_feeds
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.inputs.windows import have_few_rows
 from onnxopt.verification.job import BATCHES
 from onnxopt.verification.loaded import UNSEEN, Loaded
 from onnxopt.verification.records import CaseRecord, OutputRecord, Pieces, Place
@@ -29,7 +28,6 @@ from onnxopt.verification.rounding import (
     last_bit,
 )
 from onnxopt.verification.run import Failed, OnnxRuntime, Reference, blame_system, is_starved, reason
-from onnxopt.verification.runtime import CPU
 from onnxopt.worker import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
@@ -120,8 +118,7 @@ def _parts(shape: Sequence[int], result: Any) -> list[Any]:
 # -- one case ---------------------------------------------------------------------------------------------
 # A crash or hang is a verdict: the worker announces each activity before it begins.
 
-_WORTH_READING: Final = 1 << 26  # multiplications in a run
-_FAILURES: Final = (Failed, OSError, ValueError, MemoryError)  # errors raised by running pieces
+FAILURES: Final = (Failed, OSError, ValueError, MemoryError)  # errors raised by running pieces
 SHAKEN: Final = 2.0  # times the effect of changed last bits of the inputs
 
 
@@ -175,7 +172,7 @@ class Judge(Loaded):
         if isinstance(self.b, OnnxRuntime):
             dims = self.b.dims
         else:
-            dims = {i.name: tensor_type(i.type)[1] or () for i in self._looked().b.program.graph.input}
+            dims = {i.name: tensor_type(i.type)[1] or () for i in self.looked().b.program.graph.input}
         found = []
         for symbol, axes in freed(self.planned, dims, names).items():
             self.tell(f"running {self.labels[1]}")
@@ -207,7 +204,7 @@ class Judge(Loaded):
     def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
         if not (self.options.dtype or self.options.int32):
             return feeds
-        return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
+        return narrow_feeds(self.looked().b.program.graph, feeds, self.options.dtype)
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
@@ -241,7 +238,7 @@ class Judge(Loaded):
         """Return, by output, the accumulated relative rounding error of the longest path in the original."""
         from onnxopt.verification.pieces.paths import paths
 
-        program = self._looked().a.program if self._is_changed else self._program(0)
+        program = self.looked().a.program if self._is_changed else self._program(0)
         found = paths(program, [o for o in self.outputs if o in program.maker], (), {})
         return {o: allowed_of_whole(EPSILON["float32"], path.depth) for o, path in found.items()}
 
@@ -292,46 +289,10 @@ class Judge(Loaded):
             return False
         from onnxopt.verification.pieces.replay import are_as_empty
 
-        look = self._looked()
+        look = self.looked()
         return are_as_empty(a, b, ((look.a.program, name), (look.b.program, name)))
 
     # -- pieces ---------------------------------------------------------------------------------------------
-
-    def alike(self) -> bool:
-        """Return whether equal operators on equal constants compute all outputs, according to the files.
-
-        Asked only if comparing in pieces is expensive, as pieces say more.
-        """
-        with contextlib.suppress(*UNSEEN):
-            return self.work > _WORTH_READING and self._looked().is_alike()
-        return False
-
-    def hides(self) -> bool:
-        """Return whether parts that may not run differ between the files."""
-        with contextlib.suppress(OSError, ValueError):  # reported when run
-            return self._looked().hides()
-        return False
-
-    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
-        """Return whether the files differ in a decision, or in values that a Relu may mute in all of a few rows.
-
-        sizes: of dims, by case.
-        """
-        with contextlib.suppress(OSError, ValueError):
-            look = self._looked()
-            found = look.redecides()
-            return found if isinstance(found, bool) else have_few_rows(look.a.program.skeleton.proto, found, sizes)
-        return False
-
-    def unshown(self, names: Sequence[str]) -> list[str]:
-        """Return, in words, differences beyond bounds not reached by the first case, or after rounding to float16."""
-        if self.streamed or self.options.dtype or self.planned.random:
-            return []
-        self._rest()
-        with contextlib.suppress(*_FAILURES):
-            cases, look = [self.kept[name][0] for name in names], self._looked()
-            return [*look.unreached(cases[0]), *(look.rounded(cases) if self.runtime.provider == CPU else ())]
-        return []
 
     def pieces(
         self, names: Sequence[str], taken: Sequence[str], digits: bool = False, fine: bool = False
@@ -341,24 +302,15 @@ class Judge(Loaded):
         taken: conditions with both branches taken; digits, fine: see `Replay`.
         """
         began = time.monotonic()
-        self._rest()
+        self.rest()
         try:
             fine = fine or not self._uneven.isdisjoint(names)
             cases = [self.kept[n][0] for n in names]
-            found, places = self._looked().pieces(cases, taken, fine=fine, digits=digits)
-        except _FAILURES as e:
+            found, places = self.looked().pieces(cases, taken, fine=fine, digits=digits)
+        except FAILURES as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began
         return found, places
-
-    def as_taken(self, names: Sequence[str], most: int) -> Pieces | None:
-        """Compare in pieces, at most `most` cases at once, with the taken branches in place of Ifs.
-
-        Returns None if not everything is covered.
-        """
-        with contextlib.suppress(*_FAILURES):
-            return self._looked().as_taken([self.kept[n][0] for n in names], most)
-        return None
 
     def noise(
         self, names: Sequence[str], enough: Mapping[str, float], told: str = "", of_result: bool = False
@@ -373,7 +325,7 @@ class Judge(Loaded):
         try:
             cases = [self.kept[n] for n in names]
             ask = (cases, self.outputs, enough, told, self.shaken)
-            return self._with_room(lambda: self._looked().noise(*ask, of_result=of_result))
+            return self._with_room(lambda: self.looked().noise(*ask, of_result=of_result))
         except Failed as e:  # the model rejects a value one bit larger
             if is_starved(e):
                 raise MemoryError from e

@@ -55,7 +55,7 @@ class Loaded(Original):
         self.planned, self._alone = self._alone or self.planned, None
         self._uneven.clear()
         if self.kept:  # outputs of the original are kept
-            self._rest()
+            self.rest()
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
@@ -81,7 +81,7 @@ class Loaded(Original):
         except Exception as e:
             if not is_starved(e):
                 raise
-        self._rest(deeply=True)
+        self.rest(deeply=True)
         return run()
 
     def _blame_room(self, error: Exception, original: Callable[[], object]) -> None:
@@ -91,7 +91,7 @@ class Loaded(Original):
         """
         if not is_starved(error):
             return
-        self._rest(deeply=True)
+        self.rest(deeply=True)
         try:
             original()
         except Exception as e:
@@ -128,7 +128,7 @@ class Loaded(Original):
         if self._is_loadable and not self.streamed:
             loaded = self._loaded(path)
             self._unrun = loaded if not self.unknown else None
-        return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
+        return Streamed(self.looked().b, self.options.memory, keep=not self.streamed)
 
     def _loaded(self, path: str) -> OnnxRuntime:
         names = self.options.original_names
@@ -202,7 +202,7 @@ class Loaded(Original):
         self.planned, self._alone = both, self.planned
         return [r for r in OF_BOTH if (r.beyond or not is_alike) and not missing(r, both, given)]
 
-    def _rest(self, *, deeply: bool = False) -> None:
+    def rest(self, *, deeply: bool = False) -> None:
         """Unload both whole models, as pieces load from the files. `deeply`: unload segments too."""
         engines: tuple[Any, ...] = (self.engine, self.b, self._unrun)
         for engine in engines:
@@ -244,7 +244,7 @@ class Loaded(Original):
         if which == 1 and self.steps:
             raise Refused("there are several files in place of a result")
         if self._is_changed:
-            look = self._looked()
+            look = self.looked()
             return Side((look.a, look.b)[which].program.skeleton)
         side, segments = self._read_files.get(which), self._in_segments(which)
         if segments is not None and (side is None or side.skeleton is not segments.skeleton):
@@ -268,7 +268,7 @@ class Loaded(Original):
             self._programs[which] = self._in_segments(which) or Program(self._side(which).skeleton)
         return self._programs[which]
 
-    def _looked(self) -> Look:
+    def looked(self) -> Look:
         """Return the `Look` into both files, made on first use."""
         if self._look is None:
             from onnxopt.verification.look import Look

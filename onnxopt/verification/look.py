@@ -24,6 +24,7 @@ from onnxopt.verification.coverage.traces import traces
 from onnxopt.verification.coverage.unseen import unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.inputs.windows import have_few_rows
 from onnxopt.verification.model.views import views
 from onnxopt.verification.pieces.outcome import Fault, case_names, place_of
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -203,10 +204,10 @@ class Look:
         """Return whether parts that may not run differ between the files."""
         return hides_otherwise(Pairs(self.a.program, self.b.program))
 
-    def redecides(self) -> bool | list[str]:
-        """Return True if the files differ in the computation of a non-float decision, in steps, or in a deciding body.
+    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
+        """Return whether the files differ in a decision, or in values that a Relu may mute in all of a few rows.
 
-        Otherwise returns the list of changed values that a Relu may mute in few rows.
+        Decisions are non-float ones, steps, and bodies that decide. sizes: of dims, by case.
         """
         pairs = Pairs(self.a.program, self.b.program)
         sameness = Sameness.of_files(pairs)  # shared, as value numbers are cached
@@ -216,7 +217,9 @@ class Look:
         steps, within = self.plan.steps, self.plan.within
         if is_computed_otherwise(pairs, steps, sameness) or has_another_body(pairs, within, sameness):
             return True
-        return list(computed_otherwise(pairs, self.plan.muted, sameness))
+        return have_few_rows(
+            self.a.program.skeleton.proto, [*computed_otherwise(pairs, self.plan.muted, sameness)], sizes
+        )
 
     def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
         """Return the places of a fault: inside a body if located there, else at the node (both branches wrong).

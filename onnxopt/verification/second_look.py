@@ -11,10 +11,14 @@ from typing import Final, NamedTuple
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.case_runner import CaseRunner
+from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.inputs.windows import may_hide
 from onnxopt.verification.job import LOOK, UNSHOWN, Answer
+from onnxopt.verification.judge import FAILURES
+from onnxopt.verification.loaded import UNSEEN
 from onnxopt.verification.records import CaseRecord, Pieces, Place, Verification
 from onnxopt.verification.run import is_starved, reason
+from onnxopt.verification.runtime import CPU
 from onnxopt.verification.verdict import Proof, could_jump, differences, largest, settle, together
 from onnxopt.worker.serving import Died, Refused
 
@@ -25,6 +29,7 @@ _LOSS: Final = 10.0  # times the noise of the whole: loss of digits in float16
 _MAX_NOISE_FACTOR: Final = 100.0  # times the noise of the whole: more than noise of single elements
 _OVERFLOWING_CASE: Final = "extremes"  # the case in which narrow floats overflow first
 _STARVED: Final = "takes more memory than it may (--memory)"
+_WORTH_READING: Final = 1 << 26  # multiplications in a run
 _CRUDE: Final = 1e-2  # relative; a smaller difference may be amplified rounding
 
 
@@ -44,7 +49,7 @@ class SecondLook:
 
     def __init__(self, runner: CaseRunner, options: VerifyOptions) -> None:
         self._runner, self._judge, self._plan, self._options = runner, runner.judge, runner.plan, options
-        self._may_be_alike = False  # ask `Judge.alike` before comparing in pieces
+        self._may_be_alike = False  # see `_alike`
         self.is_alike = False  # equal operators on equal constants compute the outputs
         self.cut_short = ""  # why the comparison in pieces ended early, or ""
 
@@ -93,13 +98,22 @@ class SecondLook:
         self.cut_short = "" if isinstance(error, Died) and not error.late else why
 
     def _is_asked(self, verdict: Verification, answers: Sequence[Answer], found: Proof, *, is_rough: bool) -> bool:
-        """Return whether outputs are inconclusive. Before expensive work, the files are compared (`Judge.alike`)."""
+        """Return whether outputs are inconclusive. Before expensive work, the files are compared (`_alike`)."""
         by_caller = bool(self._options.pieces or self._options.dtype)
         is_open = (self._plan.decides and not verdict.exact) or bool(found.weak or found.none or found.untaken)
         is_sound = not is_rough and not by_caller and self._runner.is_steady
-        self.is_alike = is_sound and is_open and self._judge.alike()
+        self.is_alike = is_sound and is_open and self._alike()
         self._may_be_alike = is_sound and not is_open
         return by_caller or is_rough or is_open or bool(_wrong(verdict)) or not self._runner.is_steady
+
+    def _alike(self) -> bool:
+        """Return whether equal operators on equal constants compute all outputs, according to the files.
+
+        Asked only if comparing in pieces is expensive, as pieces say more.
+        """
+        with contextlib.suppress(*UNSEEN):
+            return self._judge.work > _WORTH_READING and self._judge.looked().is_alike()
+        return False
 
     def _seen(
         self,
@@ -119,7 +133,7 @@ class SecondLook:
         groups = together(new, wrong, _CASES_TOGETHER, all_=all_ or not wrong)
         if not (is_asked or all_) or not (groups or verdict.pieces):
             return None
-        if self._may_be_alike and verdict.pieces is None and self._judge.alike():
+        if self._may_be_alike and verdict.pieces is None and self._alike():
             self.is_alike = True
             return None
         pieces, places = self._in_groups(verdict.pieces, groups, found)
@@ -187,20 +201,27 @@ class SecondLook:
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
         """Compare with taken branches in place of Ifs. Returns None if gaps remain."""
         names = [a.case.name for a in answers if a.proves][:_HELD]
-        if not names:
-            return None
+        with contextlib.suppress(*FAILURES):
+            return self._judge.looked().as_taken(self._cases(names), _CASES_TOGETHER) if names else None
+        return None
+
+    def _cases(self, names: Sequence[str]) -> list[Case]:
         self._runner.hold(names)
-        return self._judge.as_taken(names, _CASES_TOGETHER)
+        return [self._judge.kept[name][0] for name in names]
 
     def _hides(self, found: Proof) -> bool:
         """Return whether differing parts may exist that no case ran, besides known untaken branches."""
         is_seen = not self._plan.hides and {*found.taken, *found.untaken}.issuperset(self._plan.conditions)
-        return (not is_seen or self._runner.opening.foreign) and self._judge.hides()
+        with contextlib.suppress(OSError, ValueError):  # reported when run
+            return (not is_seen or self._runner.opening.foreign) and self._judge.looked().hides()
+        return False
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
         """Return whether decisions, or channels muted in few rows, may hide a difference."""
         sizes = [a.case.dims for a in answers if a.proves]
-        return bool(answers) and may_hide(self._plan, sizes) and self._judge.redecides(sizes)
+        with contextlib.suppress(OSError, ValueError):
+            return bool(answers) and may_hide(self._plan, sizes) and self._judge.looked().redecides(sizes)
+        return False
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """Return the rounding noise by case and output.
@@ -218,12 +239,16 @@ class SecondLook:
     def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> list[str]:
         """Return, in words, differences that no case shows in a foreign result.
 
-        Such differences lie beyond unreached bounds, or in float16 rounding omitted by this runtime.
+        Such differences lie beyond bounds not reached by the first case, or in float16 rounding omitted by this
+        runtime.
         """
-        if self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance:
+        judge = self._judge
+        is_asked = self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance
+        if is_asked and not (judge.streamed or self._options.dtype or self._plan.random):
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
-            with contextlib.suppress(Died, MemoryError):  # unknown then
+            with contextlib.suppress(Died, *FAILURES):  # unknown then
                 self._runner.begin(UNSHOWN)
-                self._runner.hold(names)
-                return self._judge.unshown(names)
+                cases, look = self._cases(names), judge.looked()
+                judge.rest()
+                return [*look.unreached(cases[0]), *(look.rounded(cases) if judge.runtime.provider == CPU else ())]
         return []

@@ -84,7 +84,7 @@ def test_files_without_readable_structure_are_compared_by_outputs(tmp_path: Path
     b.write_bytes(parser.parse_model(RELU).SerializeToString())
     for error in ("Refused('2.5 GiB')", "MemoryError()"):
         start = WORKER + f"def look(self):\n    raise judge.{error}\njudge.MemoryError = MemoryError\n"
-        with Verifier(a, start=start + "judge.Judge._looked = look\njudge.main()") as verifier:
+        with Verifier(a, start=start + "judge.Judge.looked = look\njudge.main()") as verifier:
             verifier.submit(b)
             v = verifier.finish()
         assert v.status == "equal", v.message
