@@ -265,15 +265,17 @@ def attempt(
         verifier = Verifier(source, options.judging(verify_options))
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
+        # The parent describes fixed sizes, and reports errors in names before any work.
+        describes = bool(options.dims or options.shapes or (verifier is not None and verifier.names_inputs))
+        if verifier is not None and not describes:
+            verifier.prepare(override=not options.freeze_initializers)
         progress("loading")
         model = options.load(source, stored=True)
         data = Watch.data(model)
         fixed = specialise(model, options.dims, options.shapes)
         options = _with_names(options, model)
-        if verifier is not None and (fixed or verifier.names_inputs):
+        if verifier is not None and describes:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
-        elif verifier is not None:
-            verifier.describe_file(override=not options.freeze_initializers)
         nodes, converted = model.node_count(), options.convert(model)
         before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model)

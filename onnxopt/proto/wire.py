@@ -19,7 +19,6 @@ from onnxopt.startup.record import record
 
 # Field numbers in ModelProto, GraphProto, NodeProto and TensorProto.
 GRAPH: Final = 7
-NODE: Final = 1
 INITIALIZER: Final = 5
 OP_TYPE: Final = 4
 RAW_DATA: Final = 9

@@ -24,9 +24,8 @@ from onnxopt.verification.job import (
     Begun,
     Compared,
     Death,
+    Job,
     Opened,
-    Opening,
-    Preparation,
     Request,
     Submission,
 )
@@ -58,43 +57,29 @@ class CaseRunner:
 
     # -- original -------------------------------------------------------------------------------------------
 
-    def open(self, opening: Opening) -> None:
-        """Load the original, unless the plan must be known first. Errors are raised later, by `verify`."""
-        self.opening = opening
+    def open(self, job: Job) -> None:
+        """Load the original, and run it unless cases run stepwise or are known. Errors are left to `verify`."""
+        self.job = job
         self._tell(Begun(OPEN))
-        if opening.ended:
-            return
         try:
-            figures, steps = opening.stepwise, opening.steps
-            self.judge.open(opening.original, opening.options, opening.labels, figures=figures, steps=steps)
+            self._open(job)
         except Exception as e:
             self._failure = e
 
-    def prepare(self, preparation: Preparation) -> None:
-        """Take the plan and cases, and run the original unless cases run stepwise or are known."""
-        if self._failure is not None:
-            return
-        try:
-            self._prepare(preparation)
-        except Exception as e:
-            self._failure = e
-
-    def _prepare(self, preparation: Preparation) -> None:
-        self.judge.refer(preparation.references)
-        if preparation.plan is not None:
-            self.plan, self._requests = preparation.plan, list(preparation.requests)
-        elif (death := next((d for d in preparation.deaths if d.step == OPEN), None)) is not None:
-            raise died_of(death)  # perhaps while deriving the plan
-        else:
-            self.plan, self._requests = self.judge.own_cases(override=preparation.override)
-        for death in preparation.deaths:
-            if death.step == OPEN or (not self.opening.stepwise and self._is_of_all(death.step)):
+    def _open(self, job: Job) -> None:
+        for death in job.deaths:
+            if death.step == OPEN:
+                raise died_of(death)
+        self.judge.open(job)
+        self.plan, self._requests = (job.plan, [*job.requests]) if job.plan is not None else self.judge.own_cases()
+        for death in job.deaths:
+            if not job.stepwise and self._is_of_all(death.step):
                 self._recover(death)
-        if self.opening.ended:
+        if job.ended:
             return
         self.opened = self.judge.plan(self.plan)
         self._tell(self.opened)
-        if not self.opening.stepwise and preparation.eager:
+        if not job.stepwise and job.eager:
             try:
                 self._answers = self._originals()
                 self.judge.read_ahead([a.case.dims for a in self._answers if a.proves])
@@ -147,7 +132,7 @@ class CaseRunner:
 
     def _load(self) -> str:
         """Load the result. Returns the reason for a refusal, or "" (also after the time limit)."""
-        if self.opening.ended:
+        if self.job.ended:
             return ""
         self.begin(LOAD)
         why = self.judge.result(self._submission.path, self._submission.options)
@@ -211,7 +196,7 @@ class CaseRunner:
             answer, case = self._alone(recipe, read, bool(answers))
             cases.append(case)
             answers += [answer] if answer is not None else []
-            if self.opening.ended and recipe.name not in self._known:
+            if self.job.ended and recipe.name not in self._known:
                 return answers, [*cases, *self._skipped(i + 1, _UNFINISHED)]
         return answers, cases
 
@@ -238,7 +223,7 @@ class CaseRunner:
             if death.step not in (ORIGINAL + recipe.name, COMPARE + recipe.name):
                 continue
             died = died_of(death)
-            status = DIFFERENT if died.is_about(self.opening.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
+            status = DIFFERENT if died.is_about(self.job.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
             if status == UNVERIFIED and not death.late and not recipe.tame and recipe.is_bold(self.plan):
                 recipe = replace(recipe, tame=True)
             elif status != UNVERIFIED or has_others or not self._lengthen(death):
@@ -250,7 +235,7 @@ class CaseRunner:
     def begin(self, step: str) -> None:
         """Announce a step. Raises Died if an earlier worker died of the same step, or time is over."""
         for death in self._submission.deaths:
-            is_tried_again = self.opening.stepwise and step.startswith((ORIGINAL, COMPARE))
+            is_tried_again = self.job.stepwise and step.startswith((ORIGINAL, COMPARE))
             is_tried_again |= self._is_of_all(step)
             if (death.step == step and not is_tried_again) or (death.late and not step.startswith(JUST_LOAD)):
                 raise died_of(death)
@@ -270,7 +255,7 @@ class CaseRunner:
     def _recover(self, death: Death) -> None:
         """Leave out optional cases, else lengthen inputs, after the original died. Raises Died if neither is left."""
         died = died_of(death)
-        is_final = death.step == OPEN or death.late or died.is_about(self.opening.labels[1])
+        is_final = death.late or died.is_about(self.job.labels[1])
         if is_final or not (self._tame() or self._lengthen(death)):
             raise died
         self._last = death
@@ -289,7 +274,7 @@ class CaseRunner:
 
         Returns False if already done, or if the death was a timeout, an out-of-memory kill, or not in the original.
         """
-        is_running = death.state == f"running {self.opening.labels[0]}"
+        is_running = death.state == f"running {self.job.labels[0]}"
         return is_running and not death.late and "SIGKILL" not in death.how and self.plan.lengthen()
 
 

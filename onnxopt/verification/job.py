@@ -80,28 +80,22 @@ class Step:
 
 
 @record
-class Opening:
-    """The original to load."""
+class Job:
+    """The original, and its cases. Without a plan, the worker derives plan and cases from the file."""
 
     original: str
     options: VerifyOptions
     labels: tuple[str, str]
     stepwise: bool = False  # the timeout holds per step; a case that killed a worker is not run again
     foreign: bool = False  # results were made elsewhere, perhaps with parts absent from the original
-    ended: bool = False  # time is over: run nothing
     steps: Sequence[Step] = ()  # files run in order, in place of a result
-
-
-@record
-class Preparation:
-    """The plan of the original's inputs, and its cases. Without a plan, the worker derives both from the file."""
-
-    plan: Plan | None
-    requests: list[tuple[Recipe, Read]] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)  # of earlier workers on these cases
-    eager: bool = True  # run the original before a result is submitted
-    references: tuple[Reference, ...] = ()  # functions for operators unknown to the runtime
+    plan: Plan | None = None  # of the original's inputs
+    requests: Sequence[tuple[Recipe, Read]] = ()
     override: bool = True  # without a plan: initializers that are inputs may get other values
+    references: tuple[Reference, ...] = ()  # functions for operators unknown to the runtime
+    deaths: Sequence[Death] = ()  # of earlier workers
+    ended: bool = False  # time is over: run nothing
+    eager: bool = True  # run the original before a result is submitted
 
 
 @record

@@ -54,7 +54,7 @@ class JobRunner(CaseRunner):
         """Return the verdict on a result. Raises errors in files and data named by the user."""
         self._submission = submission
         verdict = submission.verdict or Verification(UNVERIFIED, "")
-        a, b = self.opening.labels
+        a, b = self.job.labels
         try:
             self._verify(verdict)
         except Refused as e:
@@ -68,7 +68,7 @@ class JobRunner(CaseRunner):
             if not starved and os.environ.get("ONNXOPT_DEBUG"):
                 raise
             what = reason(e) if starved else f"internal error: {type(e).__name__}: {reason(e)}"
-            report = _REPORT.format(self.opening.original, submission.path)
+            report = _REPORT.format(self.job.original, submission.path)
             hint = "raise --memory, or leave it out" if starved else report
             if e is self._failure:
                 hint = f"{b} was not compared with {a}" if self._was_told else hint
@@ -86,7 +86,7 @@ class JobRunner(CaseRunner):
         if is_used:
             self._tell(Concluded(verdict))
             why, original = self._optimized()
-            told_optimized(verdict, why, self.opening.labels, original=original)
+            told_optimized(verdict, why, self.job.labels, original=original)
         with contextlib.suppress(Died):
             self.begin(RELEASE)
             self.judge.release()
@@ -116,12 +116,12 @@ class JobRunner(CaseRunner):
     def _conclude(self, verdict: Verification) -> bool:
         """Compare without onnxruntime's optimizations. Returns False if the verdict is final."""
         for death in self._submission.deaths:
-            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.opening.stepwise):
+            if death.step == LOAD or (death.step.startswith(COMPARE) and not self.job.stepwise):
                 raise died_of(death)
         if why := self._load():
             _stop(verdict, DIFFERENT, why, UNREGISTERED_HINT if UNREGISTERED in why else "")
             return False
-        if self.opening.stepwise:
+        if self.job.stepwise:
             answers, cases = self._step_by_step()
             found = self._proof(answers)
         else:
@@ -167,7 +167,7 @@ class JobRunner(CaseRunner):
 
     def _fail(self, verdict: Verification, failed: CaseRecord) -> None:
         """Set the verdict of a case that did not run."""
-        name = f"case {failed.name}: " if self.opening.stepwise else ""
+        name = f"case {failed.name}: " if self.job.stepwise else ""
         where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
         _stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
 
@@ -206,15 +206,15 @@ class JobRunner(CaseRunner):
         return little
 
     def _word(self, verdict: Verification, second: SecondLook, little: Sequence[str]) -> None:
-        if self.opened.around and not self.opening.ended:
+        if self.opened.around and not self.job.ended:
             self.opened = self.opened._replace(around=self.judge.around())
         word(verdict, little, opened=self.opened, declared=self._submission.declared)
-        files = [str(step.file) for step in self.opening.steps] or [self._submission.path]
-        verdict.message += self.judge.with_references((self.opening.original, *files))
+        files = [str(step.file) for step in self.job.steps] or [self._submission.path]
+        verdict.message += self.judge.with_references((self.job.original, *files))
         compared = [c for c in verdict.cases if c.outputs]
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
-            if self.opening.stepwise and worst is not None:
+            if self.job.stepwise and worst is not None:
                 verdict.message = f"case {worst[0].name}: {verdict.message}"
             return
         if verdict.status == INCONCLUSIVE:
@@ -223,12 +223,12 @@ class JobRunner(CaseRunner):
 
     def _size_beyond(self, compared: Sequence[CaseRecord]) -> str:
         """Return a note of a size in one model that no case exceeds, or an empty string."""
-        plan = self.plan if self.opening.ended else self.judge.planned
+        plan = self.plan if self.job.ended else self.judge.planned
         beyond = [n for n in plan.other_sizes if not any(plan.reaches(c.dims, n) for c in compared)]
         return f"; only one of the two has {beyond[0] - 1} as a size, which no case exceeds" if beyond else ""
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
-        files = Path(self.opening.original), Path(self._submission.path)
+        files = Path(self.job.original), Path(self._submission.path)
         options = self._submission.options
         fixed = self.plan.gives_all(options.inputs)
         return proof(files, self.plan, answers, fixed=fixed, called=options.original_names)
@@ -246,21 +246,21 @@ class JobRunner(CaseRunner):
         uneven = [o.shape for c in cases for o in c.outputs if o.uneven]
         if any(math.prod(shape) < _OF_A_CHANNEL * max(shape) for shape in uneven):
             yield ROWS
-        if not _differ(cases) and not self.opening.ended:
+        if not _differ(cases) and not self.job.ended:
             yield from self.judge.of_both([*self._submission.options.inputs])
 
     def _for_gaps(self, verdict: Verification) -> list[Answer]:
         """Run the original on further cases, once, if the result agrees but coverage has gaps."""
         is_seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
-        if is_seen or self.opening.stepwise or not self.is_steady:
+        if is_seen or self.job.stepwise or not self.is_steady:
             return []
         self._has_asked = True
         return self._further([r for r in FURTHER if not missing(r, self.plan, self._submission.options.inputs)])
 
     def _explain_death(self, verdict: Verification, died: Died) -> None:
-        if died.late and (self._submission.is_rushed or self.opening.steps):
-            _stop(verdict, UNVERIFIED, str(died), f"{self.opening.labels[0]} took most of that: raise --timeout")
-        elif died.is_about(self.opening.labels[1]):
+        if died.late and (self._submission.is_rushed or self.job.steps):
+            _stop(verdict, UNVERIFIED, str(died), f"{self.job.labels[0]} took most of that: raise --timeout")
+        elif died.is_about(self.job.labels[1]):
             _stop(verdict, DIFFERENT, str(died), "it ran with the original; report it")
         else:
             _stop(verdict, UNVERIFIED, str(died), "give it data that the model is made for")
@@ -273,13 +273,13 @@ class JobRunner(CaseRunner):
         onnxruntime's optimizer crashes on some float16 originals.
         """
         death = next((d for d in self._submission.deaths if d.step == OPTIMIZED), None)
-        if death is None and self.opening.ended:
+        if death is None and self.job.ended:
             return "", True
         if death is None:
             self.begin(OPTIMIZED)
             return self.judge.optimized()
         died = died_of(death)
-        return str(died), died.is_about(self.opening.labels[1]) and not self._unloaded(0, optimize=True)
+        return str(died), died.is_about(self.job.labels[1]) and not self._unloaded(0, optimize=True)
 
     def _refuse_unloaded(self, verdict: Verification) -> None:
         """Set DIFFERENT if onnxruntime loads the original but not the uncompared result."""
@@ -287,18 +287,18 @@ class JobRunner(CaseRunner):
         # The CPU provider has no bfloat16 kernels.
         if self.has_loaded or options.without or options.dtype == "bfloat16":
             return
-        if self.opening.ended and options.custom_op_libraries:  # not loaded any more
+        if self.job.ended and options.custom_op_libraries:  # not loaded any more
             return
         if (why := self._unloaded(1)) and not self._unloaded(0):
             verdict.cases = []
-            _stop(verdict, DIFFERENT, f"{self.opening.labels[1]}{UNLOADED}: {why}")
+            _stop(verdict, DIFFERENT, f"{self.job.labels[1]}{UNLOADED}: {why}")
 
     def _unloaded(self, which: int, *, optimize: bool = False) -> str:
         """Return why onnxruntime does not load a file (0: original, 1: result); "" if loaded or unknown."""
-        label = self.opening.labels[which]
+        label = self.job.labels[which]
         try:
             self.begin(f"{JUST_LOAD}{label}")
-            path = (self.opening.original, self._submission.path)[which]
+            path = (self.job.original, self._submission.path)[which]
             return self.judge.unloaded(path, label, optimize)
         except Refused:
             return ""

@@ -217,7 +217,7 @@ class Loaded(Original):
 
     # -- files ----------------------------------------------------------------------------------------------
 
-    def own_cases(self, *, override: bool) -> tuple[Plan, list[tuple[Recipe, Read]]]:
+    def own_cases(self) -> tuple[Plan, list[tuple[Recipe, Read]]]:
         """Return the plan of the original, derived from the file, and its cases.
 
         Raises the errors of `Skeleton`, and ModelError for an input without a type.
@@ -228,7 +228,7 @@ class Loaded(Original):
             self._read_files[0] = side
         ask = (skeleton.proto, skeleton.values, self.options)
         try:
-            return own_cases(*ask, override=override, stepwise=self.figures, uses=side.uses)
+            return own_cases(*ask, override=self.override, stepwise=self.figures, uses=side.uses)
         except ValueError as e:
             raise ModelError(f"{self.paths[0]}: not a valid model: {e}", "export it anew, or repair it") from e
 

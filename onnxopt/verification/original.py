@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.errors import few
-from onnxopt.proto.wire import stands_alone
-from onnxopt.verification import VerifyOptions
 from onnxopt.verification.compare import differ, evidence, is_dull
 from onnxopt.verification.inputs.cases import OWN, Recipe, sizes
 from onnxopt.verification.inputs.feeding import Search, feed, fitted
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.planning import least, products
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.job import Answer, Opened, Request, Step
-from onnxopt.verification.model.skeleton import Skeleton, glance
+from onnxopt.verification.job import Answer, Job, Opened, Request
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.records import CaseRecord
 from onnxopt.verification.rounding import is_float, overflows
 from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, is_starved, open_original, reason
 from onnxopt.verification.run import Reference as Evaluator
-from onnxopt.verification.runtime import PLAIN, Reference, find_runtime
+from onnxopt.verification.runtime import PLAIN, find_runtime
 from onnxopt.worker import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
@@ -54,57 +50,28 @@ class Original:
         """Create without loading."""
         self.tell = tell
         self.runtime = PLAIN
-        self._read_early: Runner | None = None
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
         self._first: dict[str, Any] = {}  # feeds of the first case
         self._work: int | None = None  # see `work`
         self.factor = 0.0  # scale of livelier inputs; 1: none found, 0: not searched yet
 
-    def open(
-        self,
-        path: str,
-        options: VerifyOptions,
-        labels: tuple[str, str],
-        *,
-        figures: bool = False,
-        steps: Sequence[Step] = (),
-    ) -> None:
-        """Load the original, unless large. Raises UsageError and Refused.
-
-        labels: names of both models in messages; figures: measure outputs in addition to comparing; steps: files in
-        place of a result, for which all of the original has to run.
-        """
-        self.figures, self.steps = figures, steps
+    def open(self, job: Job) -> None:
+        """Prepare to load the original (see `plan`). Raises UsageError."""
+        self.options, self.labels, self.steps, self.override = job.options, job.labels, job.steps, job.override
+        self.figures = job.stepwise  # measure outputs in addition to comparing
+        options = job.options
         self.search = Search(most=options.memory // 2)
         # Whether a run may exceed `options.memory`: yes if memory is unlimited, or device memory is mapped.
         self.is_large = bool(options.provider) or not unused()
-        self.paths = [path, ""]
-        self.options = options
-        self.labels = labels
+        self.paths = [job.original, ""]
         self.engine: Any = None
         self.unknown: Operators = frozenset()  # operators unknown to every engine
         self.refused = ""
         self.tell("at its start")
-        self.runtime = find_runtime(options.provider, options.custom_op_libraries)
-        self.given_out: tuple[str, ...] = ()
-        self._read_early = None
-        if not _may_be_large(Path(path), options.memory):
-            seen = glance(path, _NODES)
-            if seen.nodes < _NODES:
-                with contextlib.suppress(Refused):  # reported when the plan is known, unless parts can run
-                    self._open_original(seen.conditions)
-            else:
-                with contextlib.suppress(Refused):
-                    self._read_early = self._read(0)
-
-    def refer(self, references: Sequence[Reference]) -> None:
-        """Use these functions for operators called by the files and unknown to the runtime."""
-        self.runtime = replace(self.runtime, references=())
-        missing = [r for r in references if not self.runtime.knows(r.domain, r.name)]
-        if missing:
-            self.runtime = replace(self.runtime, references=tuple(missing))
-            self._read_early = None
+        runtime = find_runtime(options.provider, options.custom_op_libraries)
+        missing = (r for r in job.references if not runtime.knows(r.domain, r.name))
+        self.runtime = replace(runtime, references=tuple(missing))
 
     def with_references(self, files: Iterable[str]) -> str:
         """Return the references called by these files, in words; empty if none."""
@@ -112,16 +79,8 @@ class Original:
         names = [str(r) for r in self.runtime.references if r in found]
         return f", with the reference of {few(names)}" if names else ""
 
-    def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
-        self.tell(f"loading {self.labels[0]}")
-        ask = (give, stateful, self.runtime, self.options.without, views(self.options)[0])
-        self.engine, self.refused = open_original(self.paths[0], *ask)
-        self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()
-        if self.refused and not self.options.without:
-            self.search.slow_down()
-
     def plan(self, plan: Plan) -> Opened:
-        """Take the plan of the original, and open the final engine. Raises Refused."""
+        """Load the original. Raises Refused."""
         self.planned = plan
         is_large = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         self.streamed = is_large or self.runtime.computes(self.paths[0])
@@ -131,19 +90,20 @@ class Original:
                 from onnxopt.verification.programs.foreign import unknown_calls
 
                 self._leave_out(unknown_calls(self.engine.program.skeleton.proto, self.runtime))
-        elif self.engine is None or (
-            isinstance(self.engine, OnnxRuntime) and (plan.stateful or not {*plan.conditions} <= {*self.given_out})
-        ):
+        else:
+            self.tell(f"loading {self.labels[0]}")
+            ask = (plan.conditions, plan.stateful, self.runtime, self.options.without, views(self.options)[0])
             try:
-                self._open_original(plan.conditions, plan.stateful)
+                self.engine, self.refused = open_original(self.paths[0], *ask)
             except Refused as e:
                 self._open_parts(e)
+            if self.refused and not self.options.without:
+                self.search.slow_down()
         if plan.narrow and not self.steps and isinstance(self.engine, OnnxRuntime):  # the runtime takes no such values
             self.streamed, self.engine = True, self._stream(0)
         if self.steps and plan.stateful:  # onnxruntime would write into weights copied to several files
             self.engine = Evaluator(self.paths[0])
-        if not isinstance(self.engine, OnnxRuntime):
-            self.given_out = ()
+        self.given_out = tuple(plan.conditions) if isinstance(self.engine, OnnxRuntime) else ()
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.given_out)]
         return Opened(self.engine.name, self.runtime.provider, self.refused, self.around())
 
@@ -342,21 +302,10 @@ class Original:
     def _stream(self, which: int) -> Any:
         from onnxopt.verification.programs.stream import Streamed
 
-        early = self._read_early if which == 0 and not self.unknown else None
         keep = 2 * self.planned.bytes <= self.options.memory
-        return Streamed(early or self._read(which), self.options.memory, keep=keep)
+        return Streamed(self._read(which), self.options.memory, keep=keep)
 
 
 def _numbers(values: Iterable[Any]) -> int:
     """Return the number of elements in tensors and sequences."""
     return sum(v.size if isinstance(v, np.ndarray) else _numbers(v) if isinstance(v, list) else 1 for v in values)
-
-
-def _may_be_large(path: Path, memory: int) -> bool:
-    """Return whether a model with its external data may exceed its share of memory, and must wait for the plan."""
-    try:
-        if stands_alone(path):  # its folder, of any size, need not be scanned
-            return 2 * path.stat().st_size > memory
-        return any(2 * entry.stat().st_size > memory for entry in os.scandir(path.parent) if entry.is_file())
-    except OSError:
-        return False

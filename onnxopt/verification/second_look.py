@@ -58,7 +58,7 @@ class SecondLook:
 
         Cases compared before are not compared again.
         """
-        if self._runner.opening.steps:
+        if self._runner.job.steps:
             return False
         try:
             self._runner.begin(LOOK)
@@ -91,7 +91,7 @@ class SecondLook:
             raise error
         why = str(error) if isinstance(error, Died) else _STARVED
         if is_fault:
-            command = f"ONNXOPT_DEBUG=1 onnxopt verify {self._runner.opening.original} RESULT"
+            command = f"ONNXOPT_DEBUG=1 onnxopt verify {self._runner.job.original} RESULT"
             why = f"ended in an internal error ({type(error).__name__}: {reason(error)}), which `{command}` shows"
         if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:
             raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
@@ -213,7 +213,7 @@ class SecondLook:
         """Return whether differing parts may exist that no case ran, besides known untaken branches."""
         is_seen = not self._plan.hides and {*found.taken, *found.untaken}.issuperset(self._plan.conditions)
         with contextlib.suppress(OSError, ValueError):  # reported when run
-            return (not is_seen or self._runner.opening.foreign) and self._judge.looked().hides()
+            return (not is_seen or self._runner.job.foreign) and self._judge.looked().hides()
         return False
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
@@ -243,7 +243,7 @@ class SecondLook:
         runtime.
         """
         judge = self._judge
-        is_asked = self._runner.opening.foreign and verdict.agrees and answers and not self._options.by_tolerance
+        is_asked = self._runner.job.foreign and verdict.agrees and answers and not self._options.by_tolerance
         if is_asked and not (judge.streamed or self._options.dtype or self._plan.random):
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _OVERFLOWING_CASE]
             with contextlib.suppress(Died, *FAILURES):  # unknown then

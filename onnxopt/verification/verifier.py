@@ -23,9 +23,8 @@ from onnxopt.verification.job import (
     Compared,
     Concluded,
     Death,
+    Job,
     Opened,
-    Opening,
-    Preparation,
     Step,
     Submission,
 )
@@ -86,12 +85,13 @@ class Verifier:
         self.options = self._given = asked.share(self._memory)
         self.declared: dict[str, float] = {}  # tolerances declared by passes, if decisive
         path = str(self.original.absolute())
-        self._opening = Opening(path, self.options, labels, stepwise, foreign, steps=steps)
-        self._preparation: Preparation | None = None
+        self._job = Job(path, self.options, labels, stepwise, foreign, steps)
+        self._is_described = False  # the job has a plan, or lets the worker derive one
         self._submission: Submission | None = None
         self.progress: Callable[[float], None] = lambda done: None  # called with the share of work done
         self._start, self._spare = start, spare
         self._service: Service | None = None
+        self._is_open = False  # the worker has the job
         self._waits = False  # delay opening until a result exists
         self._opened = Opened()
         self._step = OPEN  # step in progress in the worker
@@ -111,7 +111,7 @@ class Verifier:
             self._waits = True
             self._spare.prepare(self._start, self.options.timeout, self._memory)
         else:
-            self._open()
+            self._take()
 
     def describe(
         self, original: ModelProto, array: Callable[[TensorProto], Any] | None = None, *, override: bool = True
@@ -127,7 +127,7 @@ class Verifier:
         if (view := views(self.options)[0]) is not None:  # the worker reads the original through the same view
             original = type(original).FromString(original.SerializeToString())
             view(original)
-        stepwise = self._opening.stepwise
+        stepwise = self._job.stepwise
         self.prepare(*own_cases(original, array, self.options, override=override, stepwise=stepwise))
 
     @property
@@ -135,21 +135,21 @@ class Verifier:
         """Whether the options name inputs or dims, whose errors `describe` raises before any work."""
         return bool(self.options.inputs or self.options.dims)
 
-    def describe_file(self, *, override: bool = True) -> None:
-        """Let the worker derive the plan from the file, beside the caller's work. `override`: see `describe`."""
-        self._prepare(Preparation(None, override=override, references=tuple(DECLARED.values())))
+    def prepare(
+        self, plan: Plan | None = None, requests: Sequence[tuple[Recipe, Read]] = (), *, override: bool = True
+    ) -> None:
+        """Let the worker run the original, beside the caller's work.
 
-    def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
-        """Send a plan, and the cases with readers of their data, to the worker."""
-        self._prepare(Preparation(plan, list(requests), references=tuple(DECLARED.values())))
-
-    def _prepare(self, preparation: Preparation) -> None:
+        plan, requests: of its inputs, and the cases with readers of their data; without a plan, the worker derives both
+        from the file. override: see `describe`.
+        """
+        job = self._job
+        job.plan, job.requests, job.override, job.references = plan, requests, override, tuple(DECLARED.values())
+        self._is_described = True
         self.start()
-        self._preparation = preparation
-        if self._waits and not stands_alone(str(self.original)):  # external data of any size
+        # A waiting model may have external data of any size.
+        if self._service is not None or (self._waits and not stands_alone(str(self.original))):
             self._open()
-        elif self._service is not None:
-            self._post("prepare", self._preparation)
 
     def submit(
         self,
@@ -164,12 +164,12 @@ class Verifier:
         described yet.
         """
         self._began = time.monotonic()
-        if self._opening.ended and self._service is not None:  # the worker does not run anything any more
+        if self._job.ended and self._service is not None:  # the worker does not run anything any more
             self._service.close()
         path = file_path(result).absolute()
         if not path.is_file():
             raise unreadable(result, IsADirectoryError() if path.is_dir() else FileNotFoundError())
-        if self._preparation is None:
+        if not self._is_described:
             from onnxopt.verification.comparison import read
 
             skeleton = read(self.original)
@@ -180,11 +180,11 @@ class Verifier:
         if rename is not None:
             self.options = replace(self.options, rename=dict(rename))
         self._submission = Submission(str(path), self.options, self.declared)
-        if self._waits:
+        if not self._is_open:
             self._open()
         elif self._has_run:
             self._limit()
-        if self._service is not None and self._service.alive and not self._opening.stepwise:
+        if self._service is not None and self._service.alive and not self._job.stepwise:
             self._post("verify", self._submission)
 
     @property
@@ -200,7 +200,7 @@ class Verifier:
         Raises UsageError if nothing was submitted.
         """
         submission = self._submission
-        if submission is None or self._preparation is None:
+        if submission is None:
             raise UsageError(f"nothing was submitted that {self.original} could be compared with", "call submit first")
         while True:
             try:
@@ -219,10 +219,9 @@ class Verifier:
     def _verdict(self, submission: Submission) -> Verification:
         """Ask the running worker, or a new worker informed of earlier deaths. Raises Died."""
         if self._service is None or not self._service.alive:
-            assert self._preparation is not None
-            deaths = submission.deaths
-            self._opening.ended = any(d.late or d.step == OPEN for d in deaths)
-            self._preparation.deaths, self._preparation.eager = deaths, not submission.known
+            job, deaths = self._job, submission.deaths
+            job.ended = any(d.late or d.step == OPEN for d in deaths)
+            job.deaths, job.eager = deaths, not submission.known
             self._open()
         assert self._service is not None
         if not self._service.is_asked("verify"):
@@ -232,26 +231,29 @@ class Verifier:
 
     # -- worker ---------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        self._waits = False
+    def _take(self) -> None:
         make = Service if self._spare is None else self._spare.take
         self._service = make(self._start, self.options.timeout, self._memory)
-        self._service.hear, self._step = self._on_event, OPEN
-        self._limit()
-        self._post("open", self._opening)
-        if self._preparation is not None:
-            self._post("prepare", self._preparation)
+        self._service.hear = self._on_event
 
-    def _post(self, method: str, message: Opening | Preparation | Submission) -> None:
+    def _open(self) -> None:
+        """Send the job to the worker, started unless running."""
+        if self._service is None or not self._service.alive:
+            self._take()
+        self._waits, self._is_open, self._step = False, True, OPEN
+        self._limit()
+        self._post("open", self._job)
+
+    def _post(self, method: str, message: Job | Submission) -> None:
         assert self._service is not None
         self._service.post(method, message)
 
     def _limit(self, seconds: float | None = None) -> None:
         """Set the deadline for all following requests, unless the timeout holds per step."""
         assert self._service is not None
-        if seconds is None and self._opening.ended:
+        if seconds is None and self._job.ended:
             seconds = _CONCLUDING
-        if seconds is not None or not self._opening.stepwise:
+        if seconds is not None or not self._job.stepwise:
             self._service.deadline = time.monotonic() + (self.options.timeout if seconds is None else seconds)
 
     def _on_event(self, event: Begun | Opened | Compared | Concluded) -> None:
@@ -274,7 +276,7 @@ class Verifier:
         assert service is not None
         if step.startswith(JUST_LOAD):
             self._limit(min(self.options.timeout, _LOADING))
-        elif self._opening.stepwise and not self._opening.ended:
+        elif self._job.stepwise and not self._job.ended:
             service.deadline = time.monotonic() + self.options.timeout if step in (LOOK, UNSHOWN) else None
         elif step == LOAD and before.startswith(ORIGINAL) and service.deadline is not None and submission is not None:
             now = time.monotonic()

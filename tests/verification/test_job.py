@@ -13,7 +13,7 @@ from onnxopt.verification import Verifier, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Death, Opening, Preparation, Submission
+from onnxopt.verification.job import Death, Job, Submission
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) '
 A = HEAD + "{ a = Tanh (x) y = Relu (a) }"
@@ -52,10 +52,10 @@ def verifier(files: Path, more: str = "", options: VerifyOptions | None = None) 
 
 
 def test_a_job_is_data() -> None:
-    plan = make_plan(parser.parse_model(A))
+    plan, death = make_plan(parser.parse_model(A)), Death("look", "running", "crashed", False)
     for message in (
-        Opening("m.onnx", VerifyOptions(), ("A", "B")),
-        Preparation(plan, [(OWN[0], partial(Data, {}))], [Death("look", "running", "crashed", False)]),
+        Job("m.onnx", VerifyOptions(), ("A", "B")),
+        Job("m.onnx", VerifyOptions(), ("A", "B"), plan=plan, requests=[(OWN[0], partial(Data, {}))], deaths=[death]),
         Submission("n.onnx", VerifyOptions()),
     ):
         assert pickle.loads(pickle.dumps(message)).__class__ is message.__class__
@@ -87,7 +87,7 @@ def test_a_worker_derives_the_plan_that_a_caller_sends(override: bool, tmp_path:
             if is_sent:
                 judged.describe(model, override=override)
             else:
-                judged.describe_file(override=override)
+                judged.prepare(override=override)
             judged.submit(tmp_path / "a")
             found = judged.finish()
         assert found.status == "equal"
@@ -97,7 +97,7 @@ def test_a_worker_derives_the_plan_that_a_caller_sends(override: bool, tmp_path:
 
 def test_a_crash_while_deriving_the_plan_ends_the_job(files: Path) -> None:
     with verifier(files, "judge.Judge.own_cases = die") as judged:
-        judged.describe_file()
+        judged.prepare()
         judged.submit(files / "b")
         found = judged.finish()
     assert found.status == "not verified" and "crashed (SIGSEGV)" in found.message

@@ -16,7 +16,7 @@ from onnxopt.verification.coverage.decisions import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Request
+from onnxopt.verification.job import Job, Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.pairs import Pairs, Sameness
@@ -129,7 +129,7 @@ FAMILIES: dict[str, Callable[[int], tuple[ModelProto, ...]]] = {
 def judged(original: Path, result: Path) -> None:
     """Compare the two files like the worker, also in pieces."""
     judge = Judge()
-    judge.open(str(original), VerifyOptions(), ("A", "B"))
+    judge.open(Job(str(original), VerifyOptions(), ("A", "B")))
     judge.plan(make_plan(onnx.load(original)))
     names = [recipe.name for recipe in OWN[:1]]
     judge.original(Request(OWN[0], Data({})))
@@ -194,7 +194,7 @@ def test_values_behind_a_failing_node_are_not_run(tmp_path: Path, monkeypatch: p
         onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
     a, b = (str(tmp_path / f"{name}.onnx") for name in "ab")
     judge = Judge()
-    judge.open(a, VerifyOptions(), ("the original", "the result"))
+    judge.open(Job(a, VerifyOptions(), ("the original", "the result")))
     judge.plan(make_plan(onnx.load(a)))
     judge.original(Request(OWN[0], Data({})))
     judge.result(b, VerifyOptions())

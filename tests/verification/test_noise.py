@@ -12,7 +12,7 @@ from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Request
+from onnxopt.verification.job import Job, Request
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.records import CaseRecord, OutputRecord
 from onnxopt.verification.verdict import differences
@@ -35,7 +35,7 @@ def judge(said: list[str], tmp_path: Path) -> Judge:
     path = tmp_path / "m.onnx"
     onnx.save(parser.parse_model(MODEL), path)
     judge = Judge(said.append)
-    judge.open(str(path), VerifyOptions(), ("the original", "the result"))
+    judge.open(Job(str(path), VerifyOptions(), ("the original", "the result")))
     judge.plan(make_plan(onnx.load(path)))
     for recipe in CASES:
         judge.original(Request(recipe, Data({})))

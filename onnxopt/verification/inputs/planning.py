@@ -208,7 +208,7 @@ def own_cases(
 ) -> tuple[Plan, list[tuple[Recipe, Read]]]:
     """Return the plan of the original, and the optimizer's own cases with readers of their data.
 
-    Arguments: see `Verifier.describe`; stepwise: see `Opening`; uses: of the original's inputs, if known. Raises
+    Arguments: see `Verifier.describe`; stepwise: see `Job`; uses: of the original's inputs, if known. Raises
     UsageError for unknown inputs and dims.
     """
     plan = make_plan(original, array, uses)

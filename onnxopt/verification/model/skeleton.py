@@ -8,18 +8,17 @@ small ones) are loaded into the proto, so no later reader has to handle external
 from __future__ import annotations
 
 import math
-import mmap
 import stat
 import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onnxopt.errors import ModelError, plain
+from onnxopt.errors import ModelError
 from onnxopt.proto.element_types import TYPES
 from onnxopt.proto.messages import (
     all_tensors,
@@ -30,68 +29,13 @@ from onnxopt.proto.messages import (
     tensor_bytes,
     tensor_to_array,
 )
-from onnxopt.proto.wire import GRAPH, NODE, OP_TYPE, Stored, call_of, fields, key, map_file, skim
+from onnxopt.proto.wire import Stored, call_of, map_file, skim
 from onnxopt.startup.record import record
 from onnxopt.verification.model.decisions import draws, is_decision, is_random_model
 from onnxopt.verification.model.nodes import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.operators import WITH_BODIES
 from onnxopt.verification.model.views import View, leave_out_false_modes, leave_out_inputs, leave_out_unread
 from onnxopt.verification.runtime import Reference, definitions
-
-# -- before parsing ---------------------------------------------------------------------------------------
-
-# Keys of fields in ModelProto, GraphProto, NodeProto and ValueInfoProto.
-_GRAPH, _NODE, _INPUT, _OUTPUT = key(GRAPH), key(NODE), key(11), key(12)
-_READS, _OP_TYPE, _DOMAIN = key(1), key(OP_TYPE), key(7)
-_NAME: Final = key(1)
-_IF: Final = call_of("If")
-
-
-class Glance(NamedTuple):
-    """Summary of a model file."""
-
-    nodes: int = 0  # in the main graph
-    conditions: tuple[str, ...] = ()  # inner values that decide Ifs of the main graph
-
-
-def glance(path: str | Path, most: int) -> Glance:
-    """Return the summary of a file; conditions only for fewer than `most` nodes. Empty for an invalid file."""
-    nodes, deciding, outside = 0, dict[bytes, None](), set[bytes]()
-    try:
-        with (
-            open(path, "rb", opener=plain) as f,
-            mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data,
-            memoryview(data) as view,
-        ):
-            graphs = [(begin, end) for found, _, begin, end in fields(view, 0, len(view)) if found == _GRAPH]
-            for kind, _, begin, end in (field for graph in graphs for field in fields(view, *graph)):
-                if kind == _NODE:
-                    nodes += 1
-                    if nodes == most:
-                        return Glance(nodes)
-                    if data.find(_IF, begin, end) >= 0 and (read := _decides(view, begin, end)):
-                        deciding[read] = None
-                elif deciding and kind in (_INPUT, _OUTPUT):
-                    outside.update(bytes(view[b:e]) for found, _, b, e in fields(view, begin, end) if found == _NAME)
-            return Glance(nodes, tuple(name.decode() for name in deciding if name not in outside))
-    except (OSError, ValueError):
-        return Glance()
-
-
-def _decides(view: memoryview, begin: int, end: int) -> bytes:
-    """Return the condition of an If of the standard domain, else b""."""
-    reads, op, domain = b"", b"", b""
-    for found, _, b, e in fields(view, begin, end):
-        if found == _READS:
-            reads = reads or bytes(view[b:e])
-        elif found == _OP_TYPE:
-            op = bytes(view[b:e])
-        elif found == _DOMAIN:
-            domain = bytes(view[b:e])
-    return reads if op == b"If" and domain in (b"", b"ai.onnx") else b""
-
-
-# -- the skeleton -----------------------------------------------------------------------------------------
 
 _FOLDER_HINT: Final = (
     "plain files inside the folder of the model are read; move the data there and correct the location"

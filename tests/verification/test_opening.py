@@ -1,4 +1,4 @@
-"""The original is opened before parsing, with the conditions of its branches among the outputs."""
+"""The original is opened once, with the conditions of its branches among the outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from onnxopt.verification import VerifyOptions, original
 from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.feeding import Data
 from onnxopt.verification.inputs.planning import make_plan
-from onnxopt.verification.job import Request
-from onnxopt.verification.model.skeleton import Glance, glance
+from onnxopt.verification.job import Job, Request
 from onnxopt.verification.original import Original
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g '
@@ -31,35 +30,6 @@ def save(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "nodes", "conditions"),
-    [
-        (X + DECIDED, 4, ["c"]),
-        ("(float[2] x, bool c) => (float[M] y) { y = " + IF + " }", 1, []),
-        ("(float[2] x) => (float[M] y, bool c) " + DECIDED, 4, []),
-        (X + "{ c = Cast <to = 9> (x) y = my." + IF + " }", 2, []),
-        (X + "{ c = Cast <to = 9> (x) n = Constant <value_string = \"If\"> () y = Relu (x) }", 3, []),
-        (
-            X + "{ n = Constant <value_int = 2> () y = Loop (n, , x) <body = l (int64 k, bool d, float[2] a) => (d, b)"
-            " { c = Cast <to = 9> (k) b = " + IF + " }> }",
-            2,
-            [],
-        ),
-    ],
-)  # fmt: skip
-def test_a_glance_counts_nodes_and_lists_conditions_of_the_main_graph(
-    text: str, nodes: int, conditions: list[str], tmp_path: Path
-) -> None:
-    assert glance(save(tmp_path / "m.onnx", text), 100) == Glance(nodes, tuple(conditions))
-
-
-def test_a_glance_at_many_nodes_only_counts_them(tmp_path: Path) -> None:
-    path = save(tmp_path / "m.onnx", X + DECIDED)
-    assert glance(path, 4) == Glance(4)
-    (tmp_path / "none.onnx").write_bytes(path.read_bytes()[:-1])
-    assert glance(tmp_path / "none.onnx", 100) == glance(tmp_path / "nowhere.onnx", 100) == Glance()
-
-
-@pytest.mark.parametrize(
     ("text", "branches"),
     [
         (X + DECIDED, {"c": False}),
@@ -70,7 +40,7 @@ def test_a_glance_at_many_nodes_only_counts_them(tmp_path: Path) -> None:
 def test_the_original_is_opened_once(
     text: str, branches: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The original is opened once, with its conditions as outputs: constant ones too, without branches to force."""
+    """The original is opened once, with the conditions that inputs decide as outputs."""
     opened: list[tuple[str, ...]] = []
     real = original.open_original
 
@@ -81,9 +51,9 @@ def test_the_original_is_opened_once(
     monkeypatch.setattr(original, "open_original", spy)
     path = save(tmp_path / "m.onnx", text)
     judge = Original()
-    judge.open(str(path), VerifyOptions(), ("the original", "the result"))
+    judge.open(Job(str(path), VerifyOptions(), ("the original", "the result")))
     judge.plan(make_plan(onnx.load(path)))
-    assert opened == [("c",)]
+    assert opened == [tuple(branches)]
     assert judge.outputs == ["y"]
     data = Data({"x": np.ones(2, np.float32)})
     assert judge.original(Request(RECIPES["random"], data)).branches == branches
