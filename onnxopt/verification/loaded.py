@@ -16,10 +16,11 @@ from onnxopt.verification.inputs.planning import own_cases
 from onnxopt.verification.inputs.sizes import Run, Side, of_both
 from onnxopt.verification.inputs.uses import INDEX
 from onnxopt.verification.inputs.windows import may_hide
+from onnxopt.verification.job import Step
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.model.views import views
 from onnxopt.verification.original import Original
-from onnxopt.verification.run import Composition, OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
@@ -29,6 +30,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _WORK: Final = 1 << 33  # bytes of weights read, once per row of a large batch
 UNSEEN: Final = (OSError, ValueError, MemoryError, Refused)  # errors raised by looking into a file
+
+
+class Composition:
+    """Files run in order, in place of a model. Each is opened in each run: all together are as large as the model."""
+
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[str], opened: Callable[[str], Any]) -> None:
+        """outputs: of the model; opened: returns the engine of a file."""
+        self.outputs, self._steps, self._opened = list(outputs), steps, opened
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]:
+        """Return the outputs. Raises the errors of loading and running a file."""
+        values = dict(feeds)
+        for step in self._steps:
+            engine = self._opened(str(step.file))
+            given = {name: values[name] for name in (*step.inputs, *step.optional) if name in values}
+            values.update(zip(engine.outputs, engine.run(given), strict=True))
+        return [values[name] for name in self.outputs]
 
 
 class Loaded(Original):

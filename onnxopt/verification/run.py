@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from onnxopt.runtime import PathError, folder_for, onnxruntime, path_for, source
 from onnxopt.verification.runtime import CPU, PLAIN, Runtime
 from onnxopt.worker import weights_apart
 from onnxopt.worker.serving import Refused
-
-if TYPE_CHECKING:
-    from onnxopt.verification.job import Step
 
 
 def viewed(path: str, view: Callable[[Any], None]) -> bytes:
@@ -212,23 +209,6 @@ class Reference:
         with np.errstate(all="ignore"):
             results: Sequence[Any] = self._evaluator.run(None, self._names.in_file(feeds))
         return list(results)
-
-
-class Composition:
-    """Files run in order, in place of a model. Each is opened in each run: all together are as large as the model."""
-
-    def __init__(self, steps: Sequence[Step], outputs: Sequence[str], opened: Callable[[str], Any]) -> None:
-        """outputs: of the model; opened: returns the engine of a file."""
-        self.outputs, self._steps, self._opened = list(outputs), steps, opened
-
-    def run(self, feeds: dict[str, Any]) -> list[Any]:
-        """Return the outputs. Raises the errors of loading and running a file."""
-        values = dict(feeds)
-        for step in self._steps:
-            engine = self._opened(str(step.file))
-            given = {name: values[name] for name in (*step.inputs, *step.optional) if name in values}
-            values.update(zip(engine.outputs, engine.run(given), strict=True))
-        return [values[name] for name in self.outputs]
 
 
 def open_original(

@@ -115,9 +115,9 @@ def test_a_part_that_cannot_be_a_function_stays_in_the_graph(tmp_path: Path) -> 
     assert "0 function calls, 1 node" in r.output
 
 
-WRONG = """from onnxopt.verification import judge, run
-honest = run.Composition.run
-run.Composition.run = lambda self, feeds: [v + 1 for v in honest(self, feeds)]
+WRONG = """from onnxopt.verification import judge, loaded
+honest = loaded.Composition.run
+loaded.Composition.run = lambda self, feeds: [v + 1 for v in honest(self, feeds)]
 judge.main()"""
 
 
