@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto
 
 from onnxopt.errors import UsageError
 from onnxopt.proto.element_types import BY_CODE, TYPES
@@ -44,63 +45,7 @@ _ROOM: Final = 1 << 28  # bytes of memory for inference
 
 def least(path: str, feeds: dict[str, Any]) -> int:
     """Return a lower bound of the bytes of values alive at once in the main graph; 0 if unknown."""
-    try:
-        return _peak(_inferred(path, feeds))
-    except Exception:  # found out by running
-        return 0
-
-
-def products(path: str, feeds: dict[str, Any]) -> int:
-    """Return the multiplications of convolutions and matrix products in the main graph.
-
-    Nodes of unknown shape are not counted.
-    """
-    try:
-        graph = _inferred(path, feeds)
-    except Exception:
-        return 0
-    shapes = {i.name: _sizes(i) for i in (*graph.input, *graph.value_info, *graph.output)}
-    shapes |= {t.name: list(t.dims) for t in graph.initializer}
-    return sum(_products_of(node, shapes) for node in graph.node)
-
-
-def _products_of(node: NodeProto, shapes: dict[str, list[int]]) -> int:
-    if node.domain or node.op_type not in _PRODUCTS:
-        return 0
-    operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
-    if node.op_type == "ConvTranspose":
-        return math.prod(operand) * math.prod(weight[1:]) if operand else 0
-    terms = math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1] if operand else 0
-    return math.prod(result) * terms if result and weight else 0
-
-
-_PRODUCTS: Final = having("product")
-
-
-def _sizes(info: ValueInfoProto) -> list[int]:
-    return [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-
-
-def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
-    """Return the main graph with shapes inferred for these feeds."""
-    from onnxopt.proto.inference import infer_shapes, inferable
-
-    model = Skeleton(path).proto
-    for given in model.graph.input:
-        value = feeds.get(given.name)
-        if isinstance(value, np.ndarray):
-            given.type.tensor_type.shape.Clear()
-            for size in value.shape:
-                given.type.tensor_type.shape.dim.add(dim_value=size)
-    try:
-        with spare(_ROOM):
-            return infer_shapes(inferable(model), values=True).graph
-    except MemoryError:  # propagating elements of large vectors
-        with spare(_ROOM):
-            return infer_shapes(inferable(model)).graph
-
-
-def _peak(graph: GraphProto) -> int:
+    graph = _inferred(path, feeds)
     sizes: Counter[str] = Counter()
     for info in (*graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -112,9 +57,48 @@ def _peak(graph: GraphProto) -> int:
     for i, node in enumerate(graph.node):
         live += sum(sizes[name] for name in node.output)
         most = max(most, live)
-        read = dict.fromkeys((*node.input, *node.output))
-        live -= sum(sizes[name] for name in read if last.get(name, i) == i)
+        live -= sum(sizes[name] for name in {*node.input, *node.output} if last.get(name, i) == i)
     return most
+
+
+def products(path: str, feeds: dict[str, Any]) -> int:
+    """Return the multiplications of convolutions and matrix products in the main graph.
+
+    Nodes of unknown shape are not counted.
+    """
+    graph = _inferred(path, feeds)
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    shapes = {i.name: [dim.dim_value for dim in i.type.tensor_type.shape.dim] for i in infos}
+    shapes |= {t.name: list(t.dims) for t in graph.initializer}
+    return sum(_products_of(node, shapes) for node in graph.node if node.op_type in _PRODUCTS and not node.domain)
+
+
+def _products_of(node: NodeProto, shapes: dict[str, list[int]]) -> int:
+    operand, weight, result = (shapes.get(name, []) for name in (*node.input[:2], node.output[0]))
+    if node.op_type == "ConvTranspose":
+        return math.prod(operand) * math.prod(weight[1:]) if operand else 0
+    terms = math.prod(weight[1:]) if node.op_type == "Conv" else operand[-1] if operand else 0
+    return math.prod(result) * terms if result and weight else 0
+
+
+_PRODUCTS: Final = having("product")
+
+
+def _inferred(path: str, feeds: dict[str, Any]) -> GraphProto:
+    """Return the main graph with shapes inferred for these feeds; an empty graph if inference fails."""
+    from onnxopt.proto.inference import infer_shapes, inferable
+
+    with contextlib.suppress(Exception):  # found out by running
+        model = Skeleton(path).proto
+        for given in model.graph.input:
+            value = feeds.get(given.name)
+            if isinstance(value, np.ndarray):
+                dims = [TensorShapeProto.Dimension(dim_value=size) for size in value.shape]
+                given.type.tensor_type.shape.CopyFrom(TensorShapeProto(dim=dims))
+        for values in (True, False):  # elements of large vectors may not fit
+            with contextlib.suppress(MemoryError), spare(_ROOM):
+                return infer_shapes(inferable(model), values=values).graph
+    return GraphProto()
 
 
 # -- the plan ---------------------------------------------------------------------------------------------

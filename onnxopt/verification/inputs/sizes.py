@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
@@ -35,7 +35,6 @@ from onnxopt.verification.model.skeleton import Skeleton
 # -- sizes required by a model ----------------------------------------------------------------------------
 
 _INNERMOST: Final = r"\([^()]*\)"
-_MAX_DEPTH: Final = 16
 _TARGETS: Final = having("target")
 _LONGEST_STEP: Final = 16
 
@@ -45,17 +44,13 @@ def sums(graph: GraphProto) -> frozenset[str]:
 
     Forms: `past + new`, and `past + Max(0, new - 4)` for a layer with a sliding window.
     """
-    found = (_terms(d) for info in graph.output for d in _dims(info))
-    return frozenset(t for terms in found if len(terms) > 1 for t in terms if re.fullmatch(r"\w+", t))
-
-
-def _terms(dim: str) -> list[str]:
-    """Return the terms of a sum, without parenthesized parts."""
-    for _ in range(_MAX_DEPTH):
-        dim, count = re.subn(_INNERMOST, "", dim)
-        if not count:
-            return dim.split(" + ")
-    return []
+    found = set[str]()
+    for dim in (d for info in graph.output for d in _dims(info)):
+        while (shorter := re.sub(_INNERMOST, "", dim)) != dim:
+            dim = shorter
+        terms = dim.split(" + ")
+        found.update(t for t in terms if len(terms) > 1 and re.fullmatch(r"\w+", t))
+    return frozenset(found)
 
 
 def batches(graph: GraphProto) -> frozenset[str]:
@@ -76,10 +71,10 @@ def baked(graph: GraphProto) -> list[int]:
     Sources: lengths of unrolled loops, and numbers in Reshape and Expand targets.
     """
     known = tensors(graph)
-    targets = {n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1}
+    targets = dict.fromkeys(n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1)
     for node in graph.node:
-        if node.op_type == "Concat" and not targets.isdisjoint(node.output):
-            targets.update(node.input)
+        if node.op_type == "Concat" and not targets.keys().isdisjoint(node.output):
+            targets.update(dict.fromkeys(node.input))
     numbers = Counter(n for name in targets if name in known for n in integers_of(known[name]))
     found = dict.fromkeys(n for counter in (_unrolled(graph, known), numbers) for n, _ in counter.most_common())
     return [n for n in found if 1 < n <= 1 << 16][:MAX_SIZES]
@@ -118,8 +113,7 @@ def demanded(
     found.facts.update((name, Known(tuple(shape))) for name, shape in given.items())
     found.given = given.keys()
     found.walk(graph)
-    required = {symbol: size for symbol, size in found.sizes.items() if isinstance(symbol, str)}
-    return required, {symbol: size for symbol, size in found.traced.items() if symbol not in required}
+    return found.sizes, {symbol: size for symbol, size in found.traced.items() if symbol not in found.sizes}
 
 
 class _Demands(Shapes):
@@ -127,7 +121,7 @@ class _Demands(Shapes):
 
     def __init__(self, functions: Iterable[FunctionProto]) -> None:
         super().__init__(functions)
-        self.sizes: dict[int | str, int] = {}
+        self.sizes: dict[str, int] = {}
         self.traced: dict[str, int] = {}
 
     def _bodies(
@@ -140,16 +134,17 @@ class _Demands(Shapes):
         return found
 
     def see(self, call: Call) -> None:
-        node = call.node
+        node, dims = call.node, call.shapes[0] or ()
+        target = call.elements[1] or () if node.op_type == "Reshape" and len(node.input) > 1 else ()
         if node.op_type in WEIGHTS:
             self._ask(node, call.shapes)
-        elif node.op_type == "Reshape" and len(node.input) > 1:
-            dims = call.shapes[0] or ()
-            _match(dims, self.integers(node.input[1]) or [], self.sizes)
-            target = call.elements[1] or ()
-            for d, n in zip(dims, target) if len(dims) == len(target) else ():
-                if isinstance(d, str) and isinstance(n, int) and n > 0:
-                    self.traced.setdefault(d, n)
+        elif len(dims) == len(target):
+            pairs = [(d, n if isinstance(n, int) else 0) for d, n in zip(dims, target)]
+            required = all(n > 0 and (isinstance(d, str) or d == n) for d, n in pairs)
+            found = self.sizes if required else self.traced
+            for d, n in pairs:
+                if isinstance(d, str) and n > 0:
+                    found.setdefault(d, n)
 
     def _ask(self, node: NodeProto, shapes: Sequence[Shape | None]) -> None:
         """Record the size required by a weight."""
@@ -164,16 +159,9 @@ class _Demands(Shapes):
         if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
             groups = says["group"].i if "group" in says and theirs == 1 else 1
             size = weight[theirs]
-            if isinstance(size, int) and size > 0:  # else unknown
-                self.sizes.setdefault(dims[mine], size * groups)
-
-
-def _match(dims: Shape, target: Sequence[int], found: dict[int | str, int]) -> None:
-    """Record the sizes required by a Reshape target of the same rank with equal known dims."""
-    pairs = list(zip(dims, target))
-    if len(dims) == len(target) and all(n > 0 and (isinstance(d, str) or d == n) for d, n in pairs):
-        for d, n in pairs:
-            found.setdefault(d, n)
+            symbol = dims[mine]
+            if isinstance(size, int) and size > 0 and isinstance(symbol, str):  # else unknown
+                self.sizes.setdefault(symbol, size * groups)
 
 
 def _dims(info: ValueInfoProto) -> list[str]:
@@ -191,7 +179,6 @@ _CUTTING: Final = frozenset(("Slice", "Trilu", "Gather"))
 _WORK: Final = 1 << 36  # bytes of weights read, once per use
 _PRODUCTS: Final = 1 << 35  # multiplications in a run, a few seconds
 _MAX_TABLE_BYTES: Final = 1 << 28  # bytes of a table compared
-_CHUNK_ELEMENTS: Final = 1 << 22  # elements
 _ROWS: Final = 4  # differing rows of a table
 _NO_DIMS: Final[frozenset[str]] = frozenset()
 
@@ -270,14 +257,12 @@ class Limits(Forward[_Sized]):
         return _Sized(max(a.below, b.below), a.dims | b.dims)
 
     def transfer(self, node: NodeProto, reads: Sequence[_Sized | None]) -> Sequence[_Sized | None]:
-        kind = node.op_type
+        kind, row = node.op_type, operator(node.op_type)
         if node.domain not in STANDARD:
             return []
-        row = operator(kind)
         sized = [s for k, s in enumerate(reads) if s is not None and (kind == "Range" or row.role(k) == DATA)]
         known = functools.reduce(self.join, sized) if sized else None
-        is_cut = kind in ("Slice", "Trilu") and known is None and node.input[0] not in self.constants
-        for number, dims in self._cuts(node) if is_cut else self._limits(node, known) if known else ():
+        for number, dims in self._limits(node, known) if known else self._cuts(node):
             # No size reaches a limit of fixed dims.
             if dims and _ALWAYS_TRIED < number <= _MAX_LIMIT:
                 self.numbers[number, dims] += 1
@@ -286,13 +271,13 @@ class Limits(Forward[_Sized]):
         return [self._made(node, known)] * len(node.output)
 
     def _made(self, node: NodeProto, known: _Sized | None) -> _Sized | None:
-        kind = node.op_type
-        found = self._known.get(node.output[0], Known()).elements if node.output else None
-        if found is not None and (known is not None or kind in MEASURING):
-            return _Sized(known.below if known is not None else 0, _symbols(found))
-        if kind in MEASURING:
-            return _Sized(0, _symbols(self._shape(node.input[0])))
-        return known._replace(below=max(known.below, int(kind == "Range"))) if known and kind in _SIZED else None
+        elements = self._known.get(node.output[0], Known()).elements if node.output else None
+        if node.op_type in MEASURING:
+            return _Sized(0, _symbols(self._shape(node.input[0]) if elements is None else elements))
+        if known is None or (elements is None and node.op_type not in _SIZED):
+            return None
+        below = max(known.below, int(node.op_type == "Range"))
+        return _Sized(below, known.dims if elements is None else _symbols(elements))
 
     def _shape(self, name: str) -> Shape:
         """Return the shape of a value, with a single unknown dim for an unknown rank."""
@@ -307,17 +292,19 @@ class Limits(Forward[_Sized]):
 
     def _cuts(self, node: NodeProto) -> Iterator[tuple[int, frozenset[str]]]:
         """Yield (limit, dims involved) of the constant ends of a Slice, and of the diagonal of a Trilu."""
+        if node.op_type not in ("Slice", "Trilu") or node.input[0] in self.constants:
+            return
         shape, names = self._shape(node.input[0]), [*node.input, "", "", ""]
         if node.op_type == "Trilu":  # a diagonal begins in its corner
             yield from ((n + 1, _symbols(shape[-2:])) for n in self._integers(names[1]))
             return
-        axes = integers_of(self.constants[names[3]]) if names[3] in self.constants else []
-        for name in names[1:3]:
-            ends = integers_of(self.constants[name]) if name in self.constants else []
-            for k, end in enumerate(ends):
-                axis = axes[k] if axes else len(shape) if names[3] else k
-                is_known = -len(shape) <= axis < len(shape)
-                yield abs(end), _symbols([shape[axis]] if is_known else [UNKNOWN])
+        axes = self._elements(names[3])
+        for k, end in ((k, end) for name in names[1:3] for k, end in enumerate(self._elements(name))):
+            axis = axes[k] if axes else len(shape) if names[3] else k
+            yield abs(end), _symbols([shape[axis] if -len(shape) <= axis < len(shape) else UNKNOWN])
+
+    def _elements(self, name: str) -> list[int]:
+        return integers_of(self.constants[name]) if name in self.constants else []
 
     def _integers(self, name: str) -> Iterator[int]:
         found = numbers(self.constants[name]) if name in self.constants else []
@@ -325,12 +312,9 @@ class Limits(Forward[_Sized]):
 
     def _read_table(self, node: NodeProto) -> None:
         table = self.constants.get(node.input[0])
-        if table is None or all(n in self.constants or n in self._given for n in node.input if n):
-            return
-        axes = [int_of(node, "axis")]
-        if node.op_type == "Slice" and len(node.input) > 3 and node.input[3] in self.constants:
-            axes = integers_of(self.constants[node.input[3]])
-        self.positions.append((table, next(iter(axes), 0)))
+        if table is not None and not all(n in self.constants or n in self._given for n in node.input if n):
+            axes = self._elements(node.input[3]) if len(node.input) > 3 else [int_of(node, "axis")]
+            self.positions.append((table, next(iter(axes), 0)))
 
 
 def _symbols(shape: Iterable[int | str]) -> frozenset[str]:
@@ -382,14 +366,7 @@ def _differing(a: Skeleton, x: TensorProto, b: Skeleton, y: TensorProto, axis: i
     """Return the positions along `axis` where two tables of equal shape differ; [] for large tables."""
     with contextlib.suppress(OSError, ValueError):  # missing data is reported when run
         if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MAX_TABLE_BYTES:
-            return _places(np.moveaxis(a.values(x), axis, 0), np.moveaxis(b.values(y), axis, 0))
+            one, other = (np.moveaxis(v, axis, 0) for v in (a.values(x), b.values(y)))
+            rows = (one != other).any(axis=tuple(range(1, one.ndim))) if one.ndim else np.zeros(0)
+            return [int(n) for n in np.flatnonzero(rows)]
     return []
-
-
-def _places(x: Any, y: Any) -> list[int]:
-    if not x.ndim or not x.size or x.shape != y.shape:
-        return []
-    flat = [v.reshape(len(v), -1) for v in (x, y)]
-    step = max(_CHUNK_ELEMENTS // flat[0].shape[1], 1)
-    parts = ((m[k : k + step] != n[k : k + step]).any(axis=1) for m, n in [flat] for k in range(0, len(x), step))
-    return [int(n) for n in np.flatnonzero(np.concatenate(list(parts)))]

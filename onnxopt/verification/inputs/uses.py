@@ -55,6 +55,7 @@ _ENDS: Final[dict[int, tuple[float, ...]]] = {
     **dict.fromkeys((6, 7), (127, -128, 255, 32767, -32768, 65535)),
     **dict.fromkeys((12, 13), (127, 255, 32767, 65535)),
 }
+_ML: Final = "ai.onnx.ml"
 _STRING: Final = 8
 _BOOL: Final = 9
 _FLOAT_CODES: Final = frozenset(t.code for t in TYPES if t.kind == "f")
@@ -124,10 +125,9 @@ class Uses(Forward[_Trace]):
         self.graph = graph
         self.found: defaultdict[str, Use] = defaultdict(Use)  # by input
         self.tables: dict[str, list[tuple[TensorProto, int]]] = {}  # {input: [(indexed constant, row minus input)]}
-        self._compared: dict[str, dict[int, None]] = {}  # {input: comparands}
-        self._beyond: dict[str, dict[int, None]] = {}  # {input: numbers on the opposite side of comparands}
+        # {input: (comparands, numbers on the opposite side of comparands)}
+        self._compared: defaultdict[str, tuple[dict[int, None], dict[int, None]]] = defaultdict(lambda: ({}, {}))
         self._shapes = {i.name: _dims(i) for i in graph.input}
-        self._numbers: dict[int, list[float]] = {}
         listed = {t.name for t in graph.initializer}
         for i in graph.input:
             kind = i.type.tensor_type.elem_type if i.type.HasField("tensor_type") else 0
@@ -142,7 +142,7 @@ class Uses(Forward[_Trace]):
 
     def compared(self) -> dict[str, tuple[int, ...]]:
         """Return {input: comparands, first selecting a branch, then the opposite branch}."""
-        return {name: tuple(found | self._beyond[name]) for name, found in self._compared.items()}
+        return {name: tuple(found | beyond) for name, (found, beyond) in self._compared.items()}
 
     # -- transfer of facts --------------------------------------------------------------------------------
 
@@ -157,25 +157,24 @@ class Uses(Forward[_Trace]):
         return super().entering(node, body, reads)
 
     def transfer(self, node: NodeProto, reads: Sequence[_Trace | None]) -> Sequence[_Trace | None]:
-        if not any(reads):
+        if any(reads):
+            self._steady(node, reads)
+            made = self._after(node, reads)
+        else:
+            made = None
             self._hand_on_constant(node)
-            return [None] * len(node.output)
-        self._steady(node, reads)
-        made = self._after(node, reads)
         return [made if k == 0 or node.op_type == "Split" else None for k in range(len(node.output))]
 
     def _after(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Trace | None:
-        kind = node.op_type
-        if node.domain == "ai.onnx.ml":
-            self._look_up(node, reads)
-            return None
-        if node.domain not in STANDARD:
+        if node.domain not in (*STANDARD, _ML):
             for trace in reads:
                 self._sink(trace, UNKNOWN)
             return None
         self._meet_breakpoints(node, reads)
+        if node.domain == _ML:
+            return None
         data = [trace for k, trace in enumerate(reads) if trace is not None and not self._is_sunk(node, k, trace)]
-        return self._made(node, reads, data) if data and kind not in FORGETTING else None
+        return self._made(node, reads, data) if data and node.op_type not in FORGETTING else None
 
     def _is_sunk(self, node: NodeProto, k: int, trace: _Trace) -> bool:
         """Return whether operand `k` is used otherwise than as data, and record the use."""
@@ -189,72 +188,49 @@ class Uses(Forward[_Trace]):
 
     def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
         kind = node.op_type
-        every = data if kind in _JOINING else data[:1]
-        roots: _Roots = ()
-        if kind in AFFINE:
-            roots = self._affine(node, reads)
-        elif kind in HANDED_ON:
+        roots = self._affine(node, reads) if kind in AFFINE else ()
+        if kind in HANDED_ON:
+            every = data if kind in _JOINING else data[:1]
             moved = ((n, a, b, is_exact and kind in _MOVING) for t in every for n, a, b, is_exact in t.roots)
             roots = tuple(dict.fromkeys(moved))[:_ROOTS]
         inputs, cast = (frozenset().union(*found) for found in ([t.inputs for t in data], [t.cast for t in data]))
         if not (roots or inputs or cast):
             return None
         made = _Trace(roots, inputs, any(t.floating for t in data), cast)
-        to = int_of(node, "to", 1)
-        return self._cast(made, to) if kind == "Cast" else made
+        return self._cast(made, int_of(node, "to", 1)) if kind == "Cast" else made
 
     def _cast(self, trace: _Trace, to: int) -> _Trace | None:
+        """Return the origin after a Cast. Floats cast to integers have breakpoints of narrower types."""
         if to == _BOOL:
             return None
         if to in _FLOAT_CODES:
             for name in trace.inputs:
                 self.found[name].floats = True
         elif trace.floating or not (trace.inputs or trace.cast):
-            trace = trace._replace(cast=trace.cast | self._make_integers(trace, to))
+            for name, a, b, _ in trace.roots:
+                if abs(a) > _TINY:
+                    self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ())))
+            trace = trace._replace(cast=trace.cast.union(name for name, *_ in trace.roots))
         return trace._replace(floating=to in _FLOAT_CODES)
 
-    def _make_integers(self, trace: _Trace, to: int) -> frozenset[str]:
-        """Record breakpoints of narrower types for floats cast to integers, and return the inputs."""
-        for name, a, b, _ in trace.roots:
-            if abs(a) > _TINY:
-                self._add(name, "whole", ((end - b) / a for end in _ENDS.get(to, ())))
-        return frozenset(name for name, *_ in trace.roots)
-
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Roots:
-        if node.op_type == "Neg":
-            return tuple((n, -a, -b, False) for n, a, b, _ in reads[0].roots) if reads[0] is not None else ()
-        found: list[tuple[str, float, float, bool]] = []
+        kind, found = node.op_type, list[tuple[str, float, float, bool]]()
         for k, trace in enumerate(reads[:2]):
-            if trace is not None:
-                other = self.numbers(node.input[1 - k]) if len(node.input) == 2 else []
-                shifts = node.op_type in ("Add", "Sub")
-                found += self._shifted(node, k, trace, other) if shifts else self._scaled(node, k, trace, other)
+            other = self.numbers(node.input[1 - k]) if len(node.input) == 2 else []
+            step = _step(kind, k, other)
+            if trace is None or step is None:
+                continue
+            factor, term = step
+            for name, a, b, is_exact in trace.roots:
+                made = a * factor, b * factor + term
+                if abs(term) >= _MIN_TIMESTAMP and trace.floating and a:
+                    self.found[name].origin = -made[1] / made[0]
+                # A positive factor of the input itself, not of 1 - input, may be a scale.
+                hides = abs(factor) >= (_VAST if b == 0.0 and factor > 0 else _HUGE)
+                if kind == "Mul" and (trace.floating or not trace.inputs) and (a, b) in _MASKS and hides:
+                    self.found[name].mask = True
+                found.append((name, *made, is_exact and factor > 0 and len(other) == 1 and kind in ("Add", "Sub")))
         return tuple(found[:_ROOTS])
-
-    def _shifted(
-        self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
-    ) -> Iterable[tuple[str, float, float, bool]]:
-        c = other[0] if other else 0.0  # an unknown addend is assumed to be 0
-        sign = -1.0 if node.op_type == "Sub" and k else 1.0
-        term = -c if node.op_type == "Sub" and not k else c
-        for name, a, b, is_exact in trace.roots:
-            if abs(c) >= _MIN_TIMESTAMP and trace.floating and a:
-                self.found[name].origin = -(sign * b + term) / (sign * a)
-            yield name, sign * a, sign * b + term, is_exact and sign > 0 and len(other) == 1
-
-    def _scaled(
-        self, node: NodeProto, k: int, trace: _Trace, other: Sequence[float]
-    ) -> Iterable[tuple[str, float, float, bool]]:
-        if not other or not other[0] or (node.op_type == "Div" and k):
-            return
-        factor = other[0] if node.op_type == "Mul" else 1 / other[0]
-        for name, a, b, _ in trace.roots:
-            computed = trace.floating or not trace.inputs
-            # A positive factor of the input itself, not of 1 - input, may be a scale.
-            hides = abs(factor) >= (_VAST if b == 0.0 and factor > 0 else _HUGE)
-            if node.op_type == "Mul" and computed and (a, b) in _MASKS and hides:
-                self.found[name].mask = True
-            yield name, a * factor, b * factor, False
 
     # -- uses by operators -------------------------------------------------------------------------------
 
@@ -264,57 +240,50 @@ class Uses(Forward[_Trace]):
                 self.found[name].linear = False
 
     def _meet_breakpoints(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
-        kind = node.op_type
+        """Record the breakpoints of an operator, keys looked up in tables of ai.onnx.ml, and words compared with."""
+        kind, texts = node.op_type, list[str]()
+        if kind in _TEXT or node.domain == _ML:
+            held = (self.constants[name] for name in node.input if name in self.constants)
+            texts = words(node, (s for tensor in held for s in tensor.string_data))
         for k, trace in enumerate(reads):
-            if trace is not None and trace.roots:
-                met = list(breakpoints(node, k, self.numbers))
-                self._meet(trace, met, jumps=kind not in CUTTING, levels=kind in LEVELLING)
-                if met and kind in COMPARING:
-                    self._compare(node, k, trace)
-        if kind in _TEXT:
-            self._read_words(node, reads)
-
-    def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True, levels: bool = False) -> None:
-        for number in numbers:
+            if trace is None or not trace.roots:
+                continue
+            met = keys(node) if node.domain == _ML else list(breakpoints(node, k, self.numbers))
             for name, a, b, _ in trace.roots:
-                found = self.found[name]
-                if len(found.edges) < _MAX_EDGES and abs(a) > _TINY:
-                    self._add(name, "edges", [(number - b) / a])
-                    found.jumps |= jumps
-                    found.levelled |= levels
+                use = self.found[name]
+                self._add(name, "words", texts)
+                for number in met if abs(a) > _TINY else ():
+                    if len(use.edges) < _MAX_EDGES:
+                        self._add(name, "edges", [(number - b) / a])
+                        use.jumps |= kind not in CUTTING
+                        use.levelled |= kind in LEVELLING
+            if met and kind in COMPARING:
+                self._compare(node, k, trace)
 
     def _compare(self, node: NodeProto, k: int, trace: _Trace) -> None:
+        """Record that breakpoints belong to a side, and integers on both sides of a single constant."""
         for name, *_ in trace.roots:
             self.found[name].exact = True
-        other = self.constants.get(node.input[1 - k])
-        number = numbers_of(other) if other is not None else []
+        number = self.numbers(node.input[1 - k])
         if len(number) != 1 or number[0] % 1:
             return
         step = _EDGE_OFFSETS[node.op_type] * (-1 if k else 1)
         for name, term in trace.origins:
             if not (number[0] - term) % 1:
                 n = int(number[0] - term)
-                self._compared.setdefault(name, {}).update({n: None, n + step: None})
-                self._beyond.setdefault(name, {})[n - 1 if n > 0 else n + 1] = None
-
-    def _look_up(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
-        """Record keys looked up in tables of ai.onnx.ml."""
-        numbers = keys(node)
-        for trace in reads:
-            if trace is not None:
-                self._meet(trace, numbers)
-        self._read_words(node, reads)
-
-    def _read_words(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
-        held = (self.constants[name] for name in node.input if name in self.constants)
-        texts = words(node, (s for tensor in held for s in tensor.string_data))
-        for trace in reads:
-            for name, *_ in trace.roots if trace is not None else ():
-                self._add(name, "words", texts)
+                found, beyond = self._compared[name]
+                found.update({n: None, n + step: None})
+                beyond[n - 1 if n > 0 else n + 1] = None
 
     def _index(self, node: NodeProto, k: int, trace: _Trace) -> None:
         """Record the indexed table, and the size of the indexed axis, including the last row."""
-        axis, rows = self._rows(node, k)
+        at = AXIS.get((node.op_type, k))
+        if at is None:
+            return
+        axis, shape = int_of(node, at[1], at[0]), self._shape(node.input[0])
+        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
+        if isinstance(rows, int) and rows:
+            rows += operator(node.op_type).role(k) == LENGTH
         table = self.constants.get(node.input[0]) if node.op_type == "Gather" and axis == 0 else None
         for name, term in trace.origins if table is not None else ():
             self.tables.setdefault(name, []).append((table, int(term)))
@@ -323,19 +292,6 @@ class Uses(Forward[_Trace]):
                 self._add(name, "rows", [rows])
             elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
                 self._add(name, "rows", [rows - int(b)])
-
-    def _rows(self, node: NodeProto, k: int) -> tuple[int | None, int | str]:
-        """Return (axis of the first operand indexed by operand `k`, size; 0 if unknown)."""
-        at = AXIS.get((node.op_type, k))
-        if at is None:
-            return None, 0
-        axis, shape = int_of(node, at[1], at[0]), self._shape(node.input[0])
-        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
-        if isinstance(rows, int) and rows:
-            rows += operator(node.op_type).role(k) == LENGTH
-        return axis, rows
-
-    # -- known values ------------------------------------------------------------------------------------
 
     def _add(self, name: str, field: str, more: Iterable[Any]) -> None:
         """Extend a field of a use, without repetition."""
@@ -349,6 +305,8 @@ class Uses(Forward[_Trace]):
         for name in trace.cast if trace is not None else ():
             self._sized.add(name)
             self.found[name].size |= role == SIZE
+
+    # -- known values ------------------------------------------------------------------------------------
 
     def _shape(self, name: str) -> Sequence[int | str]:
         if name in self._shapes:
@@ -369,12 +327,25 @@ class Uses(Forward[_Trace]):
 
     def numbers(self, name: str) -> list[float]:
         """Return the distinct numbers of a small constant, else []."""
-        tensor = self.constants.get(name)
-        if tensor is None:
-            return []
-        if id(tensor) not in self._numbers:
-            self._numbers[id(tensor)] = numbers_of(tensor)
-        return self._numbers[id(tensor)]
+        return numbers_of(self.constants[name]) if name in self.constants else []
+
+
+def _step(kind: str, k: int, other: Sequence[float]) -> tuple[float, float] | None:
+    """Return (factor, term) of operand `k` in the result beside the operand `other`, else None.
+
+    An unknown addend is assumed to be 0.
+    """
+    c = other[0] if other else 0.0
+    match kind:
+        case "Neg":
+            return -1.0, 0.0
+        case "Add":
+            return 1.0, c
+        case "Sub":
+            return (-1.0, c) if k else (1.0, -c)
+    if not c or (kind == "Div" and k):
+        return None
+    return (c if kind == "Mul" else 1 / c), 0.0
 
 
 def _dims(info: Any) -> Sequence[int | str]:

@@ -7,19 +7,16 @@ all of a few rows by chance. Images and sentences have more numbers.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import ne
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxopt.startup.record import record
-from onnxopt.verification.model.calls import UNKNOWN, Shape
-from onnxopt.verification.model.dataflow import Backward, Forward
-from onnxopt.verification.model.nodes import few, read
+from onnxopt.verification.model.calls import MAX_SIZES, Call, Known
+from onnxopt.verification.model.dataflow import Backward
+from onnxopt.verification.model.nodes import bodies_of, few, read
 from onnxopt.verification.model.operators import AFFINE, MATRICES, MEASURING, WEIGHTS, WINDOWED, WINDOWS, having
 from onnxopt.verification.model.shapes import shapes_of
 
@@ -36,52 +33,36 @@ _MAX_WINDOW: Final = {1: 1 << 14, 2: 1 << 10}  # by number of axes; longer input
 _NEVER: Final = 1 << 20
 _MAX_TAPS: Final = {1: 64, 2: 16}  # by number of axes: lengths up to which all taps of a padded window read data
 _MAX_DISTANCE: Final = 32  # on the path from an input; later ones hardly change the choice
-_TRIED: Final = 64  # sizes, on either side
-_BEST: Final = 16
-_MAX_ELEMENTS: Final = 16  # elements
+_TRIED: Final = 128  # smaller sizes
 _GLOBAL: Final = having("global")
-_CHANGING: Final = having("resizes")
-_CONVOLUTIONS: Final = WINDOWS & WEIGHTS.keys()
-_FIRST_ONLY: Final = _CONVOLUTIONS | having("recurrent")  # further operands have independent lengths
+_FIRST_ONLY: Final = (WINDOWS & WEIGHTS.keys()) | having("recurrent")  # further operands have independent lengths
 
 
-@record(frozen=True)
-class _Need:
+class _Need(NamedTuple):
     """Requirements on the length of a value."""
 
     sizes: tuple[int, ...] = _LEFT  # for each entry of `_LEFT`
     stride: int = 1  # the length should be a multiple
     reach: int = 1  # length for every tap of the windows to read data, not padding
     windows: bool = False  # a window occurs downstream
-    # On the path: (stride, elements read beyond the first of each position); (0, factor) for growth.
-    steps: tuple[tuple[int, int], ...] = ()
+    steps: tuple[tuple[int, int, int], ...] = ()  # on the path: arguments of `before`
 
-    def either(self, other: _Need) -> _Need:
-        """Return the maximum of both needs."""
-        sizes = tuple(map(max, self.sizes, other.sizes))
-        stride, reach = max(self.stride, other.stride), max(self.reach, other.reach)
-        steps = max(self.steps, other.steps, key=len)
-        return _Need(sizes, stride, reach, self.windows or other.windows, steps)
+    def before(self, stride: int = 1, more: int = 0, growth: int = 1, reach: int = 1) -> _Need:
+        """Return the need before a node that makes an element for each position of a window.
 
-    def behind(self, stride: int, more: int, reach: int = 1) -> _Need:
-        """Return the need before a window.
-
-        stride: distance of positions; more: elements read beyond the first of each position; reach: distance from
-        padding.
+        stride: distance of positions; more: elements read beyond the first of each position, less the padding; growth:
+        factor of the length; reach: distance from padding.
         """
-        found = (min((n - 1) * stride + 1 + more, _NEVER) for n in (*self.sizes, self.reach))
-        *sizes, last = found
-        steps = ((stride, more), *self.steps)[:_MAX_DISTANCE] if more or stride > 1 else self.steps
-        return _Need(tuple(sizes), min(self.stride * stride, _NEVER), max(last, min(reach, _NEVER)), True, steps)
-
-    def widened(self, times: int) -> _Need:
-        """Return the need before growth by a factor."""
-        *sizes, reach = (-(-n // times) for n in (*self.sizes, self.reach))
-        steps = ((0, times), *self.steps)[:_MAX_DISTANCE]
-        return _Need(tuple(sizes), max(self.stride // times, 1), reach, self.windows, steps)
-
-
-_NO_NEED: Final = _Need()
+        sizes = [max(-(-((n - 1) * stride + 1 + more) // growth), 1) for n in (*self.sizes, self.reach)]
+        *least, last = (min(n, _NEVER) for n in sizes)
+        step = (stride, more, growth)
+        return _Need(
+            tuple(least),
+            max(min(self.stride * stride, _NEVER) // growth, 1),
+            max(last, min(reach, _NEVER)),
+            self.windows or (growth == 1 and more >= 0),
+            self.steps if step == (1, 0, 1) else (step, *self.steps)[:_MAX_DISTANCE],
+        )
 
 
 def windowed(
@@ -92,72 +73,61 @@ def windowed(
 ) -> list[dict[str, int]]:
     """Return two sets of sizes for dynamic dims covered by windows, then sizes that are no multiples of strides.
 
-    The last may replace entries of the second set, and are not larger in total. shapes: of the inputs. [{}] if no
+    The last may replace entries of the second set, and are not larger in total. shapes: of the inputs. [{}] without
     windows.
     """
     sought = _Needs(functions)
     sought.walk(graph)
-    needs = sought.facts
     found: list[dict[str, int]] = [{}, {}]
-    leads: dict[str, _Need] = {}  # need with the largest stride over a dim
-    groups: dict[tuple[str, ...], None] = {}
+    leads: dict[str, tuple[_Need, list[str]]] = {}  # need with the largest stride over a dim, dims of its input
     for name, shape in shapes.items():
-        need = needs.get(name)
-        symbols = list(dict.fromkeys(d for d in (shape[1:] or shape) if isinstance(d, str)))
-        symbols = [s for s in symbols if s not in batches]
-        if need is None or not need.windows or not symbols:
-            continue
+        need = sought.facts.get(name, _Need())
+        symbols = [s for s in dict.fromkeys(shape[1:] or shape) if isinstance(s, str) and s not in batches]
         axes = min(len(symbols), 2)
-        groups.update(dict.fromkeys([tuple(symbols)] if len(symbols) == 2 else [(s,) for s in symbols]))
-        reach = min(need.reach, _MAX_TAPS[axes])
-        for i, left in enumerate(_SEQUENCE if axes == 1 else _PICTURE):
+        for i, left in enumerate((_SEQUENCE if axes == 1 else _PICTURE) if need.windows else ()):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
             for k, symbol in enumerate(symbols):
-                size = _next_multiple(need.stride, max(need.sizes[left[k % axes]], reach), taken)
+                size = _next_multiple(need, need.sizes[left[k % axes]], axes, taken)
                 taken = {size}
                 if size <= _MAX_WINDOW[axes]:
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
-                    leads[symbol] = max(leads.get(symbol, _NO_NEED), need, key=lambda n: n.stride)
-    return [*found, _ragged(groups, leads, found[1])] if all(found) else [{}]
+                    leads[symbol] = max(
+                        leads.get(symbol, (_Need(), symbols)), (need, symbols), key=lambda n: n[0].stride
+                    )
+    return [*found, _ragged(leads, found[1])] if all(found) else [{}]
 
 
-def _next_multiple(stride: int, least: int, taken: Collection[int]) -> int:
-    """Return the smallest multiple of a stride, from `least` on, that is not taken."""
-    size = stride * -(-least // stride)
+def _next_multiple(need: _Need, least: int, axes: int, taken: Collection[int]) -> int:
+    """Return the smallest multiple of the stride, from `least` and the reach on, that is not taken."""
+    size = need.stride * -(-max(least, min(need.reach, _MAX_TAPS[axes])) // need.stride)
     while size in taken:
-        size += stride
+        size += need.stride
     return size
 
 
-def _ragged(groups: Iterable[Sequence[str]], leads: Mapping[str, _Need], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes, together not larger than `sizes`, with different remainders at most strides."""
-    found: dict[str, int] = {}
-    for group in groups:
-        if not sizes.keys() >= {*group} or not found.keys().isdisjoint(group):
-            continue
-        changes = [_changes(leads[s], sizes[s], len(group)) for s in group]
-        most = math.prod(sizes[s] for s in group)
-        fitting = [c for c in itertools.product(*changes) if math.prod(c) <= most and len({*c}) == len(c)]
-        best = max(fitting, key=lambda c: (sum(known[n] for known, n in zip(changes, c)), math.prod(c)), default=())
-        found.update((s, n) for s, n in zip(group, best) if n != sizes[s])
-    return found
-
-
-def _changes(need: _Need, size: int, axes: int) -> dict[int, int]:
-    """Return {size near `size`: number of strides with a different remainder}, the best few."""
-    known, about = _left_over(need, size), min(need.stride, _TRIED)
-    least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(axes, 2)]))
-    found = {n: sum(map(ne, _left_over(need, n), known)) for n in range(max(least, size - 2 * about), size + about)}
-    return {n: found[n] for n in sorted(found, key=lambda n: (-found[n], abs(n - size)))[:_BEST]} | {size: 0}
+def _ragged(leads: Mapping[str, tuple[_Need, list[str]]], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes, for each input together not larger, with different remainders at most strides, and distinct."""
+    found = dict(sizes)
+    for symbol, size in sizes.items():
+        need, beside = leads[symbol]
+        others = [found[s] for s in beside if s != symbol and s in found]
+        most = math.prod(sizes.get(s, 1) for s in beside) // math.prod(others)
+        least = max(need.sizes[0], min(need.reach, _MAX_TAPS[min(len(beside), 2)]), size - _TRIED)
+        known = _left_over(need, size)
+        changes = {n: sum(map(ne, _left_over(need, n), known)) for n in range(least, most + 1) if n not in others}
+        best = max(changes, key=lambda n: (changes[n], -abs(n - size * 3 // 4)), default=size)  # a next dim has room
+        found[symbol] = best if changes.get(best) else size
+    return {symbol: n for symbol, n in found.items() if n != sizes[symbol]}
 
 
 def _left_over(need: _Need, size: int) -> list[bool]:
     """Return, by stride, whether elements remain behind the last window."""
     found = []
-    for stride, more in need.steps:
+    for stride, more, growth in need.steps:
+        size = size * growth - more
         if stride > 1:
-            found.append((size - more - 1) % stride != 0)
-        size = -(-(size - more) // stride) if stride else size * more
+            found.append((size - 1) % stride != 0)
+        size = -(-size // stride)
     return found
 
 
@@ -165,131 +135,102 @@ class _Needs(Backward[_Need]):
     """Backward analysis of required lengths; a value without readers needs `_LEFT`."""
 
     def join(self, a: _Need, b: _Need) -> _Need:
-        return a.either(b)
+        sizes, steps = tuple(map(max, a.sizes, b.sizes)), max(a.steps, b.steps, key=len)
+        return _Need(sizes, max(a.stride, b.stride), max(a.reach, b.reach), a.windows or b.windows, steps)
 
     def walk(self, graph: GraphProto) -> None:
         """Treat inputs of fixed sizes as weights of unknown numbers."""
-        self.constants.update(_fixed(graph))
+        shapes = ((i.name, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in graph.input)
+        self.constants.update((name, TensorProto(dims=dims)) for name, dims in shapes if all(dims))
         super().walk(graph)
 
     def transfer(self, node: NodeProto, wanted: _Need | None) -> Iterator[tuple[str, _Need]]:
-        kind, need = node.op_type, wanted or _NO_NEED
+        kind, need = node.op_type, wanted or _Need()
         if kind in MEASURING:
             return
-        before = _before(node, need, self.constants) if kind in _CHANGING else need
+        if kind in _RULES:
+            known = [Known(tuple(self.constants[n].dims)) if n in self.constants else Known() for n in node.input]
+            need = _RULES[kind](Call(node, known, self._numbers), need)
         for name in node.input[:1] if kind in _FIRST_ONLY else node.input:
             if name and name not in self.constants:
-                yield name, before
+                yield name, need
+
+    def _numbers(self, name: str) -> list[int]:
+        tensor = self.constants.get(name)
+        return few(tensor, MAX_SIZES, (tensor.INT64, tensor.INT32, tensor.FLOAT)) if tensor is not None else []
 
 
-Given = Mapping[str, "AttributeProto"]
-Constants = Mapping[str, "TensorProto"]
+def _blocks(call: Call, need: _Need) -> _Need:
+    size = max(call.number("blocksize") or 1, 1)
+    return need.before(growth=size) if call.node.op_type == "DepthToSpace" else need.before(size, size - 1)
 
 
-def _before(node: NodeProto, need: _Need, constants: Constants) -> _Need:
-    """Return the need of a node's first input."""
-    return _ASKING[node.op_type](node, need, {a.name: a for a in node.attribute}, constants)
+def _stepped(call: Call, need: _Need) -> _Need:
+    step = max(map(abs, call.integers(4, "steps") or ()), default=1)
+    return need.before(step, step - 1) if step > 1 else need
 
 
-def _blocks(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    size = max(given["blocksize"].i, 1) if "blocksize" in given else 1
-    if node.op_type == "DepthToSpace":
-        return need.widened(size)
-    return need.behind(size, size - 1) if "blocksize" in given else need
+def _transformed(call: Call, need: _Need) -> _Need:
+    step, length = (next(iter(call.integers(k, "") or ()), 0) for k in (1, 3))
+    if not length and call.is_given(2, ""):
+        length = math.prod(map(int, call.shapes[2] or (0,)))
+    return need.before(step, max(length, step) - 1) if step > 0 else need
 
 
-def _stepped(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    names = node.input[4:5]
-    step = max((abs(n) for name in names for n in _numbers(constants.get(name))), default=1)
-    return need.behind(int(step), int(step) - 1) if step > 1 else need
-
-
-def _transformed(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    step, length = (
-        next(iter(_numbers(constants.get(name))), 0) for name in ([*node.input, "", "", ""][k] for k in (1, 3))
-    )
-    if not length and len(node.input) > 2 and node.input[2] in constants:
-        length = math.prod(constants[node.input[2]].dims)
-    return need.behind(int(step), max(int(length), int(step)) - 1) if step > 0 else need
-
-
-def _window(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    kernel = list(given["kernel_shape"].ints) if "kernel_shape" in given else []
-    at = WEIGHTS.get(node.op_type, (len(node.input),))[0]
-    if not kernel and len(node.input) > at and node.input[at] in constants:
-        kernel = list(constants[node.input[at]].dims[2:])
+def _window(call: Call, need: _Need) -> _Need:
+    given = {
+        name: call.integers(len(call.node.input), name) for name in ("kernel_shape", "strides", "dilations", "pads")
+    }
+    at = WEIGHTS.get(call.node.op_type, (len(call.shapes),))[0]
+    kernel = given["kernel_shape"] or ((call.shapes[at] or ())[2:] if at < len(call.shapes) else ())
     axes = len(kernel)
     if not axes:
         return need
     strides, dilations, pads = (
-        list(given[name].ints) if name in given and len(given[name].ints) == count else [default] * count
+        found if (found := given[name]) and len(found) == count else [default] * count
         for name, count, default in (("strides", axes, 1), ("dilations", axes, 1), ("pads", 2 * axes, 0))
     )
-    wide = [(k - 1) * d for k, d in zip(kernel, dilations)]
-    if "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME"):
+    wide = [(int(k) - 1) * d for k, d in zip(kernel, dilations)]
+    if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in call.node.attribute):
         pads = [-(-w // 2) for w in wide] * 2
-    total = [pads[i] + pads[i + axes] for i in range(axes)]
-    reach = min(max(pads), max(wide)) + 1
-    more = max(0, *(w - p for w, p in zip(wide, total)))
-    return need.behind(max(1, *strides), more, reach)
+    more = max(0, *(w - before - after for w, before, after in zip(wide, pads, pads[axes:])))
+    return need.before(max(1, *strides), more, reach=min(max(pads), max(wide)) + 1)
 
 
-def _resized(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    scales = list(given["scales"].floats) if "scales" in given else []
-    for name in node.input[1:3]:
-        scales = scales or _numbers(constants.get(name))
-    factors = [s for s in scales if 0 < s < _NEVER and s != 1]
-    if not scales:
-        return need.widened(2)  # the usual factor, if only sizes are given
-    if not factors:
-        return need
-    largest = max(factors)
-    return need.widened(max(round(largest), 1)) if largest > 1 else need.behind(max(round(1 / largest), 1), 0)
+def _resized(call: Call, need: _Need) -> _Need:
+    scales = next((list(a.floats) for a in call.node.attribute if a.name == "scales"), [])
+    for at in (1, 2):
+        scales = scales or list(call.integers(at, "") or ())
+    largest = max((s for s in scales if 0 < s < _NEVER and s != 1), default=0 if scales else 2)  # usual: only sizes
+    if largest > 1:
+        return need.before(growth=max(round(largest), 1))
+    return need.before(max(round(1 / largest), 1)) if largest else need
 
 
-def _padded(node: NodeProto, need: _Need, given: Given, constants: Constants) -> _Need:
-    pads = list(given["pads"].ints) if "pads" in given else []
-    if len(node.input) > 1:
-        pads = [int(n) for n in _numbers(constants.get(node.input[1]))]
+def _padded(call: Call, need: _Need) -> _Need:
+    pads = call.integers(1, "pads") or ()
     axes = len(pads) // 2
-    total = max((pads[i] + pads[i + axes] for i in range(axes)), default=0)
+    total = max((before + after for before, after in zip(pads, pads[axes:])), default=0)
     if total <= 0:
         return need
-    # Further modes read the elements they repeat.
-    least = max(pads) + 1 if "mode" in given and given["mode"].s != b"constant" else 1
-    return _Need(
-        tuple(max(n - total, least) for n in need.sizes),
-        need.stride,
-        max(need.reach, max(pads) + 1),
-        need.windows,
-        ((1, -total), *need.steps)[:_MAX_DISTANCE],
-    )
+    made, reach = need.before(more=-total), max(need.reach, max(pads) + 1)
+    copies = any(a.name == "mode" and a.s != b"constant" for a in call.node.attribute)
+    least = max(pads) + 1 if copies else 1  # the elements that are copied
+    return made._replace(sizes=tuple(max(n, least) for n in made.sizes), reach=reach)
 
 
-_ASKING: Final[dict[str, Callable[[NodeProto, _Need, Given, Constants], _Need]]] = {
+_RULES: Final[dict[str, Callable[[Call, _Need], _Need]]] = {
     **dict.fromkeys(WINDOWED, _window),
-    **dict.fromkeys(_GLOBAL, lambda node, need, given, constants: _Need(windows=True)),
+    **dict.fromkeys(_GLOBAL, lambda call, need: _Need(windows=True)),
     **dict.fromkeys(("Resize", "Upsample"), _resized),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
-    "ConvTranspose": lambda node, need, given, constants: need.widened(
-        max([1, *given["strides"].ints]) if "strides" in given else 1
+    "ConvTranspose": lambda call, need: need.before(
+        growth=max([1, *(call.integers(len(call.node.input), "strides") or ())])
     ),
     "Slice": _stepped,
     "Pad": _padded,
     "STFT": _transformed,
 }
-
-
-def _fixed(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    for info in graph.input:
-        dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
-        if all(dims):
-            yield info.name, TensorProto(dims=dims)
-
-
-def _numbers(tensor: TensorProto | None) -> list[float]:
-    """Return the numbers of a small constant, else []."""
-    return [] if tensor is None else few(tensor, _MAX_ELEMENTS, (tensor.INT64, tensor.INT32, tensor.FLOAT))
 
 
 # -- dead channels ----------------------------------------------------------------------------------------
@@ -303,53 +244,34 @@ _FEW_ROWS: Final = 12  # in all cases; with more, a channel is hardly ever muted
 
 
 def muted(graph: GraphProto) -> list[str]:
-    """Return the values between a matrix product and a muting operator in the main graph.
+    """Return the values from a matrix product to a muting operator in the main graph, each the first computed operand.
 
-    Results of a node with bodies count if a body has such values.
+    Results of a node with bodies count if a body has such values. Squeeze and excitation has a single position: a
+    convolution of pooled values is a matrix product.
     """
-    found = _Muted()
-    found.walk(graph)
-    return list(found.found)
+    nodes = [n for n in graph.node if n.op_type != "Constant" and n.output]
+    maker = {o: n for n in nodes for o in n.output if o}
 
+    def back(node: NodeProto, through: Collection[str]) -> list[NodeProto]:
+        """Return the nodes from `node` back to the first of an operator not in `through`."""
+        found = [node]
+        while len(found) <= _MAX_CHANNEL_DISTANCE and (len(found) == 1 or found[-1].op_type in through):
+            before = next((maker[name] for name in found[-1].input if name in maker), None)
+            if before is None:
+                break
+            found.append(before)
+        return found
 
-class _Chain(NamedTuple):
-    """Values back to a matrix product."""
-
-    values: tuple[str, ...] = ()  # connected by affine operators only
-    pooled: bool = False  # moved from a pooled value
-
-
-class _Muted(Forward[_Chain]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, None] = {}
-
-    def join(self, a: _Chain, b: _Chain) -> _Chain:
-        return a if a.values else b
-
-    def _bodies(
-        self, node: NodeProto, bodies: Sequence[GraphProto], reads: Sequence[_Chain | None]
-    ) -> Sequence[_Chain | None]:
-        if any(map(muted, bodies)):
-            self.found.update(dict.fromkeys(filter(None, node.output)))
-        return [_Chain()] * len(node.output)
-
-    def transfer(self, node: NodeProto, reads: Sequence[_Chain | None]) -> Sequence[_Chain | None]:
-        """Follow the first computed operand."""
-        kind = node.op_type
-        if kind == "Constant" or not node.output:
-            return [None] * len(node.output)
-        before = next((r for r in reads if r is not None), _Chain())
-        values = (
-            (node.output[0], *before.values) if before.values and len(before.values) < _MAX_CHANNEL_DISTANCE else ()
-        )
-        if kind in FLAT and not node.domain:
-            self.found.update(dict.fromkeys(values))
-        if kind in MATRICES or (kind == "Conv" and before.pooled):  # squeeze and excitation has a single position
-            made = _Chain((node.output[0],))
-        else:
-            made = _Chain(values if kind in _BETWEEN else (), kind in _POOLS or (before.pooled and kind in _SAME))
-        return [made] * len(node.output)
+    found: dict[str, None] = {}
+    for node in nodes:
+        if any(map(muted, bodies_of(node))):
+            found.update(dict.fromkeys(filter(None, node.output)))
+        if node.op_type in FLAT and not node.domain:
+            *_, last = chain = back(node, _BETWEEN)
+            is_pooled = last.op_type == "Conv" and back(last, _SAME)[-1].op_type in _POOLS
+            if last.op_type in MATRICES or is_pooled:
+                found.update((n.output[0], None) for n in chain)
+    return list(found)
 
 
 def are_few(rows: Iterable[int]) -> bool:
@@ -370,24 +292,11 @@ def least_rows(shape: Sequence[int]) -> int:
 
 def have_few_rows(model: ModelProto, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
     """Return whether a value has few rows with the given sizes of dims in each case. Unknown dims count as 1."""
-    known = shapes_of(read(model.graph), model.functions) if values else {}
-    shapes = {name: found.shape for name in values if (found := known.get(name)) and UNKNOWN not in (found.shape or ())}
-    if not all(shapes.get(name) for name in values):
-        shapes = _inferred(model) | shapes
+    facts = shapes_of(read(model.graph), model.functions) if values else {}
 
     def rows(name: str, known: Mapping[str, int]) -> int:
-        dims = [known.get(d, 1) if isinstance(d, str) else d for d in shapes.get(name) or ()]
+        shape = facts.get(name, Known()).shape or ()
+        dims = [known.get(d, 1) if isinstance(d, str) else max(d, 1) for d in shape]
         return math.prod(dims[:1] if dims[2:] and {*dims[2:]} == {1} else dims[:-1])
 
     return any(are_few(rows(name, known) for known in sizes) for name in values)
-
-
-def _inferred(model: ModelProto) -> dict[str, Shape | None]:
-    """Return the shapes that onnx infers, which takes longer. Runs in this process."""
-    from onnxopt.proto.inference import infer_shapes, inferable
-
-    with contextlib.suppress(Exception):  # inference is no source of verdicts
-        graph = infer_shapes(inferable(model)).graph
-        infos = {i.name: i.type.tensor_type.shape.dim for i in (*graph.value_info, *graph.output)}
-        return {name: tuple(d.dim_value or d.dim_param for d in dims) for name, dims in infos.items()}
-    return {}
