@@ -328,8 +328,7 @@ class Graph(Scope):
         self.model.version += 1
 
     def give(self, index: int, value: Value) -> None:
-        """Set output `index` of this body to `value`, through an Identity if another scope produces it or it is already
-        an output."""
+        """Set output `index` of this body to `value`, through an Identity if it is of another scope or an output."""
         assert self.owner is not None
         if value.graph is not self or value.is_output:
             value = self._copy(value, self.last)
@@ -371,15 +370,16 @@ class Graph(Scope):
     def add_initializer(self, value: Value, *, removed: bool = False) -> None:
         """Turn an existing value, whose array or tensor is set, into an initializer of this scope.
 
-        The producer loses the output, or is removed next by the caller (`removed`).
+        The producer loses the output, or is removed next by the caller (`removed`); an outer scope the initializer.
         """
         self._vacate(value, removed)
         if self.model.debug:
             self.model.gone.pop(value, None)
+        value.graph.initializers.pop(value.name, None)
+        value.graph.initializers_changed = self.initializers_changed = True
         self.initializers[value.name] = value
         value.producer, value.index, value.graph = None, 0, self
         self.know(value)
-        self.initializers_changed = True
         self.model.version += 1
 
     def know(self, value: Value) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, MutableMapping, Sequence
+from typing import Final
 
 from onnxopt.analysis.constants import MAX_BYTES, REFUSED, Contents, first_like, is_refused, is_told_more, may_train
 from onnxopt.graph import Graph, Model, Value
@@ -12,11 +13,13 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_deterministic
 from onnxopt.operators import COMMUTATIVE
 from onnxopt.pipeline import GraphPass, ModelPass, PassContext, PassInfo, option, register
-from onnxopt.proto.messages import tensor_bytes
+from onnxopt.proto.messages import is_external, tensor_bytes
 from onnxopt.startup.record import record
 
 Seen = MutableMapping[Hashable, Node | None]
 Inside = dict[Value, int]  # numbers for values computed in bodies
+
+_MAX_HANDED: Final = 1 << 18  # bytes; a node that reads more takes far longer than handing the value to a body
 
 # Without Max and Min: of 0 and -0 they may return either.
 _COMMUTATIVE = COMMUTATIVE - {"Max", "Min"}
@@ -188,11 +191,12 @@ def _replaceable(node: Node, first: Node) -> bool:
 @register
 @record(frozen=True)
 class DeduplicateConstants(GraphPass):
-    """Merges initializers of equal type, shape and bytes; equal ones of bodies (both branches of an If) move to the
-    outer graph.
+    """Merges initializers of equal type, shape and bytes, and stores each in the innermost scope around its readers.
 
-    Keeps: inputs, outputs, and constants named by annotations; external data, which is not read for the comparison;
-    small constants of bodies. A function cannot hold or read initializers.
+    Equal ones of bodies (both branches of an If) move to the outer graph. One read in a single body moves into the
+    body: runtimes hand every outer value to every iteration of a Loop.
+    Keeps: inputs, outputs, and constants named by annotations; external data, which is not read; small constants of
+    bodies; large ones around bodies. A function cannot hold or read initializers.
     """
 
     info = PassInfo("deduplicate-constants", opt_level=1)
@@ -206,8 +210,10 @@ class DeduplicateConstants(GraphPass):
             if kept is not value and ctx.spend("duplicate_constant", at=value):
                 value.replace_all_uses_with(kept)
                 graph.remove_initializer(value)
-        if graph.owner is None and graph.owners and graph.holds_initializers:
-            self._share(graph, contents, ctx)
+        if graph.owners and graph.holds_initializers:
+            if graph.owner is None:
+                self._share(graph, contents, ctx)
+            _move_inwards(graph, ctx)
 
     def _share(self, graph: Graph, contents: Contents, ctx: PassContext) -> None:
         """Replace constants equal in two bodies, or in a body and `graph`, by a constant of `graph`."""
@@ -238,6 +244,36 @@ def _bodies(graph: Graph) -> Iterator[Graph]:
             if not body.is_bound_by_name and not body.skipped:
                 yield body
                 yield from _bodies(body)
+
+
+def _move_inwards(graph: Graph, ctx: PassContext) -> None:
+    """Move constants of `graph` into the bodies that contain all their readers."""
+    named = {annotation.tensor_name for annotation in graph.proto.quantization_annotation}
+    for value in _read_alone(graph):
+        body = _innermost(value)
+        if body is graph or tensor_bytes(*value.constant_type()) > _MAX_HANDED:
+            continue
+        if value.name in named or (value.tensor is not None and is_external(value.tensor)):
+            continue
+        if ctx.spend("constant_into_body", at=value):
+            value.tensor, value.stored = value.whole_tensor(), None
+            body.add_initializer(value)
+
+
+def _innermost(value: Value) -> Graph:
+    """Return the innermost scope around all readers of a value that passes may change and that holds initializers."""
+    common: list[Graph] = []  # from the innermost to the scope of the value
+    for user in value.users:
+        scopes, scope = [], user.graph
+        while scope is not None and scope is not value.graph:
+            scopes.append(scope)
+            scope = scope.parent
+        scopes.append(value.graph)
+        common = [s for s in common if s in scopes] if common else scopes
+        if len(common) == 1:
+            break
+    closed = [i for i, s in enumerate(common[:-1]) if s.skipped or s.is_bound_by_name or not s.holds_initializers]
+    return common[closed[-1] + 1 if closed else 0]
 
 
 def _give_way(value: Value, kept: Value) -> None:
