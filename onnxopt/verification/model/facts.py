@@ -19,7 +19,7 @@ from onnxopt.verification.model.calls import UNKNOWN, Call, Known, Shape
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
-from onnxopt.verification.model.ranges import ANY, Range, Ranges, of_type
+from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
 from onnxopt.verification.model.shapes import ELEMENTS, integers_of
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
@@ -32,8 +32,12 @@ _ROUNDINGS: Final = 64  # of an operator that approximates a function
 _FLOAT32: Final = BY_CODE[1]
 _LEAST_ERROR: Final = _ROUNDINGS * _FLOAT32.epsilon  # relative; runtimes may compute float64 in float32
 _CLOSE: Final = having("close")  # with the error of `_ROUNDINGS`
-_COPYING: Final = (HANDED_ON | EXACT) - having("window", "pools") - _CLOSE - {"Dropout"}  # or bending elements
-_REDUCED: Final = {"ReduceMax": -math.inf, "ReduceMin": math.inf}  # result of an empty operand
+_COPYING: Final = (HANDED_ON | EXACT) - having("window") - _CLOSE - {"Dropout"}  # or bending elements
+_OF_NOTHING: Final = {  # the result of an empty operand
+    "ReduceMax": Range(-math.inf, -math.inf, True, False),
+    "ReduceMin": Range(math.inf, math.inf, True, False),
+}
+_BOUNDING: Final = frozenset(("Min", "Max", "Clip"))
 _SIGNED: Final = having("signed") | {"ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare", "Sum", "Dropout"}
 _EITHER: Final = Range(0.0, 1.0, True, False)
 _CONNECTIVES: Final = having("connects")
@@ -54,7 +58,6 @@ class Facts(Ranges):
         self.truths: dict[str, set[bool]] = {}
         self._seen: dict[str, set[float | Shape]] = {}  # numbers and vectors of a value; NaN for further values
         self._types: dict[str, TypeProto.Tensor] = {}
-        self._vectors: dict[str, tuple[Range, Shape]] = {}  # fact, and elements computed from shapes
         self._makers: dict[str, NodeProto] = {}
         self.analyse(graph)
 
@@ -69,25 +72,20 @@ class Facts(Ranges):
         return {name for name in self.single if all(isinstance(known, tuple) for known in self._seen[name])}
 
     def walk(self, graph: GraphProto) -> None:
-        for name in (o for node in graph.node for o in node.output):  # the name may denote a value of a sibling body
-            self._forget(name)
-        for i in (*graph.value_info, *graph.input, *graph.output):
-            self._forget(i.name)
-            self._types[i.name] = i.type.tensor_type
+        infos = (*graph.value_info, *graph.input, *graph.output)
+        for name in (*(o for node in graph.node for o in node.output), *(i.name for i in infos)):
+            self._types.pop(name, None)  # the name may denote a value of a sibling body
+            self._makers.pop(name, None)
+        self._types.update((i.name, i.type.tensor_type) for i in infos)
         super().walk(graph)
 
-    def _forget(self, name: str) -> None:
-        self._types.pop(name, None)
-        self._makers.pop(name, None)
-
     def _set(self, names: Iterable[str], facts: Iterable[Range | None]) -> None:
-        pairs = [*zip(names, facts)]
-        for name, fact in pairs:
-            held, elements = self._vectors.get(name, (None, ()))
+        names, facts = [*names], [*facts]
+        for name, fact in zip(names, facts):
+            elements = fact.elements if fact and UNKNOWN not in fact.elements else ()
             number = fact.low if fact and _is_single(fact) else math.nan
-            is_vector = held is not None and held is fact and UNKNOWN not in elements
-            self._seen.setdefault(name, set()).add(elements if is_vector else number)
-        super()._set(*zip(*pairs)) if pairs else None
+            self._seen.setdefault(name, set()).add(elements or number)
+        super()._set(names, facts)
 
     def of(self, name: str) -> Range | None:
         fact = super().of(name)
@@ -111,10 +109,17 @@ class Facts(Ranges):
         found = [self._held(node, name, fact or ANY) for name, fact in zip(node.output, made)]
         if elements := self._elements(node):
             numbers = [*map(float, elements)]
-            fact = found[0] if UNKNOWN in elements else Range(min(numbers), max(numbers), True, False)
-            found[0] = fact
-            self._vectors.update({node.output[0]: (fact, elements)} if fact is not None else {})
+            bounds = (found[0] or ANY) if UNKNOWN in elements else Range(min(numbers), max(numbers), True, False)
+            found[0] = bounds._replace(elements=elements)
         return found
+
+    def _made(self, node: NodeProto, known: Sequence[Range]) -> Range:
+        known, op = [r._replace(elements=()) for r in known], node.op_type
+        if op not in _BOUNDING:
+            made = super()._made(node, known)
+            return joined(made, _OF_NOTHING[op]) if op in _OF_NOTHING else made
+        # The result is an operand, and a runtime may ignore NaN.
+        return common(super()._made(node, [ANY if r.nan else r for r in known]), functools.reduce(joined, known))
 
     def _range(self, name: str) -> Range:
         return self.of(name) or ANY
@@ -138,8 +143,7 @@ class Facts(Ranges):
         if kind is None or not kind.HasField("shape"):
             return Known()
         shape = tuple(d.dim_value if is_fixed(d) else UNKNOWN for d in kind.shape.dim)
-        held, elements = self._vectors.get(name, (None, None))
-        return Known(shape, elements if held is not None and held is self.facts.get(name) else None)
+        return Known(shape, self._range(name).elements or None)
 
     def _integers(self, name: str) -> list[int] | None:
         """Return the elements of a small constant tensor, else None."""
@@ -165,15 +169,15 @@ class Facts(Ranges):
     def _condition(self, name: str, depth: int = _MAX_DEPTH) -> Range:
         """Return the range of a condition, computed again from booleans that the enclosing branches imply."""
         fact, node = self._range(name), self._makers.get(name)
-        if _is_single(fact) or node is None or not depth:
+        if _is_single(fact) or node is None or not depth or node.domain not in STANDARD:
             return fact
-        if node.op_type in _CONNECTIVES and node.domain in STANDARD:
-            return _connected(node.op_type, [self._condition(operand, depth - 1) for operand in node.input])
-        return self._condition(node.input[0], depth - 1) if self._keeps_truth(node) else fact
+        if node.op_type not in _CONNECTIVES and not self._keeps_truth(node):
+            return fact
+        return _connected(node.op_type, [self._condition(operand, depth - 1) for operand in node.input])
 
     def _keeps_truth(self, node: NodeProto) -> bool:
         """Return whether a node copies zeros and ones."""
-        first = self._range(node.input[0]) if node.op_type in _TRUTH_KEEPING and node.domain in STANDARD else ANY
+        first = self._range(node.input[0]) if node.op_type in _TRUTH_KEEPING else ANY
         return first.integer and first.low >= 0 and first.high <= 1
 
     def _implied(self, name: str, truth: bool) -> Iterator[tuple[str, Range]]:
@@ -219,7 +223,7 @@ class Facts(Ranges):
 
     def _inside(self) -> Facts:
         inner: Facts = super()._inside()
-        inner._types, inner._makers, inner._vectors = {}, {}, {}
+        inner._types, inner._makers = {}, {}
         return inner
 
     # -- numbers ------------------------------------------------------------------------------------------
@@ -231,27 +235,9 @@ class Facts(Ranges):
         whole = of_type(kind.code) if kind is not None else None
         if op in MEASURING:
             return Range(0.0, _MOST_ELEMENTS, True, False)
-        if op in _REDUCED:  # an empty operand has an infinite result, or the bound of the type
-            fact = Range(min(fact.low, _REDUCED[op]), max(fact.high, _REDUCED[op]), fact.integer, fact.nan)
-        elif op in ("Min", "Max", "Clip"):
-            fact = self._with_nan(node, fact)
-        elif op not in _COPYING:
+        if op not in _COPYING:
             return _whole(fact if op in _CLOSE else ANY, whole) if whole else _rounded(op, kind, fact)
         return Range(max(fact.low, whole.low), min(fact.high, whole.high), True, False) if whole else fact
-
-    def _with_nan(self, node: NodeProto, fact: Range) -> Range:
-        """Return the range of a Min, Max or Clip, where a runtime may ignore NaN."""
-        known = [self._range(name) for name in node.input if name]
-        numbers = [r for r in known if not r.nan]
-        if len(numbers) == len(known):
-            return fact
-        if node.op_type == "Clip":
-            ends = [n for r in known[1:] for n in r[:2]] + [a.f for a in node.attribute if a.name in ("min", "max")]
-            is_known = len(numbers) == len(known) - 1 and known[0].nan
-            return fact._replace(low=min(fact.low, *ends), high=max(fact.high, *ends)) if is_known and ends else ANY
-        if node.op_type == "Min":
-            return fact._replace(high=min((r.high for r in numbers), default=math.inf))
-        return fact._replace(low=max((r.low for r in numbers), default=-math.inf))
 
 
 def _compared(op: str, low: float, high: float) -> tuple[bool, bool]:
@@ -266,6 +252,8 @@ def _compared(op: str, low: float, high: float) -> tuple[bool, bool]:
 def _connected(op: str, operands: Sequence[Range]) -> Range:
     """Return the range of a connective of booleans."""
     x, y = operands[0], operands[-1]
+    if op in _TRUTH_KEEPING:
+        return x
     if op == "Not":
         return Range(1.0 - x.high, 1.0 - x.low, True, False)
     if op == "Xor":
