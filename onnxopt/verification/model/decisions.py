@@ -117,6 +117,7 @@ class Changing(Forward[int]):
     """
 
     PASSES: ClassVar = 20
+    TOP: ClassVar = ELEMENTS | SIZES | RANK | TURN
 
     def __init__(self, functions: Iterable[FunctionProto] = (), facts: Facts | None = None) -> None:
         super().__init__(functions)
@@ -190,10 +191,6 @@ class Changing(Forward[int]):
     def leaving(self, node: NodeProto, body: GraphProto) -> None:
         if node.op_type == "Loop" and body.output and self.facts.get(body.output[0].name, 0) & ELEMENTS:
             self.turning.add(first_of(node))
-
-    def exhausted(self, body: GraphProto) -> None:
-        """Assume that all elements change; real loops do not reach this point."""
-        self.facts.update((o, self.facts.get(o, 0) | ELEMENTS) for n in inside(body.node) for o in n.output)
 
 
 def _all_of(facts: Iterable[int | None]) -> int:

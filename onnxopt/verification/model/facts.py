@@ -15,12 +15,11 @@ from typing import Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxopt.proto.element_types import BY_CODE, ElementType
-from onnxopt.verification.model.calls import UNKNOWN, Call, Known, Shape
 from onnxopt.verification.model.decisions import Changing, changing, is_fixed
 from onnxopt.verification.model.nodes import deciding_of, first_of, int_of
 from onnxopt.verification.model.operators import COMPARING, EXACT, HANDED_ON, MEASURING, STANDARD, having
 from onnxopt.verification.model.ranges import ANY, Range, Ranges, common, joined, of_type
-from onnxopt.verification.model.shapes import ELEMENTS, integers_of
+from onnxopt.verification.model.shapes import ELEMENTS, UNKNOWN, Call, Known, Shape, integers_of
 from onnxopt.verification.model.views import forget_claims, forget_defaults
 
 _MOST_ELEMENTS: Final = 2.0**40  # of a tensor, and iterations of a loop
@@ -133,7 +132,7 @@ class Facts(Ranges):
         """
         if node.op_type not in ELEMENTS or node.domain not in STANDARD or not node.input:
             return ()
-        found = ELEMENTS[node.op_type](Call(node, [*map(self._known, node.input)], self._integers)) or ()
+        found = Call(node, [*map(self._known, node.input)], self._integers).computed(ELEMENTS) or ()
         return found if all(isinstance(n, int) and abs(n) < _INT32 for n in found) else ()
 
     def _known(self, name: str) -> Known:

@@ -13,11 +13,11 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 
 from onnxopt.proto.element_types import BY_CODE
 from onnxopt.proto.messages import attribute_value, tensor_to_array
-from onnxopt.verification.model.calls import Shape
 from onnxopt.verification.model.dataflow import Forward
 from onnxopt.verification.model.nodes import int_of
 from onnxopt.verification.model.nodes import numbers as numbers_of
 from onnxopt.verification.model.operators import BOUND, DATA, MUTUAL, OPERATORS, STANDARD, Operator, having, operator
+from onnxopt.verification.model.shapes import Shape
 
 # Attributes of ai.onnx.ml with looked-up keys and comparands.
 ML_KEYS: Final = frozenset((
@@ -198,6 +198,7 @@ class Ranges(Forward[Range]):
     """Forward analysis of ranges."""
 
     MUST: ClassVar = True
+    PASSES: ClassVar = 1
 
     def analyse(self, graph: GraphProto) -> None:
         """Analyse a main graph, with arbitrary inputs of the declared types."""
