@@ -21,6 +21,7 @@ from onnxopt.verification.model.nodes import (
     inside,
     int_of,
     operator_names,
+    operator_of,
     reads_of,
 )
 from onnxopt.verification.model.operators import (
@@ -69,18 +70,17 @@ def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
 
 def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
     """Return the number of drawing nodes in a single run of `nodes`. Each call of a function counts."""
-    known: dict[int, int] = {}
+    known: dict[Name, int] = {}
+
+    def called(node: NodeProto) -> int:
+        name, function = operator_of(node), functions.of(node)
+        if function is not None and name not in known:
+            known[name] = 0  # functions are not recursive
+            known[name] = count(function.node)
+        return known.get(name, 0)
 
     def count(nodes: Iterable[NodeProto]) -> int:
-        return sum(draws(n) or called(functions.of(n)) for n in inside(nodes))
-
-    def called(function: FunctionProto | None) -> int:
-        if function is None:
-            return 0
-        if id(function) not in known:
-            known[id(function)] = 0  # functions are not recursive
-            known[id(function)] = count(function.node)
-        return known[id(function)]
+        return sum(draws(n) or called(n) for n in inside(nodes))
 
     return count(nodes)
 
@@ -297,12 +297,16 @@ def _may_be_floats(kind: TypeProto) -> bool:
     return kind.tensor_type.elem_type in _FLOAT_CODES or kind.HasField("sequence_type")
 
 
+def inner_conditions(graph: GraphProto) -> list[str]:
+    """Return the conditions of Ifs of the main graph, except inputs and outputs of the graph."""
+    outside = {i.name for i in (*graph.input, *graph.output)}
+    deciding = dict.fromkeys(n.input[0] for n in graph.node if n.op_type == "If" and n.domain in STANDARD)
+    return [name for name in deciding if name not in outside]
+
+
 def conditions(graph: GraphProto, found: Changing) -> list[str]:
-    """Return the changeable conditions of Ifs of the main graph, except outputs of the graph."""
-    outputs = {o.name for o in graph.output}
-    produced = {o for n in graph.node for o in n.output}
-    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    return sorted((deciding - outputs) & produced & found.values)
+    """Return the changeable inner conditions."""
+    return sorted(found.values.intersection(inner_conditions(graph)))
 
 
 def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:

@@ -11,9 +11,8 @@ from onnxopt.proto.messages import body_graphs, tensor_to_array
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.model.nodes import (
     bodies_of,
-    constants,
     domain_of,
-    few,
+    first_of,
     in_order,
     inline,
     inside,
@@ -21,6 +20,7 @@ from onnxopt.verification.model.nodes import (
     reads_of,
 )
 from onnxopt.verification.model.operators import STANDARD, WITH_BODIES
+from onnxopt.verification.model.ranges import ANY, Range, Ranges
 
 # -- parts without effect ---------------------------------------------------------------------------------
 # Removed: inputs of branches, constant false training modes of Dropout, dead nodes, declared shapes, and overridable
@@ -41,6 +41,19 @@ def leave_out_inputs(model: ModelProto) -> None:
                     del branch.input[:]
 
 
+class _Modes(Ranges):
+    """Forward analysis that finds Dropouts in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = set[str]()  # first results
+
+    def transfer(self, node: NodeProto, reads: Sequence[Range | None]) -> Sequence[Range | None]:
+        if node.op_type == "Dropout" and any((self.of(name) or ANY).high > 0 for name in node.input[_MODE:]):
+            self.training.add(first_of(node))
+        return super().transfer(node, reads)
+
+
 def leave_out_false_modes(model: ModelProto) -> None:
     """Remove constant false `training_mode` operands of Dropout (the default) in place, also in bodies and functions.
 
@@ -48,27 +61,14 @@ def leave_out_false_modes(model: ModelProto) -> None:
     """
     is_listed = model.ir_version < 4  # before, every initializer had to be listed as an input
     given = set() if is_listed else {i.name for i in model.graph.input}
-    _in_nodes(model.graph.node, {t.name for t in model.graph.initializer if _is_false(t)} - given)
-    for function in model.functions:
-        _in_nodes(function.node, set())
-
-
-def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
-    """Process nodes and their bodies. `outer`: names of false constants outside."""
-    known = outer.difference(*(node.output for node in nodes))
-    known |= {name for name, tensor in constants(nodes) if _is_false(tensor)}
-    for node in nodes:
-        if node.op_type == "Identity" and known.intersection(node.input):
-            known.update(node.output)
-        elif node.op_type == "Dropout" and node.domain in STANDARD and known.intersection(node.input[_MODE:]):
-            del node.input[_MODE:]
-        for body in bodies_of(node):
-            own = {t.name for t in body.initializer if _is_false(t)}
-            _in_nodes(body.node, known - {i.name for i in body.input} | own)
-
-
-def _is_false(tensor: TensorProto) -> bool:
-    return few(tensor, 1, (tensor.BOOL,)) == [False]
+    known = [t for t in model.graph.initializer if t.name not in given]
+    for nodes, tensors in ((model.graph.node, known), *((f.node, []) for f in model.functions)):
+        found = _Modes()
+        found.constants.update((t.name, t) for t in tensors)
+        found.follow(nodes)
+        for node in inside(nodes):
+            if node.op_type == "Dropout" and node.domain in STANDARD and first_of(node) not in found.training:
+                del node.input[_MODE:]
 
 
 def leave_out_unread(model: ModelProto) -> None:
